@@ -14,7 +14,7 @@ from datamodules.partition.partitioner import IID, ByDomain
 from datamodules.partition.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue
 from pfl.core.checks import within
-from pfl.core.held_out import HeldOut
+from pfl.core.held_out import HeldOut, warn_of_name
 from pfl.core.seeds import derive
 
 
@@ -27,8 +27,9 @@ class Unseen:
 
     Args:
         share: Fraction of the clients to hold out, drawn at random; at least one.
-        clients: The clients to hold out instead, by number or by name. The name of a natural
-            client, such as a hospital, stands for all clients that hold samples of it.
+        clients: The clients to hold out instead, by number or by name (in quotes if the name is a
+            number). The name of a natural client, such as a hospital, stands for all clients that
+            hold samples of it.
         by: What is drawn: single clients, or each ``domain`` with all its clients (one domain if
             no ``share`` is given).
         validation: Fraction of the drawn clients (or domains) that choose the epochs of the tuned
@@ -41,7 +42,8 @@ class Unseen:
     """
 
     share: float | None = None
-    clients: Sequence[int | str] | None = None
+    # Text comes first, so that a number in quotes is read as a name.
+    clients: Sequence[str | int] | None = None
     by: Literal["client", "domain"] = "client"
     validation: float = 0.25
     seed: int = 1
@@ -95,11 +97,11 @@ class Unseen:
         return [tuple(c for c in full if domain in held[c]) for domain in domains]
 
     def _named(self, who: int | str, catalogue: Catalogue, division: Division) -> tuple[int, ...]:
-        count = len(division.holdings)
+        count, names = len(division.holdings), client_names(catalogue, division)
         if isinstance(who, int):
+            warn_of_name(who, names)
             require(0 <= who < count, f"unseen: there is no client {who}, only 0 to {count - 1}")
             return (who,)
-        names = client_names(catalogue, division)
         if who in names:
             return (names.index(who),)
         known = [*dict.fromkeys([*names, *catalogue.domain_names])]

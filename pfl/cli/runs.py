@@ -23,7 +23,7 @@ from pfl.cli.parser import make_parser
 from pfl.core.data import FederatedData
 from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
-from pfl.core.held_out import TellsOrigin, client_names
+from pfl.core.held_out import TellsOrigin, client_names, warn_of_name
 from pfl.core.types import Split
 from pfl.disk.writing import csv_text, no_link, write
 from pfl.federation import cross, reliability, resume
@@ -227,6 +227,8 @@ def _experiment(command: str, argv: Sequence[str]) -> Experiment:
 def _client(data: FederatedData, name: int | str) -> int:
     """Return the number of a client that is given by its number or its name.
 
+    Of two clients of one name, one of the run and one that joins it, the latter is meant.
+
     Raises:
         UsageError: There is no client of this name.
     """
@@ -234,7 +236,11 @@ def _client(data: FederatedData, name: int | str) -> int:
     if isinstance(name, str) and name not in names:
         known = ", ".join(names[-20:]) or "numbers"
         raise UsageError(f"there is no client {name!r}, only {known}")
-    number = name if isinstance(name, int) else names.index(name)
+    if isinstance(name, int):
+        warn_of_name(name, names)
+        number = name
+    else:
+        number = len(names) - 1 - names[::-1].index(name)
     if isinstance(data, LaterData) and number < data.num_clients:
         raise UsageError(f"client {name} is a client of the run: leave out --join and --data")
     return number

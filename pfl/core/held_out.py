@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -62,3 +63,12 @@ class TellsOrigin(Protocol):
 def client_names(data: FederatedData) -> Sequence[str]:
     """Return the names of clients; empty if the data have none."""
     return data.client_names if isinstance(data, TellsOrigin) else ()
+
+
+def warn_of_name(number: int, names: Sequence[str]) -> None:
+    """Warn if a client's number is also the name of another client, such as hospital 3."""
+    if str(number) in names and (named := names.index(str(number))) != number:
+        warnings.warn(
+            f"{number} is the number of a client; the client named {number} has the number {named}",
+            stacklevel=2,
+        )

@@ -18,6 +18,8 @@ from pfl.training.server_round import Coordinator
 _UNACCOUNTED = (
     "the choice of settings and of the best round; sizes, losses and scores in the run's records"
 )
+# Noise of the seed is the same again; that of the system is not.
+_AGAIN = "; noise that was drawn anew, where a resumed run plays rounds again"
 _NOISE = {
     "seed": "from the run's seed, for experiments: who knows the seed can subtract it",
     "system": "from the operating system's source, so that no repetition gives the same numbers",
@@ -90,7 +92,7 @@ class Account(ABC):
             "private": self.meaning,
             "mechanism": self.mechanism,
             "noise": _NOISE[privacy.noise],
-            "unaccounted": _UNACCOUNTED,
+            "unaccounted": _UNACCOUNTED + (_AGAIN if privacy.noise == "system" else ""),
         }
 
 

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 
 from datamodules import IID, ByDomain, Digits, Dirichlet, TabularData, TensorData, Unseen
 from tests.helpers.messages import parts
@@ -50,6 +51,21 @@ def test_one_drawn_client_is_reported():
 def test_clients_by_number_and_by_name():
     held = hospitals(Unseen(clients=["Hungary", 0])).held_out
     assert (held.unseen, held.validation) == ((0, 2), ())
+
+
+def test_a_number_in_quotes_is_a_name():
+    """Hospitals 1 to 4 are the clients 0 to 3; only what is no name is read as a number."""
+    tensors = {"x": np.zeros((40, 2)), "y": np.arange(40) % 2, "client": np.repeat([*"1234"], 10)}
+
+    def unseen(text):
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_class_arguments(Unseen, "unseen")
+        rule = Unseen(**vars(parser.parse_string(f"unseen: {{clients: {text}}}").unseen))
+        return TensorData(tensors, 4, ByDomain(), unseen=rule).held_out.unseen
+
+    assert unseen('["1"]') == (0,)
+    with pytest.warns(UserWarning, match="the client named 1 has the number 0"):
+        assert unseen("[1]") == (1,)
 
 
 def test_a_hospital_stands_for_all_its_clients():

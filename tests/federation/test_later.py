@@ -156,6 +156,21 @@ def test_predictions_and_exported_models_are_those_of_clients_that_join(stored, 
         torch.testing.assert_close(found, expected)
 
 
+def test_a_model_that_is_asked_for_by_name_is_that_of_the_client_that_joins(
+    stored, tmp_path, capsys
+):
+    """Bern was there before; a hospital called 1 is not client 1."""
+    new = hospitals(tmp_path / "new.csv", "1", "Bern")
+    source = ["export", f"--ckpt_path={stored}", f"--data={new}", "--join=1"]
+    for name in ("Bern", "4"):
+        with pytest.warns(UserWarning, match="Bern: the run has a client of that name"):
+            assert main([*source, f"--client={name}", str(tmp_path / name)]) == 0
+    assert (tmp_path / "Bern").read_bytes() == (tmp_path / "4").read_bytes()
+    with pytest.warns(UserWarning, match="the client named 1 has the number 3"):
+        assert main([*source, "--client=1", str(tmp_path / "one")]) != 0
+    assert "client 1 is a client of the run" in capsys.readouterr().err
+
+
 WRONG = {
     "no file": (
         ["test", "--data", "no.csv", "--join", "3"],

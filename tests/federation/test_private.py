@@ -158,6 +158,8 @@ def test_noise_and_cohorts_of_the_system_have_no_seed():
     first, second = (run(FedAvg, noisy(noise="system"), rounds=2) for _ in range(2))
     assert first.fingerprint != second.fingerprint
     assert "operating system" in first.header["noise"]
+    assert "plays rounds again" in first.header["unaccounted"]
+    assert "again" not in run(FedAvg, noisy(), rounds=1).header["unaccounted"]
 
 
 class Real(SequentialEngine):
