@@ -116,7 +116,11 @@ class Coordinator:
     def _broadcast(self, state: ServerState, client: int, number: int) -> Broadcast:
         with during(f"round {number}, the server's broadcast to client {client}"):
             broadcast = self.server.broadcast(state, client, number)
-        return broadcast if self.coding is None else self.coding.sent(broadcast, number)
+        if self.coding is None:
+            return broadcast
+        # Clients compute with it on their device; a server's state may lie in files, on the host.
+        shared = to(broadcast.shared, self._context.fabric.device)
+        return self.coding.sent(replace(broadcast, shared=shared), number)
 
 
 def _public(context: Context) -> ClientSplit:

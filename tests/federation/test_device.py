@@ -25,6 +25,7 @@ from pfl.core.task import Regression
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
+from pfl.passage.coding import Codecs
 from pfl.passage.privacy import Privacy
 from pfl.results.files import Columns
 from pfl.testing.compare import distance
@@ -85,6 +86,18 @@ def test_supervisors_of_several_sizes_and_absent_clients(rule):
         kinds = [mlp(hidden=2), mlp(hidden=3)]
         module = FedSimSup(mlp(), kinds, optimizer=SGD, absent_rule=rule)
         return loop(accelerator, sampler=UniformSampler(0.7)).fit(module, blobs((5, 4, 6)))
+
+    expected = go(HOST)
+    with simulated():
+        agree(go(NAME), expected)
+
+
+@pytest.mark.parametrize("up", ["qsgd", "topk"])
+def test_messages_of_a_server_whose_models_lie_in_files_are_encoded(up):
+    def go(accelerator):
+        options = {"codec": Codecs(up, "cast"), "kept_memory": 0.0}
+        made = loop(accelerator, sampler=UniformSampler(0.7), **options)
+        return made.fit(FedSimSup(mlp(), mlp(), optimizer=SGD), blobs((5, 4, 6)))
 
     expected = go(HOST)
     with simulated():
