@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -147,20 +148,24 @@ def folder_of(file: Path) -> Path | None:
 
 
 def beside(file: Path, source: Path) -> Path:
-    """Return a file to write what is made of a checkpoint; it is none of a run's checkpoints.
+    """Return a file to write what is made of a checkpoint; it replaces no checkpoint, and no data.
 
     Args:
         file: The file.
         source: The checkpoint.
 
     Raises:
-        CheckpointError: It is that checkpoint, or lies in the folder of a run's checkpoints.
+        CheckpointError: It is that checkpoint, or lies in the folder of a run's checkpoints; or it
+            holds something else than a model, such as a table.
     """
     place = file.resolve()
     folder = folder_of(place)
     of_a_run = folder is not None and (folder / "environment.json").is_file()
     if of_a_run or place == source.resolve():
         raise CheckpointError(f"{file} is the place of a run's checkpoint: name another file")
+    # Files of tensors are zip archives: an earlier export is replaced.
+    if place.is_file() and place.stat().st_size and not zipfile.is_zipfile(place):
+        raise CheckpointError(f"{file} exists and is no exported model: name another file")
     return file
 
 
