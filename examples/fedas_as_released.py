@@ -73,15 +73,16 @@ class HandingOn(SequentialEngine):
             yield result
 
 
-data = Digits(
-    num_clients=20, partition=Dirichlet(0.1), batch_size=16, shuffle=False, drop_last=True
-)
-accuracy = {}
-for name, engine in (("a copy each", SequentialEngine()), ("as released", HandingOn())):
-    with scoped(derive(42, "init")):
-        net = MLP(data.outputs, data.input_shape, hidden=64)
-    method = FedASAsReleased(net, batch_size=16, optimizer=partial(torch.optim.SGD, lr=0.005))
-    loop = FederatedLoop(5, seed=42, engine=engine, sampler=UniformSampler(0.2), progress=False)
-    run = loop.fit(method, data)
-    accuracy[name] = run.summary["test/personal/acc_weighted/last"]
-print(accuracy)
+if __name__ == "__main__":
+    data = Digits(
+        num_clients=20, partition=Dirichlet(0.1), batch_size=16, shuffle=False, drop_last=True
+    )
+    accuracy = {}
+    for name, engine in (("a copy each", SequentialEngine()), ("as released", HandingOn())):
+        with scoped(derive(42, "init")):
+            net = MLP(data.outputs, data.input_shape, hidden=64)
+        method = FedASAsReleased(net, batch_size=16, optimizer=partial(torch.optim.SGD, lr=0.005))
+        loop = FederatedLoop(5, seed=42, engine=engine, sampler=UniformSampler(0.2), progress=False)
+        run = loop.fit(method, data)
+        accuracy[name] = run.summary["test/personal/acc_weighted/last"]
+    print(accuracy)

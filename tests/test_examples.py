@@ -65,6 +65,6 @@ def test_every_script_stands_on_a_page():
 @pytest.mark.parametrize("name", SHOWS)
 def test_an_example_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="example")
+    names = runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert SHOWS[name](names)
     assert not [*tmp_path.iterdir()], "an example leaves nothing behind"
