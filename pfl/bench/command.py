@@ -124,7 +124,7 @@ def _helper(file: Path, options: argparse.Namespace, out: Path) -> None:
     """Work as a further process; what fails is reported by the first one."""
     try:
         _work(_made(file, options, out), quiet=True)
-    except (KeyboardInterrupt, UsageError):
+    except (KeyboardInterrupt, OSError, UsageError):
         sys.exit(1)
 
 

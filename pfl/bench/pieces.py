@@ -15,7 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from pfl.bench import forms
 from pfl.bench.contender import Contender
+from pfl.cli.explain import UsageError
 from pfl.disk import canonical, reading
 from pfl.disk.lock import BusyError, locked
 from pfl.disk.writing import write
@@ -76,11 +78,20 @@ class PieceFolder:
         self._found: dict[str, dict[str, Any]] = {}
 
     def find(self, piece: Piece) -> dict[str, Any] | None:
-        """Return the outcome of a piece, or ``None`` if it is not finished."""
+        """Return the outcome of a piece, or ``None`` if it is not finished.
+
+        Raises:
+            UsageError: Its file is damaged.
+        """
         if piece.name not in self._found:
-            content = reading.read_json(self._file(piece))
-            if content.get("key") == json.loads(canonical.text(piece.key)):
-                self._found[piece.name] = content["outcome"]
+            file = self._file(piece)
+            try:
+                content = reading.read_json(file)
+                if content.get("key") == json.loads(canonical.text(piece.key)):
+                    forms.check_stored(content, piece.kind, str(file))
+                    self._found[piece.name] = content["outcome"]
+            except reading.FileError as error:
+                raise UsageError(f"{error}; remove it, and the run is made again") from error
         return self._found.get(piece.name)
 
     def claim(self, piece: Piece, compute: Callable[[Piece], dict[str, Any]]) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pfl.bench import points
+from pfl.bench import forms, points
 from pfl.cli.explain import UsageError
 from pfl.disk.reading import FileError
 from pfl.disk.rows import Row, hashed, read_rows, write_rows
@@ -70,7 +70,6 @@ def merged(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "rounds": min(one["rounds"] for one in outcomes),
         "samples": max(one["samples"] for one in outcomes),
         "validation": sum(one["validation"] for one in outcomes) / len(outcomes),
-        "seconds": sum(one["seconds"] for one in outcomes),
     }
 
 
@@ -114,11 +113,18 @@ class Leaderboard:
         Raises:
             UsageError: It is none, or a row is not the one that was written.
         """
+        by_method: dict[str, Row] = {}
         try:
             task, rows = read_rows(file, KIND, "method")
+            forms.check_about(task, str(file))
+            for number, row in enumerate(rows, 1):
+                name = row.get("method", f"number {number}")
+                forms.check_row(row, f"{file}: the row {name}", trained=name != MAJORITY)
+                if row.get("task") != task["hash"]:
+                    raise FileError(f"{file}: the row {name} belongs to another task")
+                if name in by_method:
+                    raise FileError(f"{file}: there are two rows of {name}")
+                by_method[name] = row
         except (FileError, OSError) as error:
             raise UsageError(str(error)) from error
-        for row in rows:
-            if row.get("task") != task.get("hash"):
-                raise UsageError(f"{file}: the row {row.get('method')} belongs to another task")
-        return cls(task, {str(row["method"]): row for row in rows})
+        return cls(task, by_method)

@@ -8,13 +8,20 @@ from pfl.cli.explain import UsageError
 
 
 def bench(options: argparse.Namespace) -> None:
-    """Run a benchmark, or the rest of it, and print its table."""
+    """Run a benchmark, or the rest of it, and print its table.
+
+    Raises:
+        UsageError: A number is wrong, or the folder cannot be written.
+    """
     for name in ("budget", "seeds", "workers"):
         if (value := getattr(options, name)) < 1:
             raise UsageError(f"--{name}: expected a whole number, at least 1, got {value}")
     from pfl.bench import command
 
-    command.bench(options)
+    try:
+        command.bench(options)
+    except OSError as error:
+        raise UsageError(str(error)) from error
 
 
 def verify(options: argparse.Namespace) -> None:

@@ -65,10 +65,17 @@ def read_rows(file: Path, kind: str, name: str) -> tuple[dict[str, Any], list[Ro
         raise reading.FileError(f"{file} is not a {kind}: it has no rows")
     if not isinstance(about, dict):
         raise reading.FileError(f"{file} is not a {kind}: it says nothing about its rows")
-    for number, row in enumerate(rows):
-        if row.get("hash") != (right := hashed(row)["hash"]):
+    for number, row in enumerate(rows, 1):
+        which = row.get(name, f"number {number}")
+        try:
+            right = hashed(row)["hash"]
+        except ValueError as error:
             raise reading.FileError(
-                f"{file}: the row {row.get(name, f'number {number + 1}')} was changed after it "
-                f"was written: its hash is {row.get('hash')}, and its content has {right}"
+                f"{file}: the row {which} holds a number that is not finite"
+            ) from error
+        if row.get("hash") != right:
+            raise reading.FileError(
+                f"{file}: the row {which} was changed after it was written: its hash is "
+                f"{row.get('hash')}, and its content has {right}"
             )
     return about, rows

@@ -73,6 +73,38 @@ def test_an_interrupted_benchmark_goes_on_with_equal_rows(copied, capsys):
     assert capsys.readouterr().err.count(", seed ") == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("trial", lambda text: text[:200], "is damaged"),
+        ("trial", lambda text: text.replace('"outcome"', '"x"'), "the key 'outcome' is missing"),
+        (
+            "trial",
+            lambda text: text.replace('"rounds"', '"x"'),
+            "outcome: the key 'rounds' is miss",
+        ),
+        ("final", lambda text: text.replace('"last"', '"x"'), "outcome: the key 'last' is missing"),
+    ],
+)
+def test_a_damaged_piece_is_named_with_the_way_out(copied, capsys, kind, change, message):
+    file, *_ = sorted((copied / "out" / f"{kind}s").glob("*.json"))
+    whole = file.read_text()
+    file.write_text(change(whole))
+    assert again(copied) == 2
+    assert says(capsys.readouterr().err, f"{file} ~ {message} ~ remove it, and the run is made")
+    file.unlink()
+    before = content(copied)
+    assert again(copied) == 0
+    assert content(copied) == before
+
+
+def test_a_folder_that_cannot_be_written_is_named(finished, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    words = ["--budget", 2, "--seeds", 2, "--out", tmp_path / "file" / "out"]
+    assert run(finished / "toys.yaml", *words) == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_adding_a_method_changes_no_other_row(copied):
     before = rows(copied / "out")
     assert again(copied, "--methods", "examples.my_method.MyMethod") == 0

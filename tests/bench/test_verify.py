@@ -86,6 +86,50 @@ def test_wrong_words_are_refused(finished, capsys, words, message):
     assert re.search(parts(message), capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda row: row.pop("method"), "the row number 1: the key 'method' is missing"),
+        (lambda row: row.pop("budget"), "the row FedAvg: the key 'budget' is missing"),
+        (lambda row: row["budget"].update(seeds=0), "budget.seeds: expected ~ at least 1, got 0"),
+        (lambda row: row.pop("tuned"), "the row FedAvg: the key 'tuned' is missing"),
+        (lambda row: row["tuned"].pop(), "tuned: expected runs of the seeds [0, 1], got [0]"),
+        (lambda row: row.update(chosen=2), "chosen: expected the number of a trial ~ got 2"),
+        (lambda row: row["trials"][1].update(failed="x"), None),
+        (lambda row: row["trials"][1].pop("validation"), "trials.1: the key 'validation' is"),
+        (lambda row: row["tuned"][0]["last"].update(acc="x"), "tuned.0.last.acc: expected a num"),
+    ],
+)
+def test_a_row_that_lacks_something_is_refused_in_one_line(copied, capsys, change, message):
+    changed(copied, lambda row: (row.update(chosen=0), change(row)), rehash=True)
+    assert verify(copied, "--row", "FedAvgP", "--seed", 0) == (2 if message else 0)
+    assert not message or says(capsys.readouterr().err, f"leaderboard.json ~ {message}")
+
+
+def test_two_rows_of_a_method_are_refused(copied, capsys):
+    """Otherwise one of them would be shown, and the other verified."""
+    file = copied / "out" / "leaderboard.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({**content, "rows": [*content["rows"], content["rows"][0]]}))
+    assert verify(copied) == 2
+    assert "leaderboard.json: there are two rows of FedAvg" in capsys.readouterr().err
+
+
+def test_a_score_that_is_not_finite_is_refused(copied, capsys):
+    changed(copied, lambda row: row["tuned"][0]["last"].update(acc=float("nan")), rehash=False)
+    assert verify(copied) == 2
+    assert "the row FedAvg holds a number that is not finite" in capsys.readouterr().err
+
+
+def test_a_leaderboard_without_its_score_is_refused(copied, capsys):
+    file = copied / "out" / "leaderboard.json"
+    content = json.loads(file.read_text())
+    del content["about"]["score"]
+    file.write_text(json.dumps(content))
+    assert verify(copied) == 2
+    assert "leaderboard.json: about: the key 'score' is missing" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]"])
 def test_a_file_that_is_no_leaderboard_is_refused(tmp_path, capsys, text):
     (tmp_path / "out").mkdir()

@@ -1,0 +1,108 @@
+"""Forms of a leaderboard's rows, and of the outcomes that they are made of.
+
+Keys that only describe a row may be missing, as in rows of earlier versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pfl.disk.form import FormError, Least, formed
+from pfl.disk.reading import FileError
+
+_Count = Annotated[int, Least(1)]
+
+
+@dataclass(frozen=True)
+class _Budget:
+    trials: _Count
+    samples: _Count
+    seeds: _Count
+
+
+_ABOUT = {
+    **{"name": str, "hash": str, "caption": str, "notes": list[Any]},
+    **{"score": str, "more": bool},
+}
+_ROW = {"method": str, "budget": _Budget, "tuned": list[dict[str, Any]]}
+_TRAINED = {
+    **{"source": str, "trials": list[dict[str, Any]], "chosen": int | None},
+    **{"default": list[dict[str, Any]], "edges": dict[str, str], "own_dimensions": int},
+}
+_TRIAL = {"rounds": _Count, "samples": int, "score": str, "more": bool, "validation": float}
+_FINAL = {"partition": str, "last": dict[str, float], "best_by_val": dict[str, float]}
+_OUTCOMES: Mapping[str, Mapping[str, Any]] = {"trial": _TRIAL, "final": _FINAL}
+
+
+def check_about(about: Mapping[str, Any], place: str) -> None:
+    """Check what holds for all rows.
+
+    Args:
+        about: It.
+        place: Where it stands, for messages.
+
+    Raises:
+        FileError: A key is missing, or its value has another form.
+    """
+    _check(about, _ABOUT, place, "about")
+
+
+def check_row(row: Mapping[str, Any], place: str, trained: bool) -> None:
+    """Check a row.
+
+    Args:
+        row: The row.
+        place: Where it stands, for messages.
+        trained: Whether it is a method's row; that of the majority class has no trials.
+
+    Raises:
+        FileError: A key is missing, or its value has another form.
+    """
+    _check(row, {**_ROW, **(_TRAINED if trained else {})}, place)
+    trials, seeds = row.get("trials", []), range(row["budget"]["seeds"])
+    for number, trial in enumerate(trials):
+        _check_outcome(trial, "trial", place, "trials", str(number))
+        _check(trial, {"settings": dict[str, Any]}, place, "trials", str(number))
+    for which in ("tuned", "default"):
+        for number, run in enumerate(row.get(which, [])):
+            _check_outcome(run, "final", place, which, str(number))
+            _check(run, {"seed": int}, place, which, str(number))
+    if trained:
+        ran = [number for number, trial in enumerate(trials) if "failed" not in trial]
+        if row["chosen"] not in ran and (ran or row["chosen"] is not None):
+            what = f"expected the number of a trial that did not fail, got {row['chosen']}"
+            raise FileError(f"{place}: chosen: {what}")
+        seeds = seeds if ran else range(0)
+    if (told := [run["seed"] for run in row["tuned"]]) != [*seeds]:
+        raise FileError(f"{place}: tuned: expected runs of the seeds {[*seeds]}, got {told}")
+
+
+def check_stored(stored: Mapping[str, Any], kind: str, place: str) -> None:
+    """Check what is stored of a finished run.
+
+    Args:
+        stored: It, with the run's outcome.
+        kind: ``trial`` or ``final``.
+        place: Where it stands, for messages.
+
+    Raises:
+        FileError: A key is missing, or its value has another form.
+    """
+    _check(stored, {"outcome": dict[str, Any]}, place)
+    _check_outcome(stored["outcome"], kind, place, "outcome")
+
+
+def _check_outcome(outcome: Mapping[str, Any], kind: str, place: str, *keys: str) -> None:
+    _check(outcome, {"failed": str} if "failed" in outcome else _OUTCOMES[kind], place, *keys)
+
+
+def _check(content: Mapping[str, Any], form: Mapping[str, Any], place: str, *keys: str) -> None:
+    try:
+        for key, of_value in form.items():
+            if key not in content:
+                raise FormError(keys, f"the key {key!r} is missing")
+            formed(content[key], of_value, (*keys, key))
+    except FormError as error:
+        raise FileError(f"{place}: {error}") from error
