@@ -68,6 +68,6 @@ def budgets(lines: Sequence[Standing], more: bool) -> Figure:
         axes.set_ylim(heights.min() - margin, heights.max() + margin)
         axes.set_xlabel("trials")
         axes.set_ylabel("expected best validation score")
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
         legend_above(figure, axes)
     return figure

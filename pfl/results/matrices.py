@@ -79,7 +79,7 @@ def _map(panel: Axes, run: RunFolder, values: Floats, norm: Normalize) -> None:
     panel.grid(visible=False)
     panel.set_facecolor("#F2F2F2")
     panel.set_yticks([0.5, len(order) - 0.5], [f"{run.samples[order[i]]:,.0f}" for i in (0, -1)])
-    panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    panel.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
 
 
 def _norm(values: Sequence[Floats]) -> Normalize:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
 
 from pfl.results import names
 from pfl.results.files import Floats, RunError
@@ -32,6 +33,8 @@ from pfl.results.style import (
 _DOTS = 200
 # Costs that differ by more than this factor get a logarithmic axis.
 _FAR_MORE = 8
+# A logarithmic axis of costs that spans less than this factor has labels between powers of ten.
+_SHORT = 100
 # With more settings than this, single clients are not drawn: the dots would hide each other.
 _CLOUDS = 3
 # Clients of similar size are averaged: clients in a group, and least and most groups in a line.
@@ -91,6 +94,11 @@ def _spread_costs(panel: Axes) -> None:
         panel.set_xlim(left=0)
     elif len(totals) == len(lines):
         panel.set_xscale("log")
+        # Of a short axis, a label at each power of ten would be too few.
+        reached = np.concatenate([x[x > 0] for x in lines])
+        short = reached.max() < _SHORT * reached.min()
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 3) if short else (1,)))
+        panel.xaxis.set_minor_formatter(NullFormatter())
     else:
         least = min(x[x > 0].min() for x in lines if x[-1] > 0)
         panel.set_xscale("symlog", linthresh=10 ** np.floor(np.log10(least)))
@@ -113,7 +121,10 @@ def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     Raises:
         RunError: A run lacks the metric.
     """
-    figure, (panel,) = panels(1, WIDTH, 0.9 + 0.36 * len(settings))
+    labels = [wrapped(_label(setting), 1.8) for setting in settings]
+    # A row is as high as its box, or as the label beside it.
+    height = max(0.36, *(0.1 + 0.135 * len(label.splitlines()) for label in labels))
+    figure, (panel,) = panels(1, WIDTH, 0.9 + height * len(settings))
     for number, setting in enumerate(settings):
         values = np.sort(setting.per_client(metric, at).values)
         look = Look.of(number)
@@ -134,13 +145,13 @@ def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
             heights = number + 0.2 * (np.arange(len(values)) % 5 - 2) / 2
             _dots(panel, values, heights, look, 9, 0.6)
         _marks(panel, number, setting, metric, at)
-    panel.set_yticks(range(len(settings)), [wrapped(_label(setting), 1.8) for setting in settings])
+    panel.set_yticks(range(len(settings)), labels)
     panel.set_ylim(len(settings) - 0.4, -0.5)
     panel.grid(visible=False, axis="y")
     panel.set_xlabel(f"{names.score(names.of_client(metric))} of a client ({names.rounds(at)})")
     per_cent_of(panel.xaxis, metric)
-    handles, labels = panel.get_legend_handles_labels()
-    marks = dict(zip(labels, handles, strict=True))
+    handles, names_of_marks = panel.get_legend_handles_labels()
+    marks = dict(zip(names_of_marks, handles, strict=True))
     figure.legend(marks.values(), marks.keys(), loc="outside upper right", ncols=2)
     return figure
 
@@ -182,7 +193,7 @@ def data_size(settings: Sequence[Setting], metric: str, at: At) -> Figure:
             continue
         if len(settings) <= _CLOUDS:
             _dots(panel, sizes, values, look, 12, 0.35)
-        groups = np.array_split(np.argsort(sizes, kind="stable"), count)
+        groups = _of_like_size(sizes, count)
         panel.plot(
             [sizes[group].mean() for group in groups],
             [values[group].mean() for group in groups],
@@ -195,6 +206,13 @@ def data_size(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     per_cent_of(panel.yaxis, metric)
     legend_above(figure, panel)
     return figure
+
+
+def _of_like_size(sizes: Floats, count: int) -> list[NDArray[np.bool_]]:
+    """Return the members of up to ``count`` groups; clients of equal size share a group."""
+    least = np.unique([group[0] for group in np.array_split(np.sort(sizes), count)])
+    groups = np.searchsorted(least, sizes, side="right")
+    return [groups == number for number in np.unique(groups)]
 
 
 def _spread_sizes(panel: Axes, sizes: Floats) -> None:

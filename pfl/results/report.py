@@ -30,7 +30,8 @@ def report(run: RunFolder) -> str:
     judged_by = common_score([run])
     data = f" on {run.partition['data']}" if "data" in run.partition else ""
     planned = run.environment.get("rounds")
-    state = f"{run.round} rounds" if run.finished else f"unfinished: round {run.round} of {planned}"
+    count = "1 round" if run.round == 1 else f"{run.round} rounds"
+    state = count if run.finished else f"unfinished: round {run.round} of {planned}"
     about = [run.path.resolve().name, state]
     about += [] if run.seed is None else [f"seed {run.seed}"]
     about += [f"judged by {names.described(judged_by)}"]

@@ -87,11 +87,15 @@ def legend_above(figure: Figure, axes: Axes) -> None:
         return
     # The line and the gap of a column are as wide as 7 letters.
     letters = _LETTERS * figure.get_figwidth()
-    columns = int(min(len(labels), max(1, letters // (max(map(len, labels)) + 7))))
+    labels = [wrapped(label, (letters - 7) / _LETTERS) for label in labels]
+    lines = [label.splitlines() for label in labels]
+    widest = max(len(line) for label in lines for line in label)
+    columns = int(min(len(labels), max(1, letters // (widest + 7))))
     # Balance the columns.
     rows = -(-len(labels) // columns)
     columns = -(-len(labels) // rows)
-    figure.set_figheight(figure.get_figheight() + 0.18 * rows)
+    further = sum(map(len, lines)) - len(labels)  # a label of several lines is as wide as the page
+    figure.set_figheight(figure.get_figheight() + 0.18 * rows + 0.14 * further)
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, handlelength=3)
 
 
@@ -108,12 +112,13 @@ def draw_mean(panel: Axes, x: ArrayLike, values: NDArray[Any], look: Look, **opt
 def label_rounds(panel: Axes, label: str = "round") -> None:
     """Label an axis of rounds, with few ticks."""
     panel.set_xlabel(label)
-    panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    panel.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
 
 
 def per_cent(axis: Axis) -> None:
-    """Label shares in per cent, with as many digits as needed."""
-    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
+    """Label shares in per cent, with as many digits as needed; none is more than 100 %."""
+    label = FuncFormatter(lambda share, _: f"{100 * share:g}%" if share < 1 + 1e-9 else "")
+    axis.set_major_formatter(label)
 
 
 def wrapped(label: str, inches: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import matplotlib
@@ -57,6 +58,53 @@ def test_nothing_leaves_the_page_or_overlaps_the_legend(tmp_path, number, seeds)
         for legend in figure.legends:
             for axes in figure.axes:
                 assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
+def test_labels_that_are_wider_than_the_page_are_wrapped_in_the_legend(tmp_path):
+    settings = [
+        replace(one, label=", ".join(f"setting_{key}={one.label}" for key in range(9)))
+        for one in settings_of(tmp_path, 3)
+    ]
+    for picture in draw(settings, ("curves", "data_size")):
+        with styled():
+            picture.figure.draw_without_rendering()
+            for legend in picture.figure.legends:
+                box = legend.get_window_extent()
+                assert box.x0 >= 0
+                assert box.y1 <= picture.figure.bbox.y1
+                assert box.x1 <= picture.figure.bbox.x1
+                for axes in picture.figure.axes:
+                    assert not box.overlaps(axes.get_window_extent())
+
+
+def test_labels_of_rows_beside_boxes_do_not_touch(tmp_path):
+    settings = [
+        replace(one, label=", ".join(f"setting_{key}={one.label}" for key in range(4)))
+        for one in settings_of(tmp_path, 4)
+    ]
+    with styled():
+        figure = clients(settings, ACC, "last")
+        figure.draw_without_rendering()
+        boxes = [text.get_window_extent() for text in figure.axes[0].get_yticklabels()]
+    assert all(above.y0 > below.y1 for above, below in pairwise(boxes))
+
+
+@pytest.mark.parametrize("factor", [8.5, 60, 900])
+def test_labels_of_a_logarithmic_axis_do_not_touch(tmp_path, factor):
+    settings = settings_of(tmp_path, 2)
+    for number, setting in enumerate(settings):
+        setting.runs[0].seconds[:] = np.linspace(0.23, 0.24, 4) * (1, factor)[number]
+    with styled():
+        figure = curves(settings, ACC)
+        figure.draw_without_rendering()
+        panel = figure.axes[2]
+        ticks = [*panel.get_xticklabels(), *panel.get_xticklabels(minor=True)]
+        boxes = [text.get_window_extent() for text in ticks if _is_seen(text, panel)]
+    assert panel.get_xscale() == "log"
+    assert len(boxes) >= 2
+    assert all(
+        left.x1 < right.x0 for left, right in pairwise(sorted(boxes, key=lambda box: box.x0))
+    )
 
 
 def test_one_picture_more_does_not_change_anybody_elses(tmp_path):
@@ -178,8 +226,8 @@ def test_ticks_show_the_digits_that_they_have(tmp_path):
     run = write_run(tmp_path / "a", [[0.875], [0.975]])
     figure = curves(group([RunFolder.read(run)])[0], ACC)
     axis = figure.axes[0].yaxis
-    texts = axis.get_major_formatter().format_ticks([0.875, 0.9, 0.925])
-    assert texts == ["87.5%", "90%", "92.5%"]
+    texts = axis.get_major_formatter().format_ticks([0.875, 0.9, 0.925, 1, 1.025])
+    assert texts == ["87.5%", "90%", "92.5%", "100%", ""]
 
 
 def test_labels_of_neighbouring_panels_keep_apart(tmp_path):
@@ -226,6 +274,15 @@ def test_means_of_clients_of_like_size(tmp_path):
     run = write_run(tmp_path / "a", [[0.0] * 5 + [1.0] * 5 + [0.5] * 5])
     line = data_size(group([RunFolder.read(run)])[0], ACC, "last").axes[0].lines[0]
     np.testing.assert_allclose(line.get_xydata(), [[30, 0], [80, 1], [130, 0.5]])
+
+
+def test_clients_of_equal_size_have_one_mean(tmp_path):
+    """Ten of size 10 and five of size 20: two means, however the groups would be cut."""
+    run = write_run(tmp_path / "a", [[0.0] * 5 + [1.0] * 5 + [0.3] * 5])
+    settings = group([RunFolder.read(run)])[0]
+    settings[0].runs[0].samples[:] = [10] * 10 + [20] * 5
+    line = data_size(settings, ACC, "last").axes[0].lines[0]
+    np.testing.assert_allclose(line.get_xydata(), [[10, 0.5], [20, 0.3]])
 
 
 def test_few_clients_are_dots_and_no_line(tmp_path):
@@ -290,6 +347,9 @@ def test_one_client_and_one_round(tmp_path):
     run = write_run(tmp_path / "a", [[0.5]], labels=[[3, 4]], columns={"weight": [[1.0]]})
     settings, _ = group([RunFolder.read(run)])
     assert len(write(draw(settings), tmp_path / "plots")) == 5
+    for picture in draw(settings, ("curves", "weight")):
+        axis = picture.figure.axes[0].xaxis
+        assert [tick for tick in axis.get_majorticklocs() if 0.5 < tick < 1.5] == [1]
 
 
 def test_every_picture_is_drawn_or_refused(real, tmp_path):
