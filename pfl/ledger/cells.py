@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -14,7 +15,8 @@ from typing import Any
 
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
-from pfl.disk.reading import read_yaml
+from pfl.disk.form import FormError, formed
+from pfl.disk.reading import read_json, read_yaml
 from pfl.engines.cores import processor
 from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
@@ -53,7 +55,7 @@ class Entry:
     paper: str
     table: str
     row: str
-    column: Mapping[str, str]
+    column: dict[str, str]
     seed: int
     metric: str
     reported: float | None
@@ -94,7 +96,9 @@ def keep(
             if source is None:
                 yield label, "not finished"
                 continue
-            entry = _entry(table, cell, seed, RunFolder.read(source), commit, note)
+            run = RunFolder.read(source)
+            entry = _entry(table, cell, seed, run, commit, note)
+            _checked(entry, run)
             _copy(source, folder / entry.key, entry)
             yield label, None
 
@@ -163,19 +167,48 @@ def read(folder: Path) -> list[tuple[Entry, RunFolder]]:
     """Return all runs of the ledger, sorted by the names of their folders.
 
     Raises:
-        RunError: A folder is damaged.
+        RunError: A folder is damaged, or holds the cell of another one.
     """
     entries = []
-    for file in sorted(folder.glob("*/cell.json")):
-        try:
-            entry = Entry(**json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise RunError(f"{file} is damaged ({error})") from error
-        run = RunFolder.read(file.parent)
-        if not run.summary:
-            raise RunError(f"{file.parent} has no summary.json: the run is not finished")
-        entries.append((entry, run))
+    for path in sorted(folder.glob("[!.]*/")):
+        if (file := path / "cell.json").is_file():
+            entry = _read_entry(file)
+            entries.append((entry, _checked(entry, RunFolder.read(path))))
+        elif any((path / name).exists() for name in FILES):
+            raise RunError(f"{path} holds a run, but no cell.json, which says of which cell")
     return entries
+
+
+def _read_entry(file: Path) -> Entry:
+    content = read_json(file)
+    try:
+        entry: Entry = formed(content, Entry)
+    except FormError as error:
+        raise RunError(f"{file}: {error}") from error
+    for key in ("reported", "spread"):
+        if not math.isfinite(getattr(entry, key) or 0):
+            raise RunError(f"{file}: {key}: expected a finite number, got {content[key]}")
+    if entry.key != file.parent.name:
+        raise RunError(f"{file.parent} holds the cell of {entry.key}: rename or remove the folder")
+    return entry
+
+
+def _checked(entry: Entry, run: RunFolder) -> RunFolder:
+    """Check that a run is finished and has the cell's number; return it.
+
+    Raises:
+        RunError: It is not, or has not.
+    """
+    if not run.summary:
+        raise RunError(f"{run.path} has no summary.json: the run is not finished")
+    if not run.finished:
+        file = run.path / "metrics.csv"
+        raise RunError(f"{file} ends after round {run.round}, and the run did not")
+    value = run.summary.get("summary", {}).get(entry.metric)
+    if value is None or not math.isfinite(value):
+        file = run.path / "summary.json"
+        raise RunError(f"{file}: {entry.metric}: expected a finite number, got {value}")
+    return run
 
 
 def hardware(environment: Mapping[str, Any]) -> str:

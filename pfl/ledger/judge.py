@@ -14,6 +14,7 @@ import numpy as np
 
 from pfl.ledger.cells import Entry
 from pfl.ledger.rows import LedgerRow, verdict
+from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
 from pfl.results.statistics import Deviation, Estimate, half_width
 from pfl.tables.reported import printed
@@ -21,6 +22,7 @@ from pfl.tables.reported import printed
 # Tests at the end of a run whose spread is shown.
 TESTS = 8
 Key = tuple[str, str, str, str]
+_KEY = ("paper", "table", "cell", "partition")
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,21 @@ class Background:
         Args:
             folder: The folder with these files.
             runs: All runs, from which the spreads between seeds are taken.
+
+        Raises:
+            RunError: One of them lacks a column, or a spread is no positive number.
         """
+        spreads = folder / "spreads.csv"
         return cls(
             {
                 (r["paper"], r["table"], r["cell"], r["partition"]): (r["reason"], r["command"])
-                for r in _records(folder / "reasons.csv")
+                for r in _records(folder / "reasons.csv", *_KEY, "reason", "command")
             },
             {
-                (r["paper"], r["table"], r["column"]): Deviation(float(r["sd"]), float(r["df"]))
-                for r in _records(folder / "spreads.csv")
+                (r["paper"], r["table"], r["column"]): _deviation(spreads, r)
+                for r in _records(spreads, "paper", "table", "column", "sd", "df")
             },
-            [r["row"] for r in _records(folder / "references.csv")],
+            [r["row"] for r in _records(folder / "references.csv", "row")],
             between_seeds(runs),
         )
 
@@ -162,11 +168,35 @@ def _as_row(entry: Entry, run: RunFolder) -> dict[str, Any]:
     }
 
 
-def _records(file: Path) -> list[dict[str, str]]:
+def _records(file: Path, *columns: str) -> list[dict[str, str]]:
+    """Read a table that people write, if there is one.
+
+    Raises:
+        RunError: It lacks a column, or a line has more or fewer cells.
+    """
     if not file.is_file():
         return []
     with file.open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
+        reader = csv.DictReader(stream)
+        records = list(reader)
+    for column in columns:
+        if column not in (reader.fieldnames or ()):
+            raise RunError(f"{file} has no column {column!r}: it needs {', '.join(columns)}")
+    for number, record in enumerate(records, 1):
+        if None in record or None in record.values():
+            raise RunError(f"{file}: record {number} has other cells than there are columns")
+    return records
+
+
+def _deviation(file: Path, record: Mapping[str, str]) -> Deviation:
+    try:
+        sd, df = float(record["sd"]), float(record["df"])
+    except ValueError:
+        sd = df = np.nan
+    if not (0 < sd < np.inf and 0 < df < np.inf):
+        given = f"{record['sd']!r} and {record['df']!r}"
+        raise RunError(f"{file}: sd and df must be positive numbers, got {given}")
+    return Deviation(sd, df)
 
 
 def column_name(entry: Entry) -> str:

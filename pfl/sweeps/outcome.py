@@ -37,7 +37,7 @@ class PointResult:
         state: One word, such as ``done``; ``stopped`` means stopped early.
         values: Values of the varied parameters.
         value: The metric at the end, or where the run was stopped early.
-        seconds: Duration.
+        seconds: Seconds of the run's rounds, those before an interruption included.
         folder: Folder of the run.
         reason: Why the point was not finished.
     """
@@ -81,7 +81,7 @@ def _result(sweep: Sweep, trial: FrozenTrial) -> PointResult:
         state=_WORDS[TrialState.FAIL if failed(trial) else trial.state],
         values={name: space.varied[name].decode(trial.params[name]) for name in space.varied},
         value=value,
-        seconds=None if trial.duration is None else trial.duration.total_seconds(),
+        seconds=trial.user_attrs.get("seconds") if trial.state.is_finished() else None,
         folder=trial.user_attrs.get("folder"),
         reason=trial.user_attrs.get("reason", ""),
     )

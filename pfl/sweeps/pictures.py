@@ -10,6 +10,7 @@ import matplotlib
 import numpy as np
 import optuna
 from matplotlib import pyplot
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
@@ -26,6 +27,8 @@ from pfl.sweeps.space import Categorical
 
 # With fewer points, shares of variance are meaningless.
 LEAST = 8
+# Mean of red, green and blue of the palest line, where 1 is white.
+_PALEST = 0.8
 
 
 def draw(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Picture]:
@@ -72,6 +75,11 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
         panel = plot_parallel_coordinate(_study(sweep, valued), target_name=score)
     if results[0].done:
         panel.set_title(f"best: point {results[0].number}")
+    for lines in panel.collections:
+        # The worst points would be as good as white, and lines at the ends cut in half.
+        shades = cast(Any, lines.get_cmap())(np.linspace(0, 1, 256))
+        lines.set_cmap(ListedColormap(shades[shades[:, :3].mean(1) < _PALEST]))
+        lines.set_clip_on(False)
     figure = cast(Figure, panel.get_figure())
     # Out of pyplot's list, which holds figures until they are closed.
     pyplot.close(figure)

@@ -43,6 +43,7 @@ class Reporter(Callback):
         self._trial = trial
         self._sweep = sweep
         self._count = 0
+        self.seconds = 0.0
 
     def on_fit_start(self, run: Run) -> None:
         """Store the run's folder, and report the rounds before an interruption."""
@@ -70,6 +71,7 @@ class Reporter(Callback):
             )
 
     def _report(self, row: Mapping[str, float]) -> bool:
+        self.seconds += row["time/round"]
         value = row.get(self._sweep.metric.name)
         if value is None:
             return False
@@ -97,7 +99,11 @@ def value_of(words: Sequence[str], trial: Trial, sweep: Sweep) -> float:
     folder = trial.user_attrs.get("folder")
     if folder is not None and Path(folder, FILE).is_file():
         words = [*words, "--ckpt_path", folder]
-    value = logged(runs.fit(words, [Reporter(trial, sweep)]))[sweep.metric.name]
+    reporter = Reporter(trial, sweep)
+    try:
+        value = logged(runs.fit(words, [reporter]))[sweep.metric.name]
+    finally:
+        trial.set_user_attr("seconds", reporter.seconds)
     if not math.isfinite(value):
         raise ArithmeticError(f"{sweep.metric.name} is {value}")
     return value

@@ -222,6 +222,78 @@ def test_a_damaged_folder_is_named(work, capsys):
     assert says(capsys.readouterr().err, f"{file} ~ damaged")
 
 
+def _json(name, change):
+    """Return a change of a JSON file of the ledger's first folder."""
+
+    def changed(folder):
+        content = json.loads((folder / name).read_text())
+        change(content)
+        (folder / name).write_text(json.dumps(content))
+
+    return changed
+
+
+def _spreads(line):
+    return lambda folder: (folder.parent / "spreads.csv").write_text(line)
+
+
+HEAD = "paper,table,column,sd,df\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_json("cell.json", lambda c: c.update(seed="x")), "cell.json: seed: expected a whole"),
+        (_json("cell.json", lambda c: c.update(reported="x")), "cell.json: reported: expected a n"),
+        (_json("cell.json", lambda c: c.update(reported=float("nan"))), "reported: ~ got nan"),
+        (_json("cell.json", lambda c: c.pop("metric")), "cell.json: the key 'metric' is missing"),
+        (_json("cell.json", lambda c: c.update(seed=9)), "holds the cell of ~ rename or remove"),
+        (lambda folder: (folder / "cell.json").unlink(), "holds a run, but no cell.json"),
+        (
+            _json("summary.json", lambda c: c["summary"].update(dict.fromkeys(c["summary"], None))),
+            "summary.json: summary",
+        ),
+        (
+            _json(
+                "summary.json",
+                lambda c: c["summary"].update(dict.fromkeys(c["summary"], float("nan"))),
+            ),
+            "summary.json: ~ expected a finite number, got nan",
+        ),
+        (_spreads("paper,table,column,sdd,df\n"), "spreads.csv has no column 'sd'"),
+        (_spreads(f"{HEAD}a,b,c,0.1\n"), "spreads.csv: record 1 has other cells"),
+        (_spreads(f"{HEAD}a,b,c,x,18\n"), "spreads.csv: sd and df ~ got 'x' and '18'"),
+        (_spreads(f"{HEAD}a,b,c,nan,18\n"), "spreads.csv: sd and df ~ got 'nan' and '18'"),
+        (_spreads(f"{HEAD}a,b,c,0.1,-1\n"), "spreads.csv: sd and df ~ got '0.1' and '-1'"),
+    ],
+)
+def test_what_is_damaged_ends_in_one_line_and_writes_nothing(work, capsys, change, message):
+    keep()
+    shutil.rmtree("docs")
+    change(min(Path("results/ledger").glob("*/")))
+    capsys.readouterr()
+    assert main(["ledger"]) == 2
+    assert says(capsys.readouterr().err, message)
+    assert not Path("docs").exists()
+
+
+def test_a_copy_of_a_cell_is_not_counted_as_a_further_seed(work, capsys):
+    keep()
+    folder = min(Path("results/ledger").glob("*/"))
+    shutil.copytree(folder, folder.with_name("copy"))
+    assert main(["ledger"]) == 2
+    assert says(capsys.readouterr().err, f"copy holds the cell of {folder.name}")
+
+
+def test_scores_that_end_before_the_run_are_refused(work, capsys):
+    keep()
+    file = min(Path("results/ledger").glob("*/metrics.csv"))
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:-1]))
+    assert main(["ledger"]) == 2
+    assert says(capsys.readouterr().err, f"{file} ends after round {len(lines) - 2}")
+
+
 def test_an_empty_ledger_says_what_to_do(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["ledger"]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import json
@@ -101,6 +102,13 @@ def test_a_killed_point_is_run_again_and_goes_on_from_its_checkpoint(capsys):
     assert Path(again.user_attrs["folder"]) == folder
     assert len((folder / "metrics.csv").read_text().splitlines()) == 61
     assert sorted(again.intermediate_values) == list(range(1, 61))
+    # The seconds of all rounds, not only of those after the kill.
+    with (folder / "metrics.csv").open(newline="") as file:
+        spent = sum(float(row["time/round"]) for row in csv.DictReader(file))
+    assert again.user_attrs["seconds"] == pytest.approx(spent)
+    with (FOLDER / "points.csv").open(newline="") as file:
+        told = {row["point"]: float(row["seconds"]) for row in csv.DictReader(file)}
+    assert told["1"] == pytest.approx(spent)
     found = json.loads((folder / "summary.json").read_text())["fingerprint"]
     capsys.readouterr()
     lr = first.params[LR]

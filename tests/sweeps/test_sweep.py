@@ -322,6 +322,7 @@ def test_pictures(capsys):
             assert f"wrote {file}\n" in said
             assert file.stat().st_size > 3000
     svg = Path("runs", "sweeps", "s", "parallel_coordinates.svg").read_text()
+    assert "stroke: #f7fbff" not in svg  # as good as white
     assert "<!-- hidden -->" in svg
     assert "<!-- best: point" in svg
     assert "<!-- epochs -->" in Path("runs", "sweeps", "s", "importance.svg").read_text()
