@@ -321,7 +321,7 @@ def test_the_readme_runs_the_quickstart_in_python(tmp_path, monkeypatch):
 
 HEADLINE = re.compile(
     r"(\d+) cells .*?(\d+) draws of (\d+) columns: (\d+) agree with their papers(?:,| and) "
-    r"(\d+) do not(?:, and (\d+) cannot)?"
+    r"(\d+) do not(?:, and (\d+) cannot)?(?:\. Of those that agree, (\d+))?"
 )
 
 

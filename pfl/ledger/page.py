@@ -15,6 +15,9 @@ from pfl.ledger.rows import LedgerRow
 from pfl.results.sheets import Sheet, markdown
 from pfl.results.statistics import plus_minus
 
+# Half an interval beyond which the page says that agreement shows little.
+WIDE = 0.1
+
 
 def page(
     rows: Sequence[LedgerRow],
@@ -76,6 +79,10 @@ def _headline(
     verdicts = f"{', '.join(known[:-1])}{',' * (len(known) > 2)} and {known[-1]}"
     columns_of = len({draw.column for draw in draws})
     opening = f"{len(all_rows)} cells are {len(draws)} draws of {columns_of} columns: {verdicts}."
+    if wide := sum(draw.verdict == "in" and (draw.half or 0) > WIDE for draw in draws):
+        opening += (
+            f" Of those that agree, {wide} have intervals wider than ±{100 * WIDE:.0f} points."
+        )
     return f"{opening}\n\n{_markdown(columns, lines)}"
 
 

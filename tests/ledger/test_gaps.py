@@ -11,6 +11,7 @@ import pytest
 from pfl.ledger.cells import Entry
 from pfl.ledger.gaps import draws, groups
 from pfl.ledger.judge import Background, Scored, between_seeds, rows
+from pfl.ledger.page import page
 from pfl.results.statistics import Deviation
 
 NOTHING = Background({}, {})
@@ -78,6 +79,21 @@ def test_runs_on_one_partition_are_one_draw():
     assert [draw.verdict for draw in draws(runs, NOTHING)] == ["-", "-"]
     (alone,) = draws(runs[:2], known)
     assert alone.half == pytest.approx(0.0515, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sd", "ours", "told"),
+    [
+        (0.02, 0.79, "1 agree with their papers and 0 do not.\n"),
+        (0.06, 0.79, "0 do not. Of those that agree, 1 have intervals wider than ±10 points.\n"),
+        (0.06, 0.50, "0 agree with their papers and 1 do not.\n"),
+    ],
+)
+def test_the_page_says_how_many_agree_within_wide_intervals(sd, ours, told):
+    """With 18 degrees of freedom half an interval is 2.97 times the deviation: 0.06 and 0.18."""
+    known = Background({}, {("FedAS", "Table 3", "beta 0.1"): Deviation(sd, 18)})
+    runs = [scored("A", ours, 0.83)]
+    assert told in page(rows(runs, known), draws(runs, known), groups(runs, known), {})
 
 
 def test_gaps_are_between_methods_of_one_partition_and_seed():
