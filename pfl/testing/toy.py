@@ -128,7 +128,13 @@ class ToyData:
         self.num_classes = outputs if self.task.has_classes else None
 
     def split(self, client: int, name: Split) -> ToySplit:
-        """Return one split of one client."""
+        """Return one split of one client.
+
+        Raises:
+            ValueError: There is no such client.
+        """
+        if client < 0:  # which a list would count from its end
+            raise ValueError(f"there is no client {client}, only 0 to {self.num_clients - 1}")
         return ToySplit(*self.splits[name][client], self._device)
 
     def blank(self, count: int) -> Tensor:

@@ -33,14 +33,12 @@ class Stack:
     Attributes:
         context: The module that plays all clients, its data and device.
         jobs: K jobs, the client with the most training samples first.
-        splits: The clients' training data.
         state: Each entry of the module's state dict, of shape (K, ...).
     """
 
     def __init__(self, context: Context, jobs: Sequence[Job]) -> None:
         self.context = context
         self.jobs = jobs
-        self.splits = [context.data.split(job.info.client, "train") for job in jobs]
         # The module itself is in the state of a client that has just been reset.
         context.load({})
         device = context.fabric.device
@@ -49,6 +47,11 @@ class Stack:
             for name, value in context.template.items()
         }
         self._buffers = {name for name, _ in context.module.named_buffers()}
+
+    @property
+    def splits(self) -> list[ClientSplit]:
+        """The clients' training data; the common test set is tested for a client that has none."""
+        return [self.context.data.split(job.info.client, "train") for job in self.jobs]
 
     def some(self, rows: Sequence[int]) -> Stack:
         """Return a stack of some of the clients, in the given order.
@@ -62,7 +65,6 @@ class Stack:
         """Return a stack of some of the clients, in the given order, with copies of the states."""
         part = copy.copy(self)
         part.jobs = [self.jobs[row] for row in rows]
-        part.splits = [self.splits[row] for row in rows]
         index = torch.tensor(rows, device=self.context.fabric.device)
         part.state = {name: value[index] for name, value in self.state.items()}
         return part
