@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -355,11 +355,14 @@ class FederatedLoop:
         run = federation.run
 
         def done(result: Result) -> None:
-            self._each(lambda callback: callback.on_result(run, result))
+            for callback in self.callbacks:
+                callback.on_result(run, result)
 
-        self._each(lambda callback: callback.on_fit_start(run))
-        rounds, ended = federation.rounds(done), list[Callback]()
+        rounds, open_ones = federation.rounds(done), list[Callback]()
         try:
+            for callback in self.callbacks:
+                callback.on_fit_start(run)
+                open_ones.append(callback)
             while not run.ends:
                 result = next(rounds)
                 yield result
@@ -368,15 +371,10 @@ class FederatedLoop:
             soundness.check_anything_trained(run.history)
             for callback in self.callbacks:
                 callback.on_fit_end(run)
-                ended.append(callback)
+                open_ones.remove(callback)
         except BaseException as cause:
-            left = [callback for callback in self.callbacks if callback not in ended]
-            _interrupt(run, left, cause)
+            _interrupt(run, open_ones, cause)
             raise
-
-    def _each(self, call: Callable[[Callback], None]) -> None:
-        for callback in self.callbacks:
-            call(callback)
 
 
 def _interrupt(run: Run, callbacks: Iterable[Callback], cause: BaseException) -> None:

@@ -68,7 +68,12 @@ def at_work(jobs: Sequence[Job]) -> str:
 
 
 def clients_text(clients: Sequence[int]) -> str:
-    """Return clients as text: ``client 3``, ``clients 1, 2``, or ten of them and how many more."""
+    """Return clients as text: ``client 3``, ``clients 1, 2``, or ten of them and how many more.
+
+    Where there is none (:data:`pfl.core.types.NO_CLIENT`), the common test set is tested.
+    """
+    if any(client < 0 for client in clients):
+        return "the common test set"
     word = "client" if len(clients) == 1 else "clients"
     more = f" and {len(clients) - _NAMED} more" if len(clients) > _NAMED else ""
     return f"{word} {', '.join(map(str, clients[:_NAMED]))}{more}"

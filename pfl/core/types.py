@@ -176,12 +176,16 @@ class Pass:
 Plan: TypeAlias = Sequence[Phase | Pass]
 
 
+NO_CLIENT = -1
+"""Stands for a client where the common test set is tested, which belongs to none."""
+
+
 @dataclass(frozen=True)
 class ClientInfo:
     """Information on a client and on the round.
 
     Attributes:
-        client: Index of the client.
+        client: Index of the client, or :data:`NO_CLIENT`.
         samples: Number of its training samples, n_i.
         label_counts: (C,) training samples of each class; ``None`` where there are no classes.
         round: The communication round, from 1; 0 before the first.

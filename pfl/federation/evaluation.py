@@ -11,7 +11,15 @@ from typing import Literal
 from pfl.core.held_out import members
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
-from pfl.core.types import ClientInfo, EvaluationPoint, Job, Result, Scores, Split
+from pfl.core.types import (
+    NO_CLIENT,
+    ClientInfo,
+    EvaluationPoint,
+    Job,
+    Result,
+    Scores,
+    Split,
+)
 from pfl.engines.base import Engine
 from pfl.federation import soundness
 from pfl.federation.run import Row
@@ -175,7 +183,7 @@ class Evaluator:
         if self.data.pooled_test() is None:
             return {}
         job = self._test_job(self.job(state, 0), splits=("pooled",), model="global")
-        job = replace(job, kept={}, info=replace(job.info, client=-1))
+        job = replace(job, kept={}, info=replace(job.info, client=NO_CLIENT))
         (scores,) = self.engine.test([job])
         return {f"test/pooled/{name}": value for name, value in scores.get("pooled", {}).items()}
 

@@ -154,6 +154,17 @@ def test_the_test_of_a_model_is_told():
     assert failure_line(found.value).startswith("round 1, client 0, before the test, pass 'look' (")
 
 
+@pytest.mark.parametrize("engine", [SequentialEngine, VectorisedEngine])
+def test_the_common_test_set_is_told_by_its_name(engine, monkeypatch):
+    data = blobs()
+    common = data.pooled_test()
+    common.x = common.x[:, :1]
+    monkeypatch.setattr(data, "pooled_test", lambda: common)
+    with pytest.raises(RuntimeError) as found:
+        fit(FedAvg(mlp(), optimizer=SGD), data, 1, engine=engine())
+    assert failure_line(found.value).startswith("round 1, the common test set")
+
+
 @pytest.mark.parametrize("verb", ["aggregate", "broadcast", "init"])
 def test_a_server_that_fails_is_told(verb):
     class Fails(Server):

@@ -106,6 +106,19 @@ def test_an_interruption_at_the_end_loses_nothing(tmp_path):
     assert rounds_in(next(tmp_path.glob("*/2*")))["checkpoint"] == [1, 2, 3, 4, 5]
 
 
+def test_callbacks_that_had_begun_are_closed_if_a_later_one_cannot_begin(tmp_path):
+    """As W&B, which would otherwise show a run that goes on; later ones have nothing to close."""
+
+    class CannotBegin(Closes):
+        def on_fit_start(self, run):
+            raise OSError("no address")
+
+    callbacks = [Closes(), CannotBegin(), Closes()]
+    with pytest.raises(OSError, match="no address"):
+        fit(tmp_path, callbacks=callbacks)
+    assert [one.interruptions for one in callbacks] == [1, 0, 0]
+
+
 def test_the_last_round_is_saved_before_any_callback_closes(tmp_path):
     """So a process that is killed meanwhile loses no round, and no summary tells of a lost one."""
 
