@@ -269,12 +269,12 @@ def _row(members: Sequence[Scored], known: Background) -> LedgerRow:
         verdict_best=verdict(best, theirs),
         reason=reason if judged == "out" else "",
         command=command if judged == "out" else "",
-        commit=_once(entry.commit for entry in entries),
-        hardware=_once(entry.hardware for entry in entries),
-        note=_once(entry.note for entry in entries),
+        commit=_once((entry.commit for entry in entries), ", "),
+        hardware=_once((entry.hardware for entry in entries), "; "),
+        note=_once((entry.note for entry in entries), "; "),
         runs=[run.as_row for run in members],
     )
 
 
-def _once(words: Iterable[str]) -> str:
-    return " ".join(dict.fromkeys(words))
+def _once(words: Iterable[str], joint: str = " ") -> str:
+    return joint.join(dict.fromkeys(filter(None, words)))

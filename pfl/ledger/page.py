@@ -80,9 +80,8 @@ def _headline(
     columns_of = len({draw.column for draw in draws})
     opening = f"{len(all_rows)} cells are {len(draws)} draws of {columns_of} columns: {verdicts}."
     if wide := sum(draw.verdict == "in" and (draw.half or 0) > WIDE for draw in draws):
-        opening += (
-            f" Of those that agree, {wide} have intervals wider than ±{100 * WIDE:.0f} points."
-        )
+        has = "has an interval" if wide == 1 else "have intervals"
+        opening += f" Of those that agree, {wide} {has} wider than ±{100 * WIDE:.0f} points."
     return f"{opening}\n\n{_markdown(columns, lines)}"
 
 
@@ -124,8 +123,7 @@ def _table(members: Sequence[LedgerRow]) -> str:
         ]
         for row in members
     ]
-    notes = [_noted(members, what) for what in ("metric", "commit", "hardware", "note")]
-    parts = [_markdown(columns, cells).rstrip("\n"), _reasons(members), *notes]
+    parts = [_markdown(columns, cells).rstrip("\n"), _reasons(members), _ways(members)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -176,18 +174,19 @@ def _markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return markdown([Sheet("", columns, cells)]).partition("\n\n")[2]
 
 
-def _noted(members: Sequence[LedgerRow], what: str) -> str:
-    """Return what is noted of a table's cells, with the names of the cells where they differ."""
-    phrases: dict[str, list[str]] = {}
-    runs = Counter(row.cell for row in members)
-    for row in members:
-        name = row.cell if runs[row.cell] == 1 else f"{row.cell}, {row.partition}"
-        for phrase in filter(None, getattr(row, what).split("; ")):
-            phrases.setdefault(phrase, []).append(name)
-    # A cell may have several notes, but has one commit and hardware: what most have needs no names.
-    enough = len(members) if what == "note" else len(members) // 2 + 1
-    parts = [
-        phrase if len(cells) >= enough else f"{phrase} (only {' and '.join(cells)})"
-        for phrase, cells in sorted(phrases.items(), key=lambda pair: -len(pair[1]))
-    ]
-    return f"{what.capitalize()}: {'; '.join(parts)}." if parts else ""
+def _ways(members: Sequence[LedgerRow]) -> str:
+    """Say how the cells ran: in a line what is the same for all, in a table what is not."""
+    lines, apart = [], list[str]()
+    for what in ("metric", "commit", "hardware", "note"):
+        said = {getattr(row, what) for row in members}
+        if len(said) > 1:
+            apart.append(what)
+        elif word := said.pop():
+            lines.append(f"{what.capitalize()}: {word}.")
+    if apart:
+        cells = [
+            [row.cell, row.partition, row.seeds, *(getattr(row, what) for what in apart)]
+            for row in members
+        ]
+        lines.append(_markdown(["cell", "partition", "seeds", *apart], cells).rstrip("\n"))
+    return "\n\n".join(lines)

@@ -85,7 +85,7 @@ def test_runs_on_one_partition_are_one_draw():
     ("sd", "ours", "told"),
     [
         (0.02, 0.79, "1 agree with their papers and 0 do not.\n"),
-        (0.06, 0.79, "0 do not. Of those that agree, 1 have intervals wider than ±10 points.\n"),
+        (0.06, 0.79, "0 do not. Of those that agree, 1 has an interval wider than ±10 points.\n"),
         (0.06, 0.50, "0 agree with their papers and 1 do not.\n"),
     ],
 )

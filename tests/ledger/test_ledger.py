@@ -101,21 +101,27 @@ def test_finished_runs_are_kept_and_compared(work, capsys):
     assert [file.read_bytes() for file in sorted(Path("docs").iterdir())] == first
 
 
-def test_a_note_that_is_not_of_all_cells_names_its_own(work):
+def test_how_cells_ran_is_one_line_if_it_is_the_same_and_else_a_column(work):
     keep()
     entry, run = cells.read(Path("results/ledger"))[0]
-    one = cells.Entry(**{**vars(entry), "note": "JPEG images"})
-    two = cells.Entry(**{**vars(entry), "row": "FedAS", "note": "JPEG images; tested less often"})
-    text = written([(one, run), (two, run)])
-    assert "Note: JPEG images; tested less often (only FedAS, beta 0.1)." in text
+    own = replace(entry, commit="aa", hardware="one core", note="JPEG images")
+    other = replace(own, commit="bb", released=True)
+    text = written([(own, run), (other, run)])
+    assert "Hardware: one core." in text
+    assert "Note: JPEG images." in text
+    assert "Commit:" not in text
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    assert ["cell", "partition", "seeds", "commit"] in table
+    assert ["FedPer, beta 0.1", "own", "0", "aa"] in table
+    assert ["FedPer, beta 0.1", "released", "0", "bb"] in table
 
 
-def test_a_cell_on_two_partitions_is_noted_with_its_partition(work):
+def test_what_the_runs_of_a_cell_tell_differently_is_told_once_each(work):
     keep()
-    entry, run = cells.read(Path("results/ledger"))[0]
-    own, other = replace(entry, commit="aa"), replace(entry, row="FedAS", commit="aa")
-    text = written([(own, run), (replace(own, commit="bb", released=True), run), (other, run)])
-    assert "Commit: aa; bb (only FedPer, beta 0.1, released)." in text
+    (entry, run), (second, later) = cells.read(Path("results/ledger"))
+    runs = [(replace(entry, commit="aa", note=""), run), (replace(second, commit="bb"), later)]
+    (row,) = judge.rows([judge.Scored.of(*run) for run in runs], NOTHING)
+    assert (row.commit, row.note) == ("aa, bb", "")
 
 
 def test_cells_are_in_the_order_of_their_numbers(work):
@@ -126,21 +132,6 @@ def test_cells_are_in_the_order_of_their_numbers(work):
     assert [row.cell for row in found] == [f"FedPer, J {n}" for n in ("0.15", "0.5", "50", "100")]
     (_, figure), *_ = pictures.curves(runs)
     assert [panel.get_title() for panel in figure.axes] == ["J 0.15", "J 0.5", "J 50", "J 100"]
-
-
-def test_a_commit_that_most_cells_share_needs_no_names(work):
-    keep()
-    entry, run = cells.read(Path("results/ledger"))[0]
-
-    def commits(*names):
-        found = [
-            (cells.Entry(**{**vars(entry), "row": f"M{number}", "commit": name}), run)
-            for number, name in enumerate(names)
-        ]
-        return written(found)
-
-    assert "Commit: aa; bb (only M0, beta 0.1)." in commits("bb", "aa", "aa")
-    assert "Commit: aa (only M0, beta 0.1); bb (only M1, beta 0.1)." in commits("aa", "bb")
 
 
 def test_what_is_kept_tells_of_each_client_and_partition(work):
