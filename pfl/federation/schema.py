@@ -85,7 +85,11 @@ def _check_kept(kept: Mapping[Any, Any], run: Run, clients: Sequence[ClientInfo]
         names = run.module.kept_names(clients[client])
         check_tensors(where, held, {name: run.template[name] for name in names})
         residuals = {name.partition(":")[2]: value for name, value in unsent.items()}
-        entries = {name: run.template[name] for name in residuals if name in run.template}
+        entries = {
+            name: _leading(run.template[name], value)
+            for name, value in residuals.items()
+            if name in run.template
+        }
         check_tensors(f"{where}, residual", residuals, entries)
         # Optimisers differ in what they keep of a parameter, but it is alike for all clients.
         for name, value in optimizer.items():
@@ -94,6 +98,11 @@ def _check_kept(kept: Mapping[Any, Any], run: Run, clients: Sequence[ClientInfo]
                 raise _wrong(
                     f"{where}.{name} must be {right}, as that of client {other}, got {_form(value)}"
                 )
+
+
+def _leading(whole: Tensor, part: Tensor) -> Tensor:
+    """Return the entries that a part of some channels can have; all of them if it is no part."""
+    return whole[tuple(slice(size) for size in part.shape[: whole.dim()])]
 
 
 def _lies_elsewhere(where: str, state: State) -> bool:

@@ -74,6 +74,19 @@ def warn_of_undefined(clients: Sequence[int], number: int) -> None:
         )
 
 
+def warn_of_untested(clients: Sequence[int]) -> None:
+    """Warn if clients that are held out have no test samples; shown once a run.
+
+    Args:
+        clients: The clients.
+    """
+    if clients:
+        warnings.warn(
+            f"{clients_text(clients)}: held out, but without test samples, and so without scores",
+            stacklevel=2,
+        )
+
+
 def warn_of_no_score(scores: Row, has_global_model: bool) -> None:
     """Warn if no model was tested, on test or validation data; shown once a run.
 

@@ -16,6 +16,7 @@ from pfl.core.seeds import derive
 from pfl.core.server import ServerState
 from pfl.core.state import to
 from pfl.core.types import Batch, Job, Pass, Phase, Scores, Split, State, Terms
+from pfl.federation import soundness
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.run import Row
 from pfl.federation.settings import Settings
@@ -63,15 +64,21 @@ class Newcomers:
     def evaluate(self, state: ServerState, seen: Mapping[str, float]) -> tuple[Row, list[Row]]:
         """Test all newcomers; return one row of summaries, and one row for each of them.
 
+        Those without test samples are left out, with a warning.
+
         Args:
             state: The server's state, which stays as it is.
             seen: Scores of the clients that trained; gaps are computed from their means.
         """
-        evaluator = self._evaluator
-        rows = evaluator.rows(self.clients, state.round)
+        evaluator, data = self._evaluator, self._context.data
+        clients = [client for client in self.clients if len(data.split(client, "test"))]
+        soundness.warn_of_untested(sorted({*self.clients} - {*clients}))
+        if not clients:
+            return {}, []
+        rows = evaluator.rows(clients, state.round)
         for of_client in rows.values():
             of_client["unseen"] = True
-        jobs = {client: self.arrival(state, client) for client in self.clients}
+        jobs = {client: self.arrival(state, client) for client in clients}
         epochs = self._chosen_epochs(state)
         curves = {client: list(self._tuning(job, epochs or 0)) for client, job in jobs.items()}
         ends = {ZERO_SHOT: 0} | ({} if epochs is None else {TUNED: -1})

@@ -146,7 +146,9 @@ def encoded(job: Job, shared: State, sending: Sending) -> tuple[State, State]:
             continue
         received = job.broadcast.shared[name]
         moved = wide(value) if sending.differs else wide(value) - wide(received)
-        if (memory := job.kept.get(_RESIDUAL + name)) is not None:
+        memory = job.kept.get(_RESIDUAL + name)
+        # A method may send fewer channels than in the round before; which ones, it alone knows.
+        if memory is not None and memory.shape == moved.shape:
             moved = moved + wide(memory)
         moved = moved.to(received.dtype)
         parts = codec.encode(moved, derive(job.seed, "codec", name))

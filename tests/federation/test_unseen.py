@@ -47,6 +47,7 @@ from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import blobs, mlp, normed
 from pfl.training import client_round
+from tests.helpers.messages import parts
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 SIZES = (9, 6, 4, 8, 7)
@@ -133,6 +134,23 @@ def test_validation_clients_are_not_reported_and_nobody_held_out_trains():
     assert set(run.kept) <= {0, 1, 2}
     assert {int(row["client"]) for row in run.latest.clients} == {0, 1, 2, 3}
     assert [row["client"] for row in run.latest.clients if row.get("unseen")] == [3]
+
+
+def test_a_newcomer_without_test_samples_has_no_scores():
+    data = held(2, 3, 4)
+    empty = [(x[:0], y[:0]) for x, y in data.splits["test"]]
+    data.splits["test"][3] = empty[3]
+    with pytest.warns(UserWarning, match=parts("client 3 ~ without test samples")):
+        row, rows = joined(FedAvgP(mlp(), optimizer=SGD), data)
+    assert [one["client"] for one in rows] == [2, 4]
+    assert row["test/unseen/acc"] == pytest.approx(
+        np.mean([one["test/unseen/acc"] for one in rows])
+    )
+    data.splits["test"][2:] = empty[2:]
+    with pytest.warns(UserWarning, match=parts("clients 2, 3, 4 ~ without test samples")):
+        row, rows = joined(FedAvgP(mlp(), optimizer=SGD), data)
+    assert rows == []
+    assert not any("unseen" in name for name in row)
 
 
 def test_who_is_hurt_is_strictly_worse_after_tuning():

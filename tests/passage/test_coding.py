@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from lightning_modules import IFCA, SCAFFOLD, FedAvg, FedBN, FedPer, FedProto
+from lightning_modules import IFCA, SCAFFOLD, CD2PFed, FedAvg, FedBN, FedPer, FedProto
 from pfl.core.types import Broadcast, Sending, Upload
 from pfl.disk import container
 from pfl.engines.stack import round as stack_round
@@ -125,6 +125,21 @@ def test_a_resumed_run_remembers(tmp_path):
     resumed = fit(FedAvg(mlp()), rounds=4, ckpt_path="last", **options)
     assert resumed.fingerprint == whole.fingerprint
     assert any(residuals_of(kept) for kept in resumed.kept.values())
+
+
+@pytest.mark.parametrize("codec", ["cast", "topk"])
+def test_what_is_remembered_of_a_tensor_that_shrinks_is_dropped(codec, tmp_path):
+    """CD2-pFed sends fewer channels each round, here 5, 4, 3 and 3 of 6; a resume does the same."""
+
+    def run(rounds, **options):
+        method = CD2PFed(mlp(), ramp_rounds=3, average_ramp=0, optimizer=SGD)
+        return fit(method, rounds=rounds, codec=Codecs(up=codec), **options)
+
+    whole, options = run(4), {"name": "run", "default_root_dir": str(tmp_path)}
+    assert len(whole.kept[0]["residual:net.backbone.0.bias"]) == 3
+    for rounds in (2, 4):
+        resumed = run(rounds, ckpt_path="last" if rounds == 4 else None, **options)
+    assert resumed.fingerprint == whole.fingerprint
 
 
 def test_a_residual_of_another_shape_is_refused(tmp_path):
