@@ -31,7 +31,7 @@ _COPIES = 4
 
 @dataclass(frozen=True)
 class RemainingCost:
-    """RemainingThe cost of the rest of a run.
+    """The cost of the rest of a run.
 
     Attributes:
         seconds: One client after another, on one core of this machine.
