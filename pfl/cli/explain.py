@@ -128,12 +128,24 @@ def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[UserSetting]:
         if key.value in seen:
             raise UsageError(f"{place}: the key {key.value!r} is given twice")
         seen.add(key.value)
+        if what := _misshapen(key.value, value):
+            raise UsageError(message_at(place, (*keys, key.value), what))
         # The parser accepts dotted keys too, as W&B writes them.
         inner = short_keys((*keys, *str(key.value).split(".")))
         if inner != keys:
             text = value.value if isinstance(value, yaml.ScalarNode) else None
             yield UserSetting(inner, text, place)
         yield from _walk(value, inner, path)
+
+
+def _misshapen(key: str, value: yaml.Node) -> str | None:
+    """Say what is wrong with a value that can neither be a class's name nor its arguments."""
+    if key == "class_path" and not isinstance(value, yaml.ScalarNode):
+        return "expected the name of a class"
+    empty = isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null")
+    if key in _SPELLING and not isinstance(value, yaml.MappingNode) and not empty:
+        return "expected arguments with their values, such as lr: 0.1"
+    return None
 
 
 def keys_of(word: str) -> Keys:

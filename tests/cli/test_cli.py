@@ -414,6 +414,9 @@ lr: 0.005 | lr: 0.005, momentum: null | c.yaml:10: model.optimizer.momentum: ~ f
 {class_path: torch.optim.SGD, init_args: {lr: 0.005}} | null | c.yaml:10: model.optimizer: ~ Optimizer ~ null
 {class_path: UniformSampler, init_args: {fraction: 0.5}} | null | c.yaml:5: loop.sampler: ~ Sampler ~ null
 MLP | '..' | c.yaml:9: model.net: ~ '..'
+class_path: MLP | class_path: [MLP] | c.yaml:9: model.net: ~ name
+init_args: {hidden: 7} | init_args: 7 | c.yaml:9: model.net.init_args: ~ arguments
+init_args: {hidden: 7} | init_args: [7] | c.yaml:9: model.net.init_args: ~ arguments
 rounds: 2 | devices: 99 | c.yaml:3: loop.devices: devices ~ one ~ 99 ~ engine
 rounds: 2 | accelerator: tpux | c.yaml:3: loop.accelerator: ~ accelerator
 torch.optim.SGD | torch.optim.SparseAdam | c.yaml:10: model.optimizer: ~ SparseAdam ~ sparse
