@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -15,11 +16,11 @@ from pfl.federation.run import Callback
 from pfl.federation.sampling import BernoulliSampler, FixedStragglers, UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.passage.coding import Codecs
-from tests.engines.agreement import module_of, numbers
+from tests.engines.agreement import module_of, numbers, same
 from tests.helpers.discovery import methods, test_module
 from tests.helpers.toy import blobs, mlp, normed
 
-# Of clients that are too small for what is drawn.
+# Many clients are too small for what is drawn, and methods warn of it.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 REFUSED = (ValueError, NonFiniteError)
 SAMPLERS = (
@@ -84,7 +85,7 @@ for method in METHODS:
     test_module(method)  # its first import within a property test would nest two of them
 EVERYTHING = st.tuples(
     st.sampled_from(METHODS),
-    st.sampled_from([mlp, lambda: normed(bias=False)]),
+    st.sampled_from([mlp, partial(normed, bias=False)]),
     settings_of_data(),
     OPTIONS,
 )
@@ -112,16 +113,6 @@ def fitted(engine, method, net, data, options, ckpt_path=None, **more):
         return type(error), str(error).partition("\n")[0]
 
 
-def agree(one, other, **tolerance):
-    for row, right in zip(numbers(one), numbers(other), strict=True):
-        assert row == pytest.approx(right, nan_ok=True, **tolerance)
-
-
-def repeats(one, other):
-    assert one.fingerprint == other.fingerprint
-    agree(one, other, rel=0, abs=0)
-
-
 def check(*drawn):
     """Compare engines; then interrupt a run of each, and resume it."""
     alone = fitted("sequential", *drawn)
@@ -129,14 +120,15 @@ def check(*drawn):
         assert alone == fitted("threads", *drawn) == fitted("vectorised", *drawn)
         return
     stacked = fitted("vectorised", *drawn)
-    repeats(fitted("threads", *drawn), alone)
-    agree(stacked, alone, rel=1e-6, abs=1e-6)
+    assert same(fitted("threads", *drawn), alone)
+    for row, right in zip(numbers(stacked), numbers(alone), strict=True):
+        assert row == pytest.approx(right, rel=1e-6, abs=1e-6, nan_ok=True)
     for engine, whole in (("sequential", alone), ("vectorised", stacked)):
         with TemporaryDirectory() as root:
             place = {"default_root_dir": root, "name": "run"}
             with pytest.raises(KeyboardInterrupt):
                 fitted(engine, *drawn, callbacks=[Stop(drawn[-1]["rounds"] - 1)], **place)
-            repeats(fitted(engine, *drawn, ckpt_path="last", **place), whole)
+            assert same(fitted(engine, *drawn, ckpt_path="last", **place), whole)
 
 
 @given(EVERYTHING)
