@@ -201,6 +201,16 @@ def tensors(values: Mapping[str, Tensor] | Tensor) -> list[Tensor]:
     return [values] if isinstance(values, Tensor) else [*values.values()]
 
 
+def form_of(value: Tensor) -> str:
+    """Return the type and the shape of a tensor in words.
+
+    Example:
+        >>> form_of(torch.zeros(2, 3))
+        'float32[2, 3]'
+    """
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
 def nbytes(values: Mapping[str, Tensor] | Tensor) -> int:
     """Count the bytes of all entries."""
     return sum(value.numel() * value.element_size() for value in tensors(values))

@@ -182,7 +182,9 @@ class Federation:
     def _train(self, jobs: Sequence[Job], done: Callable[[Result], None]) -> dict[int, Result]:
         results, arriving = {}, self.settings.engine.train(jobs)
         if self.coordinator.coding is not None:
-            arriving = map(self.coordinator.coding.received, jobs, arriving)
+            received, of = self.coordinator.coding.received, {job.info.client: job for job in jobs}
+            # By their clients: a site that is silent has no result.
+            arriving = (received(of[result.client], result) for result in arriving)
         for result in arriving:
             if result.finite:
                 results[result.client] = result

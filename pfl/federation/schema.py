@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pfl.core.elsewhere import reference_of
 from pfl.core.server import ServerState
+from pfl.core.state import form_of
 from pfl.core.types import ClientInfo, State
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run, by_name
@@ -93,10 +94,10 @@ def _check_kept(kept: Mapping[Any, Any], run: Run, clients: Sequence[ClientInfo]
         check_tensors(f"{where}, residual", residuals, entries)
         # Optimisers differ in what they keep of a parameter, but it is alike for all clients.
         for name, value in optimizer.items():
-            other, right = steps.setdefault(name, (client, _form(value)))
-            if _form(value) != right:
+            other, right = steps.setdefault(name, (client, form_of(value)))
+            if (form := form_of(value)) != right:
                 raise _wrong(
-                    f"{where}.{name} must be {right}, as that of client {other}, got {_form(value)}"
+                    f"{where}.{name} must be {right}, as that of client {other}, got {form}"
                 )
 
 
@@ -175,7 +176,7 @@ def check_tensors(where: str, stored: Any, wanted: State) -> None:  # noqa: ANN4
         here, there = ("has an", "none") if name in stored else ("lacks the", "one")
         raise _wrong(f"{where} {here} entry {name}; this network has {there}")
     for name, value in stored.items():
-        form, right = _form(value), _form(wanted[name])
+        form, right = form_of(value), form_of(wanted[name])
         if form != right:
             key = f"{where}.{name}" if name else where
             raise _wrong(f"{key} must be {right}, as in this run, got {form}")
@@ -201,10 +202,6 @@ def _wrong(what: str) -> CheckpointError:
     return CheckpointError(f"the checkpoint's {what}")
 
 
-def _form(value: Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-
-
 def _shown(value: object) -> str:
-    text = f"{_form(value)}" if isinstance(value, torch.Tensor) else repr(value)
+    text = form_of(value) if isinstance(value, torch.Tensor) else repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

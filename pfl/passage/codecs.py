@@ -21,6 +21,7 @@ from torch import Tensor
 from pfl.core.checks import at_least_one, within
 from pfl.core.devices import widest
 from pfl.core.noise import numbers, streams_of
+from pfl.core.state import form_of
 from pfl.core.types import State
 
 CodecName: TypeAlias = Literal["identity", "cast", "qsgd", "topk", "randk", "sign"]
@@ -58,6 +59,17 @@ class Codec(Protocol):
     def decode(self, payload: State, like: Tensor) -> Tensor:
         """Return the numbers of a payload, with the shape, type and device of ``like``."""
         return payload["value"].to(like)
+
+    def check(self, payload: State, like: Tensor) -> None:
+        """Refuse what cannot be the payload of a tensor with the shape and type of ``like``.
+
+        Raises:
+            ValueError: Its tensors have other names, types or shapes.
+        """
+        made = self.encode(torch.zeros_like(like, device="cpu"), key=0)
+        given, right = ({k: form_of(v) for k, v in one.items()} for one in (payload, made))
+        if given != right:
+            raise ValueError(f"{given} instead of {right}")
 
 
 @dataclass(frozen=True)
@@ -192,6 +204,16 @@ class TopK(_Sparse):
         """Return the places that were sent."""
         packed = payload["place"].to(like.device)
         return _unpacked(packed, _width(like.numel()), len(payload["value"]))
+
+    def check(self, payload: State, like: Tensor) -> None:
+        """Refuse what cannot be the payload of such a tensor; see :meth:`Codec.check`.
+
+        Raises:
+            ValueError: Likewise, or a number has its place behind the last.
+        """
+        super().check(payload, like)
+        if int(last := self.places(payload, like).max()) >= like.numel():
+            raise ValueError(f"a number at place {last} of {like.numel()}")
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ def decoded(payload: State, received: State, sending: Sending) -> State:
     for name in sending.coded:
         start = received[name]
         # A client may send some of what it received, such as the network that it chose.
-        if not (parts := _taken(shared, name)):
+        if not (parts := taken(shared, name)):
             continue
         moved = codec.decode(parts, start)
         whole = wide(start) + wide(moved)
@@ -196,7 +196,7 @@ def unpacked(payload: State, codec: str, template: State) -> State:
         if not colon:
             shared[name] = payload[name]
         elif name not in shared:
-            shared[name] = codec_of(codec).decode(_taken(parts, name), template[name])
+            shared[name] = codec_of(codec).decode(taken(parts, name), template[name])
     return shared
 
 
@@ -212,15 +212,15 @@ def residuals_of(kept: State) -> State:
     return {name: value for name, value in kept.items() if name.startswith(_RESIDUAL)}
 
 
-def _named(name: str, parts: State) -> State:
-    return {f"{name}:{part}": value for part, value in parts.items()}
-
-
-def _taken(payload: State, name: str) -> State:
-    """Take the parts of an entry out of a payload."""
+def taken(payload: State, name: str) -> State:
+    """Take the parts of an entry out of a payload, and return them by their own names."""
     start = f"{name}:"
     taken = [key for key in payload if key.startswith(start)]
     return {key.removeprefix(start): payload.pop(key) for key in taken}
+
+
+def _named(name: str, parts: State) -> State:
+    return {f"{name}:{part}": value for part, value in parts.items()}
 
 
 def _length(content: Mapping[str, int], shared: State, extra: State) -> int:

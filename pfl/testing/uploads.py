@@ -9,6 +9,7 @@ from torch import Tensor
 from pfl.core.client import ClientModule
 from pfl.core.state import named, nbytes
 from pfl.core.types import Job, State, Upload
+from pfl.passage import declared
 from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Formula, Subject, promise
 from pfl.training import client_round
@@ -27,27 +28,10 @@ def uploads_are_declared(subject: Subject) -> None:
 def _check(upload: object, job: Job, module: ClientModule) -> None:
     if not isinstance(upload, Upload):
         raise BrokenPromiseError(f"upload returns {type(upload).__name__}, not an Upload")
-    if (upload.client, upload.samples) != (job.info.client, job.info.samples):
-        raise BrokenPromiseError(
-            f"the upload of client {job.info.client} with {job.info.samples} samples says client "
-            f"{upload.client} with {upload.samples} samples"
-        )
-    # A method may send a part of an entry; then the server sends such a part back.
-    entries = {**module.state_dict(), **(job.broadcast.shared if job.broadcast else {})}
-    for name, value in upload.shared.items():
-        if name not in module.shared_names():
-            raise BrokenPromiseError(f"upload sends {name!r}, which 'shared' does not match")
-        if value.shape != entries[name].shape or value.dtype != entries[name].dtype:
-            raise BrokenPromiseError(
-                f"upload sends {name!r} as {_form(value)} instead of {_form(entries[name])}"
-            )
-    for name in upload.extra:
-        if name not in module.extra:
-            raise BrokenPromiseError(f"upload sends the extra {name!r}, missing in 'extra'")
-
-
-def _form(value: Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+    try:
+        declared.check(upload, job, module, module.state_dict())
+    except declared.UploadError as error:
+        raise BrokenPromiseError(str(error)) from error
 
 
 @promise(

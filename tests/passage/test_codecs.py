@@ -135,6 +135,18 @@ def test_codecs_keep_shapes_and_types_and_draw_by_the_key_alone(name, dtype):
     assert decoded(codec, torch.zeros(0 + 3, dtype=dtype)).tolist() == [0.0] * 3
 
 
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (700,)])
+def test_what_is_encoded_passes_the_check_and_another_tensor_s_payload_does_not(name, dtype, shape):
+    codec = make_codec(name)
+    value = torch.randn(shape, generator=torch.manual_seed(0), dtype=dtype)
+    codec.check(codec.encode(value, 7), value)
+    other = torch.zeros(1000, dtype=dtype)
+    with pytest.raises(ValueError, match="instead of"):
+        codec.check(codec.encode(value, 7), other)
+
+
 @pytest.mark.parametrize("name", ["cast", "topk", "sign"])
 def test_what_is_remembered_is_sent_later(name):
     """A vector that is sent again and again arrives, on average, whole."""

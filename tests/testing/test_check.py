@@ -41,8 +41,7 @@ SENTENCES = {
     rounds.FollowsThePrevious: "a client's result does not depend on which clients ran before "
     "it: client 2 gets a different 'kept.visits' if the clients run in reverse",
     rounds.SendsFlat: "an upload has only what is declared, in the shapes that the server sends: "
-    "upload sends 'net.backbone.0.weight' as float32 of shape (30,) instead of float32 of shape "
-    "(6, 5)",
+    "upload sends 'net.backbone.0.weight' as float32[30] instead of float32[6, 5]",
 }
 # What one promise finds in a method.
 FINDINGS = [

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from pfl.core.failure import JobError
 from pfl.disk.container import ContainerError
 from pfl.engines.remote import wire
+from pfl.engines.remote.answers import AnswerError
 from pfl.engines.remote.transport import GoneError, LostStateError, SiteError, Transport, Verb
 
 FormT = TypeVar("FormT")
+Check: TypeAlias = Callable[[FormT, wire.Tensors], None]
 
 
 class Correspondence:
@@ -35,12 +37,24 @@ class Correspondence:
         self._sent = self._received = 0
 
     def ask(
-        self, client: int, verb: Verb, form: type[FormT], content: bytes
+        self,
+        client: int,
+        verb: Verb,
+        form: type[FormT],
+        content: bytes,
+        check: Check[FormT] | None = None,
     ) -> tuple[FormT, wire.Tensors]:
         """Send a message to a site and read its answer.
 
+        Args:
+            client: The client of the site.
+            verb: The verb.
+            form: The class of the answer's record.
+            content: The message.
+            check: Raises :class:`AnswerError` if the answer does not fit the message.
+
         Raises:
-            GoneError: There is no answer, or it is damaged.
+            GoneError: There is no answer, or it is damaged or does not fit.
             LostStateError: The site does not have the client's state.
             SiteError: The site refuses.
             JobError: The method failed at the site.
@@ -52,7 +66,9 @@ class Correspondence:
                 self._sent += len(content)
                 self._received += len(data)
             record, tensors = wire.read(verb, form, data)
-        except ContainerError as error:
+            if check is not None and not isinstance(record, wire.Failure):
+                check(record, tensors)
+        except (ContainerError, AnswerError) as error:
             raise GoneError(f"{where} sent no answer to {verb}: {error}") from error
         except SiteError as error:
             raise GoneError(f"{where} does not answer {verb}: {error}") from error

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Literal, TypeVar
 
 import torch
@@ -17,10 +18,10 @@ from pfl.core.checks import at_least_one
 from pfl.core.data import FederatedData
 from pfl.core.elsewhere import reference_of, standing_for
 from pfl.core.state import to
-from pfl.core.types import Job, Result, Scores, Upload
+from pfl.core.types import Job, Result, Scores
 from pfl.engines.base import Engine
-from pfl.engines.remote import wire
-from pfl.engines.remote.correspondence import Correspondence
+from pfl.engines.remote import answers, wire
+from pfl.engines.remote.correspondence import Check, Correspondence
 from pfl.engines.remote.data import Told
 from pfl.engines.remote.facts import facts
 from pfl.engines.remote.transport import GoneError, LostStateError, SiteError, Transport, Verb
@@ -83,8 +84,10 @@ class RemoteEngine(Engine):
         hello = wire.written("hello", wire.Hello(facts(context), counts, config))
         post = self._post = Correspondence(self.connect(context), self.workers)
 
+        check = partial(answers.check_introduction, context.data)
+
         def greet(client: int) -> wire.Introduction:
-            return post.ask(client, "hello", wire.Introduction, hello)[0]
+            return post.ask(client, "hello", wire.Introduction, hello, check)[0]
 
         clients = sorted(post.sites)
         return Told(context.data, dict(zip(clients, post.pool.map(greet, clients), strict=True)))
@@ -189,11 +192,13 @@ class RemoteEngine(Engine):
             return None
 
     def _train(self, job: Job) -> Result:
-        report, tensors = self._order("train", wire.Report, job)
-        upload = None
-        if report.upload is not None:
-            shared, extra = to(tensors.shared, self._device), to(tensors.extra, self._device)
-            upload = Upload(report.client, report.upload, shared, extra)
+        check = partial(answers.check_training, self._context, job)
+        report, tensors = self._order("train", wire.Report, job, check)
+        upload = answers.upload_of(report, tensors)
+        sound = report.finite and answers.is_finite(job, upload)
+        if upload is not None:
+            shared, extra = to(upload.shared, self._device), to(upload.extra, self._device)
+            upload = replace(upload, shared=shared, extra=extra)
         return Result(
             client=report.client,
             upload=upload,
@@ -202,15 +207,18 @@ class RemoteEngine(Engine):
             steps=report.steps,
             samples=report.samples,
             scores=_scores(report.scores, job),
-            finite=report.finite,
+            finite=sound,
             logged=report.logged.read(),
         )
 
     def _test(self, job: Job) -> Scores:
-        marks, _ = self._order("test", wire.Marks, job)
+        check = partial(answers.check_test, self._context, job)
+        marks, _ = self._order("test", wire.Marks, job, check)
         return _scores(marks.scores, job)
 
-    def _order(self, verb: Verb, form: type[FormT], job: Job) -> tuple[FormT, wire.Tensors]:
+    def _order(
+        self, verb: Verb, form: type[FormT], job: Job, check: Check[FormT]
+    ) -> tuple[FormT, wire.Tensors]:
         """Have a site run a job; return its record, and the tensors that it sent."""
         post, client = self._connected(), job.info.client
         kept = reference_of(job.kept)
@@ -234,13 +242,13 @@ class RemoteEngine(Engine):
             sample_level=job.sample_level,
         )
         try:
-            return post.ask(client, verb, form, wire.written(verb, order, job.broadcast))
+            return post.ask(client, verb, form, wire.written(verb, order, job.broadcast), check)
         except LostStateError as error:
             if self.on_lost == "stop":
                 raise
             warnings.warn(f"{error}; it starts again from the initial values", stacklevel=2)
             order = replace(order, kept=None)
-            return post.ask(client, verb, form, wire.written(verb, order, job.broadcast))
+            return post.ask(client, verb, form, wire.written(verb, order, job.broadcast), check)
 
 
 def _scores(scores: dict[wire.SplitName, wire.Numbers], job: Job) -> Scores:

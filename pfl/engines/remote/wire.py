@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -19,11 +19,12 @@ from pfl.core.state import flattened
 from pfl.core.types import Broadcast, SampleLevel, Sending, State, Upload
 from pfl.disk import container
 from pfl.disk.container import ContainerError
-from pfl.disk.form import formed
+from pfl.disk.form import Least, formed
 
 # JSON has no word for a number that is not finite.
 Number: TypeAlias = float | Literal["nan", "inf", "-inf"]
 SplitName: TypeAlias = Literal["train", "val", "test", "pooled"]
+Count: TypeAlias = Annotated[int, Least(0)]
 FormT = TypeVar("FormT")
 # Of an operation.
 _THREADS = 4096
@@ -78,8 +79,8 @@ class Introduction:
     """
 
     data: str
-    sizes: dict[SplitName, int]
-    label_counts: list[int] | None = None
+    sizes: dict[SplitName, Count]
+    label_counts: list[Count] | None = None
 
 
 @dataclass(frozen=True)
@@ -136,13 +137,13 @@ class Report:
     """
 
     client: int
-    steps: int
-    samples: int
+    steps: Count
+    samples: Count
     finite: bool
     train: Numbers
     logged: Numbers
     scores: dict[SplitName, Numbers]
-    upload: int | None = None
+    upload: Count | None = None
     kept: Reference | None = None
 
 

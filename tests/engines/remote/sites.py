@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lightning_modules.fedper import FedPer
 from pfl.core.held_out import members
+from pfl.core.types import Cohort
 from pfl.engines.remote.loopback import Loopback, LoopbackEngine, made
 from tests.engines.agreement import fit, numbers
 from tests.helpers.federation import SGD
@@ -46,6 +47,37 @@ class Recorded(LoopbackEngine):
         return [call for call in self.calls if call.verb == verb]
 
 
+class Garbles(Recorded):
+    """One answer of client 1 is not what the site said: by default that to its second training.
+
+    Args:
+        change: Makes of the answer another one.
+        verb: The verb of the answer.
+        turn: Which one of this verb, from 1.
+    """
+
+    def __init__(self, folder, change, verb="train", turn=2, **options):
+        super().__init__(folder, **options)
+        self.change, self.verb, self.turn, self.asked = change, verb, turn, 0
+
+    def connect(self, context):
+        engine, transport = self, super().connect(context)
+
+        class Noisy(Loopback):
+            def call(self, client, verb, content):
+                answer = transport.call(client, verb, content)
+                if (client, verb) != (1, engine.verb):
+                    return answer
+                engine.asked += 1
+                return engine.change(answer) if engine.asked == engine.turn else answer
+
+        return Noisy(self.at)
+
+
+def everyone(eligible, rng, number):
+    return Cohort(tuple(eligible), tuple(eligible))
+
+
 def small(**options):
     return FedPer(mlp(), **{"optimizer": SGD, **options})
 
@@ -60,4 +92,4 @@ def same(one, other):
     return one.fingerprint == other.fingerprint and str(rows[0]) == str(rows[1])
 
 
-__all__ = ["Recorded", "fit", "same", "small"]
+__all__ = ["Garbles", "Recorded", "everyone", "fit", "same", "small"]

@@ -7,20 +7,17 @@ import torch
 
 from lightning_modules.fedper import FedPer
 from pfl.core.failure import JobError
+from pfl.core.state import digest
 from pfl.core.types import Cohort
 from pfl.disk import container
-from pfl.engines.remote.loopback import Loopback
 from pfl.engines.remote.transport import GoneError, SiteError
-from tests.engines.remote.sites import Recorded, fit, same, small
+from pfl.passage.coding import Codecs
+from tests.engines.remote.sites import Garbles, Recorded, everyone, fit, same, small
 from tests.helpers.federation import SGD
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
 SIZES = (4, 9, 3)
-
-
-def everyone(eligible, rng, number):
-    return Cohort(tuple(eligible), tuple(eligible))
 
 
 def without(client, *rounds):
@@ -63,6 +60,21 @@ def test_a_round_goes_on_without_a_site_that_is_killed_in_it(tmp_path):
     assert away.failures == {"discarded": {1: 1}}
 
 
+@pytest.mark.parametrize("up", ["identity", "qsgd"])
+def test_what_others_sent_is_decoded_as_theirs_if_a_site_is_silent(up, tmp_path):
+    """Client 0 does not upload, so that its job says nothing of a codec, and client 1 is silent."""
+
+    def two_upload(*clients):
+        return lambda eligible, rng, number: Cohort(clients, (1, 2))
+
+    options = {"data": blobs(SIZES), "codec": Codecs(up=up)}
+    engine = Recorded(tmp_path, Dead(0, 2), min_sites=2)
+    with pytest.warns(UserWarning, match=parts("round 2 ~ without client 0: ~ nobody is there")):
+        away = fit(small(), engine, sampler=two_upload(0, 1, 2), **options)
+    alone = fit(small(), "sequential", sampler=two_upload(0, 1, 2), **options)
+    assert digest(away.server.shared) == digest(alone.server.shared)
+
+
 def test_a_site_that_is_gone_for_good_is_left_out_to_the_end(tmp_path):
     engine = Recorded(tmp_path, Dead(1, 2, 3), min_sites=2)
     with pytest.warns(UserWarning, match=parts("without client 1: ~ nobody")):
@@ -91,27 +103,6 @@ def test_a_site_that_is_killed_between_training_and_tests_stops_the_run(tmp_path
 
     with pytest.raises(GoneError, match=parts("client 2 ~ answer test: nobody")):
         fit(small(), Recorded(tmp_path, before), 1, blobs(SIZES))
-
-
-class Garbles(Recorded):
-    """The answer of client 1 to its second training is not what the site said."""
-
-    def __init__(self, folder, change, **options):
-        super().__init__(folder, **options)
-        self.change, self.trained = change, 0
-
-    def connect(self, context):
-        engine, transport = self, super().connect(context)
-
-        class Noisy(Loopback):
-            def call(self, client, verb, content):
-                answer = transport.call(client, verb, content)
-                engine.trained += (client, verb) == (1, "train")
-                if (client, verb, engine.trained) == (1, "train", 2):
-                    return engine.change(answer)
-                return answer
-
-        return Noisy(self.at)
 
 
 def of_another_form(answer):

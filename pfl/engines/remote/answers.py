@@ -1,0 +1,85 @@
+"""Whether an answer fits its question: a site may be faulty, or say what it should not.
+
+What cannot be seen in an answer is not checked: a site that trains on other data, or badly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pfl.core.data import FederatedData
+from pfl.core.state import each_finite
+from pfl.core.types import Job, Upload
+from pfl.engines.remote import wire
+from pfl.passage import declared
+from pfl.training.context import Context
+
+
+class AnswerError(ValueError):
+    """An answer can be read, but does not fit its question."""
+
+
+def check_introduction(
+    data: FederatedData, introduction: wire.Introduction, _: wire.Tensors
+) -> None:
+    """Refuse numbers of samples that contradict each other, or the classes of the data.
+
+    Raises:
+        AnswerError: They do.
+    """
+    counts, size = introduction.label_counts, introduction.sizes.get("train", 0)
+    if counts is not None and (len(counts), sum(counts)) != (data.num_classes, size):
+        raise AnswerError(f"label_counts do not fit {size} samples of {data.num_classes} classes")
+
+
+def check_training(context: Context, job: Job, report: wire.Report, tensors: wire.Tensors) -> None:
+    """Refuse what is not the outcome of a job.
+
+    Raises:
+        AnswerError: It is of another client, or has an upload that the method does not declare, or
+            other scores.
+    """
+    if report.client != job.info.client:
+        raise AnswerError(f"it is of client {report.client}")
+    _check_scores(context, job, report.scores)
+    # What is not finite is not changed before it is sent, and does not count.
+    if report.finite and (upload := upload_of(report, tensors)) is not None:
+        try:
+            declared.check(upload, job, context.module, context.template)
+        except declared.UploadError as error:
+            raise AnswerError(str(error)) from error
+
+
+def check_test(context: Context, job: Job, marks: wire.Marks, _: wire.Tensors) -> None:
+    """Refuse scores that a test does not give.
+
+    Raises:
+        AnswerError: A score has another name, or the main one is missing.
+    """
+    _check_scores(context, job, marks.scores)
+
+
+def upload_of(report: wire.Report, tensors: wire.Tensors) -> Upload | None:
+    """Return the upload of a report; ``None`` if it has none."""
+    if report.upload is None:
+        return None
+    return Upload(report.client, report.upload, tensors.shared, tensors.extra)
+
+
+def is_finite(job: Job, upload: Upload | None) -> bool:
+    """Return whether all numbers of an upload are finite that have to be."""
+    if upload is None:
+        return True
+    added = upload.extra if job.sending is not None and job.sending.differs else {}
+    return all(each_finite([upload.shared, added]))
+
+
+def _check_scores(
+    context: Context, job: Job, scores: Mapping[wire.SplitName, wire.Numbers]
+) -> None:
+    known = context.scorer.better
+    main = next(iter(known))
+    for split in job.splits:
+        if split in scores and not {main} <= {*scores[split].names} <= {*known}:
+            names = ", ".join(scores[split].names)[:60] or "none"
+            raise AnswerError(f"the scores of a test are {', '.join(known)}, got {names}")
