@@ -204,7 +204,9 @@ class Newcomers:
             gaps |= {"unseen/rounds_to_seen": min(reached)} if reached else {}
         tested, job = self._evaluator.test, partial(self._evaluator.job, state)
         scores = tested(holders(self._context.data, "train", "test"), job, ("train", "test"))
-        apart = [one["train"][main] - one["test"][main] for one in scores.values()]
+        # A site that is silent has no scores.
+        told = [one for one in scores.values() if {"train", "test"} <= one.keys()]
+        apart = [one["train"][main] - one["test"][main] for one in told]
         return gaps | ({"gap/sample": sign * sum(apart) / len(apart)} if apart else {})
 
     @property

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
 from lightning_modules.fedper import FedPer
 from pfl.core.failure import JobError
+from pfl.core.held_out import HeldOut
 from pfl.core.state import digest
 from pfl.core.types import Cohort
 from pfl.disk import container
@@ -83,6 +86,20 @@ def test_a_site_that_is_gone_for_good_is_left_out_to_the_end(tmp_path):
     assert away.fingerprint == alone.fingerprint
     rows = [row for row in away.latest.clients if "test/personal/acc" in row]
     assert [row["client"] for row in rows] == [0, 2]
+
+
+def test_newcomers_are_compared_with_the_members_that_answer(tmp_path):
+    """The gap of training to test scores is a mean over clients 0 and 2 where client 1 is silent."""
+    gaps = {}
+    for who, dead in (("all", ()), ("some", (2,))):
+        data = blobs((4, 9, 3, 6))
+        data.held_out = HeldOut((3,))
+        engine = Recorded(tmp_path / who, Dead(1, *dead), min_sites=2)
+        with warnings.catch_warnings(record=True):
+            run = fit(small(), engine, 2, data, sampler=everyone, join_rounds=1)
+        gaps[who] = run.history[-1]["gap/sample"]
+        assert "test/unseen_joined/acc" in run.history[-1]
+    assert gaps["all"] != gaps["some"]
 
 
 def test_too_few_sites_end_the_run(tmp_path):
