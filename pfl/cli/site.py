@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ import yaml
 from pfl.cli.config import REFUSALS, Experiment, inner_values
 from pfl.cli.explain import FailedError, UsageError, explained
 from pfl.cli.parser import make_parser
+from pfl.cli.runs import recipe_of
+from pfl.core import export
 from pfl.core.kernels import repeatable
 from pfl.disk.lock import locked
 from pfl.disk.writing import write
@@ -24,6 +26,8 @@ from pfl.engines.remote.host import Allowed, Host
 from pfl.engines.remote.leash import end, last_words, leashed
 from pfl.engines.remote.relay import Door, private_folder
 from pfl.engines.remote.site import Refusal
+from pfl.federation import resume
+from pfl.federation.later import TRANSFORMS, Adopts
 from pfl.imports.trust import Trust, TrustError
 from pfl.training.context import Context
 
@@ -59,8 +63,8 @@ def site(argv: Sequence[str]) -> None:
             raise ValueError(
                 f"local: the data have the clients 0 to {owner.data.num_clients - 1}, not {local}"
             )
-        build = partial(_context, owner, folder / "run.yaml")
-        host = Host(values.client, local, folder / "kept", allowed, build, _tell)
+        shop = Workshop(owner, folder)
+        host = Host(values.client, local, folder / "kept", allowed, shop.build, _tell, shop.export)
         scope.callback(host.close)
         scope.callback(Door(sockets / "door", host.answer).close)
         log = folder / "connection.log"
@@ -82,39 +86,73 @@ def _connection(values: Any, door: Path) -> tuple[list[str], dict[str, str]]:  #
     )
 
 
-def _context(owner: Experiment, file: Path, run: Mapping[str, Any]) -> Context:
-    """Return the context of a run: the server's method, on the owner's data and device.
+class Workshop:
+    """Builds what a server asks for on the owner's data and device, and exports the owner's model.
 
     Args:
         owner: What the owner has given.
-        file: Where the part of the run's configuration that is used is written, for the owner.
-        run: The run's configuration.
+        folder: Where the part of a run's configuration that is used is written, for the owner, and
+            how the data are read.
 
     Raises:
-        Refusal: The method cannot be built, or names what no site builds for a server.
+        CheckpointError: The file for the model holds something else.
     """
-    try:
-        _check_named(run["model"])
-        loop = {name: run["loop"][name] for name in _OF_LOOP if name in run["loop"]}
-        used = {
-            "seed": run.get("seed"),
-            "loop": {**loop, "accelerator": owner.values.loop.accelerator},
-            "model": run["model"],
-            "data": yaml.safe_load(owner.text)["data"],
-        }
-        write(file, yaml.safe_dump(used, sort_keys=False))
-        study = Experiment.parse(make_parser("fit"), ["--config", str(file)])
-        options = run["data"].get("init_args") or {}
-        for name in _OF_DATA:
-            if name in options:
-                setattr(owner.data, name, options[name])
-        study.data = owner.data
-        module, fabric = study.module, study.loop.fabric
-        owner.data.to(fabric.device)
-        fabric.strategy.precision.convert_module(module)
-        return Context(module, owner.data, fabric, study.loop.gradient_clip_val)
-    except (TrustError, UsageError, *REFUSALS) as error:
-        raise Refusal(f"the run's method cannot be built here: {error}") from error
+
+    def __init__(self, owner: Experiment, folder: Path) -> None:
+        self._owner, self._folder = owner, folder
+        self._arguments: dict[str, Any] = {}
+        given = owner.values.export
+        self._file = None if given is None else resume.beside(Path(given), folder)
+
+    def build(self, run: Mapping[str, Any]) -> Context:
+        """Return the context of a run: the server's method, on the owner's data and device.
+
+        Args:
+            run: The run's configuration.
+
+        Raises:
+            Refusal: The method cannot be built, or names what no site builds for a server.
+        """
+        owner, file = self._owner, self._folder / "run.yaml"
+        try:
+            _check_named(run["model"])
+            loop = {name: run["loop"][name] for name in _OF_LOOP if name in run["loop"]}
+            used = {
+                "seed": run.get("seed"),
+                "loop": {**loop, "accelerator": owner.values.loop.accelerator},
+                "model": run["model"],
+                "data": yaml.safe_load(owner.text)["data"],
+            }
+            write(file, yaml.safe_dump(used, sort_keys=False))
+            study = Experiment.parse(make_parser("fit"), ["--config", str(file)])
+            options = run["data"].get("init_args") or {}
+            for name in _OF_DATA:
+                if name in options:
+                    setattr(owner.data, name, options[name])
+            study.data = owner.data
+            module, fabric = study.module, study.loop.fabric
+            owner.data.to(fabric.device)
+            fabric.strategy.precision.convert_module(module)
+            context = Context(module, owner.data, fabric, study.loop.gradient_clip_val)
+        except (TrustError, UsageError, *REFUSALS) as error:
+            raise Refusal(f"the run's method cannot be built here: {error}") from error
+        self._arguments = recipe_of(study)
+        return context
+
+    def export(self, context: Context) -> None:
+        """Write the model that was just tested, if the owner wants it.
+
+        A full disk is the owner's matter, and does not end the run.
+        """
+        if self._file is None:
+            return
+        try:
+            export.write(self._file, context.module, self._arguments)
+            if isinstance(self._owner.data, Adopts):
+                content = json.dumps(self._owner.data.transforms(), indent=1)
+                write(self._folder / TRANSFORMS, content)
+        except OSError as error:
+            _tell(f"the model was not written: {error}")
 
 
 def _check_named(value: Any) -> None:  # noqa: ANN401

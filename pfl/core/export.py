@@ -27,15 +27,17 @@ def write(path: Path, module: lightning.LightningModule, arguments: Mapping[str,
 
     Args:
         path: The file.
-        module: The module; it is moved to the CPU.
+        module: The module.
         arguments: The arguments that build it again, in plain values.
 
     Raises:
         OSError: The file cannot be written.
     """
+    state = module.state_dict()
+    state.update({name: value.cpu() for name, value in state.items()})
     content: dict[str, Any] = {
         "pytorch-lightning_version": lightning.__version__,
-        "state_dict": module.cpu().state_dict(),
+        "state_dict": state,
         "hyper_parameters": dict(arguments),
     }
     module.on_save_checkpoint(content)

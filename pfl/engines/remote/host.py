@@ -46,6 +46,7 @@ class Host:
         allowed: What the owner allows.
         build: Makes the context of a run, of its configuration.
         tell: Called with a line of what happens, for the owner.
+        tested: See :class:`~pfl.engines.remote.site.Site`.
     """
 
     def __init__(
@@ -56,9 +57,10 @@ class Host:
         allowed: Allowed,
         build: Callable[[dict[str, Any]], Context],
         tell: Callable[[str], None],
+        tested: Callable[[Context], None] = lambda _: None,
     ) -> None:
         self._client, self._local, self._folder = client, local, folder
-        self._allowed, self._build, self._tell = allowed, build, tell
+        self._allowed, self._build, self._tell, self._tested = allowed, build, tell, tested
         self._greeting = folder / "hello"
         self._config: str | None = None
         self._site: Site | None = None
@@ -95,6 +97,7 @@ class Host:
                 self._folder,
                 local=self._local,
                 counts=self._allowed.class_counts,
+                tested=self._tested,
             )
             self._config = hello.config
             with written(self._greeting) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,8 @@ class Site:
             their own.
         local: Index of the client in the data; ``None`` is that of the server.
         counts: Whether the server may know how many samples of each class there are.
+        tested: Called with the context after each test of the client's personalised model, which
+            the module then is.
 
     Raises:
         BusyError: Another site uses the folder.
@@ -55,8 +58,10 @@ class Site:
         folder: Path,
         local: int | None = None,
         counts: bool = True,
+        tested: Callable[[Context], None] = lambda _: None,
     ) -> None:
         self.client, self._context, self._counts = client, context, counts
+        self._tested = tested
         context.data = OneClient(context.data, client if local is None else local, client)
         self._info = info_of(context.data, client)
         self._facts = facts.facts(context)
@@ -116,6 +121,8 @@ class Site:
     def _train(self, content: bytes) -> bytes:
         order, tensors = wire.asked("train", wire.Order, content)
         result = client_round.train(self._context, self._job(order, tensors))
+        if order.splits and result.finite:
+            self._tested(self._context)
         kept = None
         if result.kept:
             kept = self._kept.store(result.kept, order.round, order.kept)
@@ -124,6 +131,9 @@ class Site:
     def _test(self, content: bytes) -> bytes:
         order, tensors = wire.asked("test", wire.Order, content)
         scores = client_round.test(self._context, self._job(order, tensors))
+        # A method whose personalised models equal the global one has that one tested alone.
+        if order.model == "personal" or self._context.module.personal_is_global():
+            self._tested(self._context)
         return wire.written("test", wire.Marks(_plain(scores)))
 
     def _state_hash(self, content: bytes) -> bytes:

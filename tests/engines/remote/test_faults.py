@@ -89,7 +89,7 @@ def test_a_site_that_is_gone_for_good_is_left_out_to_the_end(tmp_path):
 
 
 def test_newcomers_are_compared_with_the_members_that_answer(tmp_path):
-    """The gap of training to test scores is a mean over clients 0 and 2 where client 1 is silent."""
+    """The gap of training to test scores is a mean over clients 0 and 2 if client 1 is silent."""
     gaps = {}
     for who, dead in (("all", ()), ("some", (2,))):
         data = blobs((4, 9, 3, 6))

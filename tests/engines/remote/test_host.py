@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from threading import Lock
 
 import pytest
+import torch
 import yaml
 
+from lightning_modules.fedas import FedAS
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedper import FedPer
 from pfl.__main__ import main
 from pfl.cli import site as verb
 from pfl.cli.config import Experiment
@@ -38,6 +44,7 @@ RUN = {
         },
     },
 }
+PARSING = Lock()
 OWNER = {"client": 0, "folder": "site0", "superlink": "127.0.0.1:1", "methods": ["FedPer"]}
 
 
@@ -52,12 +59,29 @@ def owner(**changed):
 
 def host(client=0, build=None, allowed=None, **changed):
     told = []
-    own = owner(client=client, **changed)
-    builder = build or (lambda run: verb._context(own, Path(f"run{client}.yaml"), run))
+    shop = workshop(client=client, **changed)
+
+    def alone(run):
+        # A parser changes the working folder while it reads a file.
+        with PARSING:
+            return (build or shop.build)(run)
+
     found = Host(
-        client, client, Path(f"kept{client}"), allowed or Allowed(("FedPer",)), builder, told.append
+        client,
+        client,
+        Path(f"site{client}/kept").resolve(),
+        allowed or Allowed(("FedPer", "FedAvg", "FedAS")),
+        alone,
+        told.append,
+        shop.export,
     )
     return found, told
+
+
+def workshop(client=0, **changed):
+    folder = Path(f"site{client}").resolve()
+    folder.mkdir(exist_ok=True)
+    return verb.Workshop(owner(client=client, **changed), folder)
 
 
 class Hosted(RemoteEngine):
@@ -91,9 +115,10 @@ def _in_a_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
 
 
-def ran(*hosts, **changed):
+def ran(*hosts, method="FedPer", **changed):
     """Run the run's configuration, over hosts if there are any."""
-    content = {**RUN, "loop": {**RUN["loop"], **changed}}
+    model = {**RUN["model"], "class_path": method}
+    content = {**RUN, "model": model, "loop": {**RUN["loop"], **changed}}
     Path("run.yaml").write_text(yaml.safe_dump(content))
     found = Experiment.parse(make_parser("fit"), ["--config", "run.yaml"])
     if hosts:
@@ -107,7 +132,7 @@ def test_sites_that_build_what_the_server_names_give_the_sequential_bits():
     assert told[0] == "a server asks for FedPer, 2 rounds"
     assert [line.split(",")[0] for line in told[1:]] == ["round 1: trained", "round 2: trained"]
     # What was built lies before the owner; callbacks and folders of the server's are no part of it.
-    built = yaml.safe_load(Path("run0.yaml").read_text())
+    built = yaml.safe_load(Path("site0/run.yaml").read_text())
     assert built.keys() == {"seed", "loop", "model", "data"}
     assert built["loop"].keys() == {"precision", "gradient_clip_val", "accelerator"}
 
@@ -167,7 +192,7 @@ def test_a_server_names_nothing_of_the_owners_own(model):
     """A module of the working folder is not even imported."""
     Path("my_code.py").write_text("open('imported', 'w')\nclass Net: pass\n")
     with pytest.raises(Refusal, match=r"the run's method .*names (os|my_code)"):
-        verb._context(owner(), Path("run.yaml"), {**RUN, "model": model})
+        workshop().build({**RUN, "model": model})
     assert not Path("imported").exists()
 
 
@@ -176,9 +201,9 @@ def test_the_same_hello_builds_once():
 
     def build(run):
         built.append(run["seed"])
-        return verb._context(own, Path("built.yaml"), run)
+        return shop.build(run)
 
-    own = owner()
+    shop = workshop()
     (one, _), (other, _) = host(0, build=build), host(1)
     ran(one, other)
     ran(one, other)
@@ -216,6 +241,48 @@ def test_a_kit_that_does_not_allow_the_job_is_refused(tmp_path):
         match=parts("resources.json.default ~ pfl.engines.remote.nvflare_job. ~ class_allow_list"),
     ):
         nvflare.client_command(tmp_path / "kit", tmp_path / "door")
+
+
+@pytest.mark.parametrize("method", [FedAS, FedAvg, FedPer])
+def test_an_owner_gets_the_model_that_was_tested_last(method):
+    """Tested after training, as the global model, and after the broadcast; the bits stay."""
+    (one, _), (other, _) = host(0, export="model.ckpt"), host(1)
+    run = ran(one, other, method=method.__name__)
+    assert run.fingerprint == ran(method=method.__name__).fingerprint
+    data = owner().data
+    test = data.split(0, "test")
+    batch = test.batch(torch.arange(len(test)))
+    model = method.load_from_checkpoint("model.ckpt").eval()
+    with torch.inference_mode():
+        right = (model(batch.x).argmax(1) == batch.y).double().mean().item()
+    assert right == pytest.approx(run.latest.clients[0]["test/personal/acc"])
+    assert not Path("site1/model.ckpt").exists()
+
+
+def test_a_table_s_scale_lies_beside_the_owner_s_model():
+    lines = ["hospital,age,ill", *(f"{n % 2},{20 + n % 50},{n % 3 == 0:d}" for n in range(80))]
+    Path("table.csv").write_text("\n".join(lines))
+    options = {"path": "table.csv", "target": "ill", "client_column": "hospital", "task": "binary"}
+    shop = workshop(export="model.ckpt", data={"class_path": "TabularData", "init_args": options})
+    data = {"class_path": "TabularData", "init_args": {**options, "batch_size": 16}}
+    shop.export(shop.build({**RUN, "data": data}))
+    assert "moments" in json.loads(Path("site0/transforms.json").read_text())
+
+
+def test_an_owner_s_full_disk_does_not_end_the_run(capsys, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pfl.core.export.tensor_file.write", full)
+    (one, _), (other, _) = host(0, export="model.ckpt"), host(1)
+    assert ran(one, other).round == 2
+    assert re.search("the model was not written: .*No space left", capsys.readouterr().out)
+
+
+def test_a_model_replaces_no_other_file():
+    Path("notes.txt").write_text("of the owner")
+    with pytest.raises(ValueError, match=r"notes\.txt exists and is no exported model"):
+        workshop(export="notes.txt")
 
 
 def test_a_site_that_is_started_anew_goes_on_where_it_was():
