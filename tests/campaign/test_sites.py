@@ -12,10 +12,11 @@ import pytest
 from lightning_modules.fedper import FedPer
 from lightning_modules.scaffold import SCAFFOLD
 from pfl.disk import container
-from pfl.engines.remote import wire
 from pfl.engines.remote.transport import SiteError
 from pfl.federation.sampling import UniformSampler
-from tests.engines.remote.sites import Recorded, fit, same
+from pfl.passage.codecs import CODECS
+from pfl.passage.coding import Codecs
+from tests.engines.remote.sites import Garbles, Recorded, fit, same
 from tests.helpers.discovery import build
 from tests.helpers.federation import HEAVY
 from tests.helpers.toy import blobs, mlp
@@ -186,17 +187,46 @@ def mutated(draw, content):
     return content
 
 
-def test_the_engine_reads_whatever_sites_answer(case, draw, tmp_path):
-    """An answer of another content counts as one, or ends the run in one sentence."""
-    engine = Recorded(tmp_path)
-    fit(module(draw), engine, 1, blobs(SIZES))
-    for call in engine.calls:
-        content, tensors = container.unpack(call.answer)
-        kinds = {"hello": wire.Introduction, "train": wire.Report, "test": wire.Marks}
-        told = ""
-        try:
-            packed = container.pack(mutated(draw, content), tensors)
-            wire.read(call.verb, kinds.get(call.verb, wire.Empty), packed)
-        except ValueError as error:
-            told = str(error)
+def false(draw, answer):
+    """Return an answer with a right checksum that says or sends something else."""
+    content, tensors = container.unpack(answer)
+    if tensors and draw.random() < 0.5:
+        name = draw.choice(list(tensors))
+        value = tensors.pop(name)
+        others = [value.flatten()[:1], value.double(), value * float("nan"), value.bool()]
+        others += [value.int(), value[None], value.flatten(), value.new_zeros(0)]
+        place = draw.choice([name, name, f"{name}.x", f"{name}:value", "shared:", "extra:a"])
+        tensors[place] = draw.choice(others)
+    else:
+        content = mutated(draw, content)
+    try:
+        return container.pack(content, tensors)
+    except ValueError:
+        return answer
+
+
+def test_a_false_answer_ends_the_run_in_one_sentence_or_harms_nobody_else(case, draw, tmp_path):
+    """Or it is a right one: nobody can see that a loss or a weight is another number."""
+    verb, turn = draw.choice(["hello", "train", "train", "test"]), draw.randrange(1, 3)
+    up = draw.choice(["identity", "identity", *CODECS])
+    engine, told = Garbles(tmp_path, lambda answer: false(draw, answer), verb, turn), ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run = fit(
+                module(draw),
+                engine,
+                2,
+                blobs(SIZES),
+                sampler=UniformSampler(1.0),
+                codec=Codecs(up=up),
+                on_nonfinite="skip",
+            )
+    except SiteError as error:
+        told = str(error)
+    if told:
+        assert "the site of client 1" in told
         assert "\n" not in told
+    else:
+        assert all(value.isfinite().all() for value in run.server.shared.values())
+        assert {0, 2, 3} <= {*run.kept}

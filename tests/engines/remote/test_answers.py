@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from lightning_modules.fedsimsup import FedSimSup
+from lightning_modules.scaffold import SCAFFOLD
 from pfl.disk import container
 from pfl.engines.remote.transport import GoneError
 from pfl.federation.sampling import UniformSampler
 from pfl.passage.coding import Codecs
 from pfl.passage.privacy import Privacy
 from tests.engines.remote.sites import Garbles, everyone, fit, small
+from tests.helpers.discovery import build
 from tests.helpers.federation import SGD
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
@@ -71,6 +73,12 @@ def refused(change, what, tmp_path, module=None, sampler=everyone, **options):
 def test_what_does_not_fit_its_question_is_no_answer(change, what, tmp_path):
     """Not another client's place, weight or part of the network."""
     refused(change, what, tmp_path)
+
+
+@pytest.mark.parametrize("new", [torch.Tensor.double, lambda v: v[None], lambda v: v.repeat(2)])
+def test_what_is_sent_in_addition_has_the_form_of_its_entry(new, tmp_path):
+    module = build(SCAFFOLD, mlp(), optimizer=SGD)
+    refused(entry("extra:change", new), "upload sends 'change' as", tmp_path, module)
 
 
 def test_a_round_goes_on_without_an_answer_that_does_not_fit(tmp_path):
