@@ -42,7 +42,7 @@ def check(upload: Upload, job: Job, module: ClientModule, entries: State) -> Non
         )
     # A method may send a part of an entry; then the server sends such a part as well.
     right = {**entries, **(job.broadcast.shared if job.broadcast else {})}
-    whole = dict(upload.shared)
+    whole, names = dict(upload.shared), module.shared_names()
     coded = () if sending.codec is None else sending.coded
     for name in coded:
         if sending.codec is not None and (parts := taken(whole, name)):
@@ -51,7 +51,7 @@ def check(upload: Upload, job: Job, module: ClientModule, entries: State) -> Non
             except ValueError as error:
                 raise UploadError(f"upload encodes {name!r} otherwise: {error}") from error
     for name, value in whole.items():
-        if name not in module.shared_names() or name in coded:
+        if name not in names or name in coded:
             raise UploadError(f"upload sends {name[:60]!r}, which 'shared' does not match")
         _check_alike(name, value, right[name], sending)
     for name, value in upload.extra.items():
