@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lightning_modules.fedper import FedPer
 from pfl.engines.remote.flower import FlowerEngine, client_command
 from tests.engines.remote.terminals import (
     ROOT,
@@ -85,12 +86,15 @@ def test_the_three_terminals_of_the_page(terminals):
     before, run = first_terminal(terminals)
     terminals.start("link", "bash", "-c", before)
     terminals.pfl("run", "fit", *run, "--loop.progress=false")
-    for number, words in enumerate(block for block in blocks("bash") if "pfl site" in block):
+    first, second, exporting = (block for block in blocks("bash") if "pfl site" in block)
+    assert exporting.startswith(first.strip())
+    for number, words in enumerate((exporting, second)):
         terminals.pfl(f"site{number}", *shlex.split(words)[1:])
     assert terminals.wait("run") == 0, terminals.said("run")
     assert fingerprint(terminals.said("run")) == sequential(terminals, *SHORT)
     for number in (0, 1):
         assert terminals.said(f"site{number}").count("trained") == 3
+    assert FedPer.load_from_checkpoint(terminals.folder / "model.ckpt")
 
 
 @pytest.mark.slow
