@@ -299,7 +299,7 @@ class FederatedLoop:
     ) -> None:
         """Write one client's personalised model as a Lightning checkpoint.
 
-        ``load_from_checkpoint(file, net=...)`` reads it. ``module`` is left as that model.
+        ``load_from_checkpoint(file, net=...)`` reads it. ``module`` is left as that model, on the CPU.
 
         Raises:
             CheckpointError: ``ckpt_path`` cannot be used, or ``file`` is the place of a checkpoint.
@@ -309,7 +309,7 @@ class FederatedLoop:
         source = find_checkpoint(ckpt_path, Wanted(self, module, data, ckpt_path, config))
         output = beside(Path(file), source)
         self.personal(module, data, str(source), client, config)
-        export.write(output, module, module.hparams)
+        export.write(output, module.cpu(), module.hparams)
 
     def predict(
         self,

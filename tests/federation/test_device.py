@@ -20,6 +20,7 @@ from pfl.callbacks.early_stopping import EarlyStopping
 from pfl.callbacks.fisher import FisherTraces, ReplacedParameters
 from pfl.callbacks.model_numbers import ModelNumbers
 from pfl.callbacks.spectrum import ClassifierSpectrum
+from pfl.core import export
 from pfl.core.state import named
 from pfl.core.task import Regression
 from pfl.engines.vectorised import VectorisedEngine
@@ -194,6 +195,16 @@ def test_a_checkpoint_is_tested_validated_predicted_from_and_exported(written, e
         found = used(NAME)
     assert {value.device.type for value in named(found).values()} == {HOST}
     assert distance(named(found), named(expected)) < (1e-6, "")
+
+
+def test_a_model_is_written_from_its_device_and_stays_there(tmp_path):
+    """A site goes on training with it."""
+    with simulated():
+        module = FedPer(mlp(), optimizer=SGD).to(NAME)
+        export.write(tmp_path / "model.ckpt", module, {})
+        assert {value.device.type for value in module.state_dict().values()} == {NAME}
+    read = FedPer.load_from_checkpoint(tmp_path / "model.ckpt", net=mlp(), optimizer=SGD)
+    assert {value.device.type for value in read.state_dict().values()} == {HOST}
 
 
 class Pair(nn.Module):
