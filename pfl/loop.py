@@ -299,7 +299,8 @@ class FederatedLoop:
     ) -> None:
         """Write one client's personalised model as a Lightning checkpoint.
 
-        ``load_from_checkpoint(file, net=...)`` reads it. ``module`` is left as that model, on the CPU.
+        ``load_from_checkpoint(file, net=...)`` reads it. ``module`` is left as that model, on the
+        CPU.
 
         Raises:
             CheckpointError: ``ckpt_path`` cannot be used, or ``file`` is the place of a checkpoint.
