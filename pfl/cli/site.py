@@ -134,6 +134,10 @@ class Workshop:
             owner.data.to(fabric.device)
             fabric.strategy.precision.convert_module(module)
             context = Context(module, owner.data, fabric, study.loop.gradient_clip_val)
+            if isinstance(owner.data, Adopts):
+                # For the owner, whose model expects inputs on this scale.
+                content = json.dumps(owner.data.transforms(), indent=1)
+                write(self._folder / TRANSFORMS, content)
         except (TrustError, UsageError, *REFUSALS) as error:
             raise Refusal(f"the run's method cannot be built here: {error}") from error
         self._arguments = recipe_of(study)
@@ -148,9 +152,6 @@ class Workshop:
             return
         try:
             export.write(self._file, context.module, self._arguments)
-            if isinstance(self._owner.data, Adopts):
-                content = json.dumps(self._owner.data.transforms(), indent=1)
-                write(self._folder / TRANSFORMS, content)
         except OSError as error:
             _tell(f"the model was not written: {error}")
 
