@@ -49,7 +49,9 @@ class Entry:
             released code; otherwise it is a draw of our own from the same law.
         commit: The project's commit that ran it.
         hardware: Processor and cores.
-        note: Differences from the paper's set-up, such as the images.
+        note: Differences from the paper's set-up that could not be helped, such as the images.
+        departure: Settings other than the table's, chosen to see what a number depends on; empty
+            for a cell of the table.
     """
 
     paper: str
@@ -65,17 +67,28 @@ class Entry:
     hardware: str
     note: str
     released: bool = False
+    departure: str = ""
 
     @property
     def key(self) -> str:
         """Name of the entry's folder."""
         parts = [self.paper, self.table, self.row, *(f"{k} {v}" for k, v in self.column.items())]
         words = [*parts, f"seed {self.seed}", *(["released partition"] if self.released else [])]
+        words += [self.departure] if self.departure else []
         return "_".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words)
 
 
+@dataclass(frozen=True)
+class Told:
+    """What whoever keeps runs tells of them: see the attributes of :class:`Entry`."""
+
+    commit: str
+    note: str = ""
+    departure: str = ""
+
+
 def keep(
-    folder: Path, table: TableFile, plan: TablePlan, commit: str, note: str
+    folder: Path, table: TableFile, plan: TablePlan, told: Told
 ) -> Iterator[tuple[str, str | None]]:
     """Copy the finished runs of a table into the ledger.
 
@@ -83,8 +96,7 @@ def keep(
         folder: Folder of the ledger.
         table: The table.
         plan: Runs of the table.
-        commit: The project's commit that ran them.
-        note: Differences from the paper's set-up.
+        told: What is told of the runs.
 
     Yields:
         The label of each run, with the reason if it was not copied.
@@ -97,15 +109,13 @@ def keep(
                 yield label, "not finished"
                 continue
             run = RunFolder.read(source)
-            entry = _entry(table, cell, seed, run, commit, note)
+            entry = _entry(table, cell, seed, run, told)
             _checked(entry, run)
             _copy(source, folder / entry.key, entry)
             yield label, None
 
 
-def _entry(
-    table: TableFile, cell: tables.Cell, seed: int, run: RunFolder, commit: str, note: str
-) -> Entry:
+def _entry(table: TableFile, cell: tables.Cell, seed: int, run: RunFolder, told: Told) -> Entry:
     reported, of_table = cell.reported, table.common.reported or {}
     return Entry(
         paper=of_table.get("paper", ""),
@@ -117,10 +127,11 @@ def _entry(
         reported=None if reported is None else reported.value,
         spread=None if reported is None else reported.error,
         partition=run.split_hash,
-        commit=commit,
+        commit=told.commit,
         hardware=hardware(run.environment),
-        note=note,
+        note=told.note,
         released=is_released(of_table.get("paper", ""), run.partition),
+        departure=told.departure,
     )
 
 

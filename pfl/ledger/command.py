@@ -12,7 +12,7 @@ from pfl.ledger import cells, dumbbells, gaps, judge, page, pictures, rows
 from pfl.results.files import RunError
 from pfl.results.style import save, styled
 from pfl.tables.cells import expand
-from pfl.tables.plan import plan
+from pfl.tables.plan import TablePlan, plan
 from pfl.tables.spec import TableFile
 
 
@@ -32,11 +32,38 @@ def ledger(options: argparse.Namespace, table: TableFile | None) -> None:
 
 
 def _keep(options: argparse.Namespace, table: TableFile) -> None:
-    commit = cells.present_commit(options.commit)
+    told = cells.Told(cells.present_commit(options.commit), options.note, options.departure)
     chosen = expand(table, options.rows, options.columns)
-    planned = plan(table, chosen, options.seeds or table.seeds, overrides=options.flags)
-    for label, why_not in cells.keep(options.folder, table, planned, commit, options.note):
+    seeds = options.seeds or table.seeds
+    planned = plan(table, chosen, seeds, overrides=options.flags)
+    if options.flags:
+        _check_departure(plan(table, chosen, seeds), planned, options.departure)
+    for label, why_not in cells.keep(options.folder, table, planned, told):
         print(f"{label}: {'kept' if why_not is None else why_not}")
+
+
+def _check_departure(table: TablePlan, planned: TablePlan, departure: str) -> None:
+    """Check that runs of another method, network or length than the table's are told as such.
+
+    Raises:
+        UsageError: They are not.
+    """
+    for cell, names in planned.names.items():
+        for seed, name in names.items():
+            ours = planned.runs[name].identity
+            theirs = table.runs[table.names[cell][seed]].identity
+            changed = sorted(
+                key
+                for key in ours.keys() | theirs.keys()
+                if key.partition(".")[0] == "model" or key == "loop.rounds"
+                if ours.get(key) != theirs.get(key)
+            )
+            if changed and not departure:
+                verb = "is" if len(changed) == 1 else "are"
+                raise UsageError(
+                    f"--keep: {cell.label}: {', '.join(changed)} {verb} not as in the table: say"
+                    " what differs as --departure, so that it is not judged as the paper's cell"
+                )
 
 
 def _write(options: argparse.Namespace) -> None:
@@ -47,12 +74,13 @@ def _write(options: argparse.Namespace) -> None:
         )
     scored = [judge.Scored.of(entry, run) for entry, run in runs]
     known = judge.Background.read(options.folder, scored)
+    of_tables = [(entry, run) for entry, run in runs if not entry.departure]
     compared = judge.rows(scored, known)
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     drawn = {}
     with styled():
-        for place, figure in pictures.curves(runs):
+        for place, figure in pictures.curves(of_tables):
             name = "ledger_" + re.sub(r"[^a-z0-9]+", "_", " ".join(place).lower()) + ".svg"
             with written(out / name) as file:
                 save(figure, file, "svg")
@@ -64,4 +92,5 @@ def _write(options: argparse.Namespace) -> None:
     rows.write(compared, out / "ledger.json")
     text = page.page(compared, gaps.draws(scored, known), gaps.groups(scored, known), drawn)
     (out / "ledger.md").write_text(text, encoding="utf-8")
-    print(f"{len(compared)} cells: wrote {out / 'ledger.md'}, {out / 'ledger.json'}")
+    count = sum(not row.departure for row in compared)
+    print(f"{count} cells: wrote {out / 'ledger.md'}, {out / 'ledger.json'}")

@@ -31,10 +31,11 @@ class RunGroup:
 
     @property
     def title(self) -> str:
-        """Table, column, whose partition, and seed."""
+        """Table, column, whose partition, seed and departure."""
         entry = self.runs[0].entry
         place = ", ".join(filter(None, [entry.table, column_name(entry)]))
-        return f"{entry.paper}, {place}; {partition_name(entry)} partition, seed {entry.seed}"
+        words = [f"{partition_name(entry)} partition", f"seed {entry.seed}", entry.departure]
+        return f"{entry.paper}, {place}; {', '.join(filter(None, words))}"
 
     @property
     def reference(self) -> Scored:
@@ -95,12 +96,12 @@ def printed_gap(a: Scored, b: Scored) -> float:
 
 
 def groups(runs: Iterable[Scored], known: Background) -> list[RunGroup]:
-    """Return the columns in which at least two methods ran on one partition."""
+    """Return the columns in which at least two methods ran on one partition with one departure."""
 
     def where(run: Scored) -> list[str]:
         entry = run.entry
         words = (entry.paper, entry.table, column_name(entry), partition_name(entry))
-        return natural(*words, entry.partition, str(entry.seed))
+        return natural(*words, entry.partition, str(entry.seed), entry.departure)
 
     reported = sorted((run for run in runs if run.entry.reported is not None), key=where)
     columns = [list(members) for _, members in groupby(reported, key=where)]
@@ -136,10 +137,10 @@ class Draw:
 
 
 def draws(runs: Iterable[Scored], known: Background) -> list[Draw]:
-    """Return the partitions, with all runs on each."""
+    """Return the partitions, with all runs of tables' cells on each."""
     partitions: dict[tuple[str, str], list[Scored]] = {}
     for run in sorted(runs, key=lambda run: natural(*_place(run))):
-        if run.entry.reported is not None:
+        if run.entry.reported is not None and not run.entry.departure:
             partitions.setdefault((run.entry.paper, run.entry.partition), []).append(run)
     judged = []
     for members in partitions.values():

@@ -136,7 +136,8 @@ def between_seeds(runs: Iterable[Scored]) -> dict[str, Deviation]:
         return [run.entry.paper, run.entry.table, cell_name(run.entry), run.entry.partition]
 
     squares: dict[str, list[tuple[float, int]]] = {}
-    for (paper, *_), members in groupby(sorted(runs, key=where), key=where):
+    of_tables = (run for run in runs if not run.entry.departure)
+    for (paper, *_), members in groupby(sorted(of_tables, key=where), key=where):
         values = np.array([run.ours for run in members])
         if len(values) > 1:
             apart = float(((values - values.mean()) ** 2).sum())
@@ -220,11 +221,12 @@ def natural(*texts: str) -> list[str]:
 
 
 def rows(runs: Iterable[Scored], known: Background) -> list[LedgerRow]:
-    """Return one row for each cell and kind of partition, over its seeds."""
+    """Return one row for each cell, kind of partition and departure, over its seeds."""
 
     def where(run: Scored) -> list[str]:
         entry = run.entry
-        return natural(entry.paper, entry.table, cell_name(entry), partition_name(entry))
+        place = (entry.paper, entry.table, cell_name(entry), partition_name(entry))
+        return natural(*place, entry.departure)
 
     return [
         _row(sorted(members, key=lambda run: run.entry.seed), known)
@@ -247,7 +249,11 @@ def _row(members: Sequence[Scored], known: Background) -> LedgerRow:
     bests = [run.best for run in members if run.best is not None]
     best = mean(bests) if len(bests) == len(members) else None
     rounds = [run.rounds.sd for run in members if run.rounds is not None]
-    judged = verdict(ours, theirs)
+
+    def judge(score: Estimate | None) -> str:
+        return "-" if first.departure else verdict(score, theirs)
+
+    judged = judge(ours)
     place = (first.paper, first.table, cell_name(first), partition_name(first))
     reason, command = known.reasons.get(place, ("unexplained", ""))
     return LedgerRow(
@@ -265,13 +271,14 @@ def _row(members: Sequence[Scored], known: Background) -> LedgerRow:
         half=half_width(ours, theirs),
         by=by,
         verdict=judged,
-        verdict_last=verdict(last, theirs),
-        verdict_best=verdict(best, theirs),
+        verdict_last=judge(last),
+        verdict_best=judge(best),
         reason=reason if judged == "out" else "",
         command=command if judged == "out" else "",
         commit=_once((entry.commit for entry in entries), ", "),
         hardware=_once((entry.hardware for entry in entries), "; "),
         note=_once((entry.note for entry in entries), "; "),
+        departure=first.departure,
         runs=[run.as_row for run in members],
     )
 

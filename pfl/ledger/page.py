@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from itertools import groupby
 
@@ -34,15 +34,25 @@ def page(
         pictures: File name of each table's picture, by paper and table.
     """
     head = resources.files("pfl.ledger").joinpath("head.md").read_text(encoding="utf-8")
-    parts = [head, _headline(rows, draws, groups), _draws(draws)]
+    judged = [row for row in rows if not row.departure]
+    claims = [group for group in groups if not group.runs[0].entry.departure]
+    parts = [head, _headline(judged, draws, claims), _draws(draws)]
     for place, members in groupby(rows, key=lambda row: (row.paper, row.table)):
         parts.append(f"## {place[0]}, {place[1]}\n")
-        parts.append(_table(list(members)))
+        of_table, departures = _parted(members)
+        parts += [_table(of_table)] if of_table else []
+        parts += [_departures(departures)] if departures else []
         runs = [group for group in groups if _place(group) == place]
         parts += [_gaps(group) for group in runs]
         if place in pictures:
             parts.append(f"![{place[0]}, {place[1]}: score over rounds]({pictures[place]})\n")
     return "\n".join(parts)
+
+
+def _parted(rows: Iterable[LedgerRow]) -> tuple[list[LedgerRow], list[LedgerRow]]:
+    """Return the rows with a table's settings, and those with others."""
+    members = list(rows)
+    return [r for r in members if not r.departure], [r for r in members if r.departure]
 
 
 def _place(group: RunGroup) -> tuple[str, str]:
@@ -125,6 +135,22 @@ def _table(members: Sequence[LedgerRow]) -> str:
     ]
     parts = [_markdown(columns, cells).rstrip("\n"), _reasons(members), _ways(members)]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _departures(members: Sequence[LedgerRow]) -> str:
+    """Return the table of runs with other settings, which have no verdicts."""
+    columns = ["cell", "partition", "seeds", "with", "ours", "reported", "difference", "best"]
+    cells = [
+        [
+            *(row.cell, row.partition, row.seeds, row.departure, f"{100 * row.ours:.2f}"),
+            "-" if row.reported is None else plus_minus(row.reported, row.spread, 100),
+            "-" if row.difference is None else _plus_minus(row.difference, row.half),
+            "-" if row.best is None else f"{100 * row.best:.2f}",
+        ]
+        for row in members
+    ]
+    table = _markdown(columns, cells).rstrip("\n")
+    return "\n\n".join(filter(None, ["Other settings:", table, _ways(members)])) + "\n"
 
 
 def _plus_minus(difference: float, half: float | None) -> str:

@@ -39,7 +39,8 @@ class LedgerRow:
         command: The command that shows it.
         commit: The project's commit that ran it.
         hardware: Processor and cores.
-        note: Differences from the paper's set-up.
+        note: Differences from the paper's set-up that could not be helped.
+        departure: Settings other than the table's; such a row has no verdict.
         runs: The runs by ascending seed, in the form of rows (:mod:`pfl.disk.rows`).
     """
 
@@ -64,6 +65,7 @@ class LedgerRow:
     commit: str
     hardware: str
     note: str
+    departure: str
     runs: Sequence[Mapping[str, Any]]
 
     @property

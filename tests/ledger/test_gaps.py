@@ -96,6 +96,26 @@ def test_the_page_says_how_many_agree_within_wide_intervals(sd, ours, told):
     assert told in page(rows(runs, known), draws(runs, known), groups(runs, known), {})
 
 
+def test_runs_with_other_settings_are_compared_with_each_other_alone():
+    """The spread between seeds is that of tables' cells: 0.80 and 0.82."""
+    apart = {"released": True, "partition": "r", "departure": "one epoch"}
+    runs = [
+        *(scored("A", 0.80 + 0.02 * seed, 0.81, released=True, seed=seed) for seed in (0, 1)),
+        *(scored("A", 0.60 + 0.20 * seed, 0.81, seed=seed, **apart) for seed in (0, 1)),
+        scored("B", 0.50, 0.71, **apart),
+    ]
+    known = Background({}, {}, seeds=between_seeds(runs))
+    assert known.seeds == {"FedAS": (pytest.approx(0.02 / 2**0.5), 1)}
+    (draw,) = draws(runs, known)
+    assert {run.entry.departure for run in draw.runs} == {""}
+    (group,) = groups(runs, known)
+    assert group.title.endswith("released partition, seed 0, one epoch")
+    assert [row.verdict for row in rows(runs, known)] == ["in", "-", "-"]
+    text = page(rows(runs, known), draws(runs, known), [group], {})
+    (line,) = (line for line in text.splitlines() if line.startswith("| FedAS | "))
+    assert [cell.strip() for cell in line.split("|")[2:-1]] == [*["1 in"] * 4, *["0"] * 3]
+
+
 def test_gaps_are_between_methods_of_one_partition_and_seed():
     runs = [
         scored("FedPer", 0.80, 0.85),

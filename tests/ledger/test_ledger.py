@@ -198,6 +198,29 @@ def test_released_is_what_the_paper_s_own_overlay_deals(paper, recipe, split, re
     assert cells.is_released(paper, {**SPLIT, "partition": recipe, **split}) is released
 
 
+def test_runs_with_other_settings_stand_apart(work, capsys):
+    """They need a word of what differs, and have no verdict, draw, claim or line in the picture."""
+    keep("--seeds", "0")
+    rounds = ["--seeds", "0", "--loop.rounds=3", "--model.init_args.net.init_args.hidden=5"]
+    assert main(["table", "table.yaml", *rounds]) == 0
+    capsys.readouterr()
+    assert keep(*rounds) == 2
+    assert says(capsys.readouterr().err, "loop.rounds, model.net.hidden are not ~ --departure")
+    page_before = Path("docs/ledger.md").read_text()
+    assert keep(*rounds, "--departure", "Three rounds, five units") == 0
+    (first, _), (second, _) = cells.read(Path("results/ledger"))
+    assert second.key == f"{first.key}_three-rounds-five-units"
+    _, found = read_rows(Path("docs/ledger.json"), "ledger", "cell")
+    assert [(row["departure"], row["verdict"]) for row in found[1:]] == [
+        ("Three rounds, five units", "-")
+    ]
+    text = Path("docs/ledger.md").read_text()
+    assert (
+        text.partition("\nOther settings:\n")[0].strip() == page_before.partition("\n![")[0].strip()
+    )
+    assert "| FedPer, beta 0.1 | own       |     0 | Three rounds, five units |" in text
+
+
 def test_what_is_not_finished_is_not_kept(work, capsys):
     assert keep("--seeds", "0", "7") == 0
     assert "FedPer, beta=0.1, seed 7: not finished" in capsys.readouterr().out

@@ -32,6 +32,7 @@ ROW = LedgerRow(
     command="",
     commit="0123456789",
     hardware="a processor, 4 cores",
+    departure="",
     note="",
     runs=[{"seed": 0, "last": {"acc": 0.84000004}}, {"seed": 1, "last": {"acc": 0.5}}],
 )
