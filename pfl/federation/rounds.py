@@ -190,7 +190,8 @@ class Federation:
                 results[result.client] = result
             elif self.settings.on_nonfinite == "stop":
                 raise soundness.error_of(result, self.run.round + 1)
-            done(result)
+            # What a private client sends is for the sum alone, and is no model.
+            done(result if self.coordinator.passage is None else replace(result, upload=None))
         return results
 
     def _row(self, played: Played) -> Row:

@@ -140,7 +140,10 @@ class Callback:
         """Run before the first round, or before the first round after a resume."""
 
     def on_result(self, run: Run, result: Result) -> None:
-        """Run after each client's training."""
+        """Run after each client's training.
+
+        Where whole clients are private, what they send is not shown: ``result.upload`` is ``None``.
+        """
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Run after each round."""

@@ -9,6 +9,7 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedproto import FedProto
 from lightning_modules.scaffold import SCAFFOLD
+from pfl.callbacks.spectrum import ClassifierSpectrum
 from pfl.core.server import Server
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.private import ClientAccount
@@ -22,6 +23,7 @@ from pfl.passage import accountant
 from pfl.passage.passage import Passage
 from pfl.passage.privacy import Privacy
 from pfl.passage.refusal import refusal
+from pfl.results.files import Columns
 from pfl.testing import mlp, normed
 from pfl.testing.federation import fit, outcome
 from tests.helpers import discovery
@@ -100,6 +102,14 @@ def test_engines_give_the_same_bits(engine):
         run(FedPer, given, engine=engine).fingerprint
         == run(FedPer, given, engine="sequential").fingerprint
     )
+
+
+def test_what_a_client_sends_is_shown_to_no_callback(tmp_path):
+    """It is a difference, whose singular values would be taken for those of a classifier."""
+    place = {"default_root_dir": str(tmp_path), "callbacks": [ClassifierSpectrum()]}
+    found = run(FedAvg, noisy(), rounds=1, sampler=UniformSampler(1.0), **place)
+    rows = Columns.read(found.folder / "spectrum.csv").rows()
+    assert {row["client"] for row in rows} == {-1}
 
 
 def test_stacked_clients_send_the_same_differences():
