@@ -170,10 +170,13 @@ def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> St
         weights: (len(states),) weights that sum to one.
 
     Raises:
-        ValueError: There is no state, or the number of weights differs from that of states.
+        ValueError: There is no state, the number of weights differs from that of states, or one
+            state has other names than the first.
     """
     if not states or len(states) != len(weights):
         raise ValueError(f"{len(states)} states cannot be averaged with {len(weights)} weights")
+    if apart := {name for state in states for name in state.keys() ^ states[0].keys()}:
+        raise ValueError(f"{min(apart)!r} cannot be averaged: not every state has it")
     factors = [float(weight) for weight in weights]
     mean: State = {}
     for name, first in states[0].items():

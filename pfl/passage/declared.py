@@ -21,7 +21,8 @@ def check(upload: Upload, job: Job, module: ClientModule, entries: State) -> Non
     """Refuse an upload with something else than its method declares.
 
     What a method sends in addition (:attr:`Upload.extra`) has the shape of the module's entry of
-    that name or of some rows of it, or any if there is none.
+    that name, or any if there is none. A method that puts its upload together itself may leave
+    something out, and may send some rows of such an entry.
 
     Args:
         upload: The upload as it was sent.
@@ -30,8 +31,8 @@ def check(upload: Upload, job: Job, module: ClientModule, entries: State) -> Non
         entries: The entries of the module, for their types and shapes.
 
     Raises:
-        UploadError: It is of another client or size, has an entry that is not declared, or one of
-            another type or shape.
+        UploadError: It is of another client or size, lacks an entry, has one that is not declared,
+            or one of another type or shape.
     """
     sending, info = job.sending or Sending(), job.info
     samples = 1 if sending.differs else info.samples
@@ -43,13 +44,19 @@ def check(upload: Upload, job: Job, module: ClientModule, entries: State) -> Non
     # A method may send a part of an entry; then the server sends such a part as well.
     right = {**entries, **(job.broadcast.shared if job.broadcast else {})}
     whole, names = dict(upload.shared), module.shared_names()
+    added = [name for name in module.extra if sending.extra is None or name in sending.extra]
+    partial = type(module).upload is not ClientModule.upload
     coded = () if sending.codec is None else sending.coded
+    sent = {*whole, *upload.extra}
     for name in coded:
         if sending.codec is not None and (parts := taken(whole, name)):
+            sent.add(name)
             try:
                 codec_of(sending.codec).check(parts, right[name])
             except ValueError as error:
                 raise UploadError(f"upload encodes {name!r} otherwise: {error}") from error
+    if not partial and (absent := [name for name in (*names, *added) if name not in sent]):
+        raise UploadError(f"upload lacks {absent[0]!r}")
     for name, value in whole.items():
         if name not in names or name in coded:
             raise UploadError(f"upload sends {name[:60]!r}, which 'shared' does not match")
@@ -57,11 +64,11 @@ def check(upload: Upload, job: Job, module: ClientModule, entries: State) -> Non
     for name, value in upload.extra.items():
         if name == WHOLE and sending.tells_whole:
             _check_alike(name, value, torch.zeros(()), sending)
-        elif name not in (module.extra if sending.extra is None else sending.extra):
+        elif name not in added:
             raise UploadError(f"upload sends the extra {name[:60]!r}, missing in 'extra'")
         elif name in entries:
             entry = entries[name]
-            if value.dim() and entry.dim() and not sending.differs:
+            if partial and value.dim() and entry.dim() and not sending.differs:
                 # Some rows, such as the prototypes of the classes that the client has.
                 entry = entry[: len(value)]
             _check_alike(name, value, entry, sending)

@@ -29,6 +29,10 @@ def test_mean_of_equal_states_is_that_state(seed, sizes):
 def test_mean_needs_a_weight_for_each_state():
     with pytest.raises(ValueError, match=parts("0 states ~ 0 weights")):
         state.weighted_mean([], torch.ones(0))
+    one, two = {"a": torch.ones(1)}, {"a": torch.ones(1), "b": torch.ones(1)}
+    for states in ([one, two], [two, one]):
+        with pytest.raises(ValueError, match="'b' cannot be averaged"):
+            state.weighted_mean(states, torch.ones(2) / 2)
 
 
 def test_mean_leaves_its_arguments():

@@ -67,6 +67,7 @@ def refused(change, what, tmp_path, module=None, sampler=everyone, **options):
         (entry(WEIGHT, lambda value: value[:1]), "'net.backbone.0.weight' as float32[1, 5]"),
         (entry(WEIGHT, torch.Tensor.double), "as float64[6, 5] instead of float32[6, 5]"),
         (entry("shared:net.head.weight", lambda _: torch.zeros(3, 6)), "'net.head.weight', which"),
+        (sent(lambda tensors: tensors.pop(WEIGHT)), "upload lacks 'net.backbone.0.weight'"),
         (entry("extra:images", lambda _: torch.zeros(9, 5)), "the extra 'images', missing"),
     ],
 )
@@ -75,10 +76,19 @@ def test_what_does_not_fit_its_question_is_no_answer(change, what, tmp_path):
     refused(change, what, tmp_path)
 
 
-@pytest.mark.parametrize("new", [torch.Tensor.double, lambda v: v[None], lambda v: v.repeat(2)])
+FORMS = [torch.Tensor.double, lambda v: v[None], lambda v: v.repeat(2), lambda v: v[:-1]]
+
+
+@pytest.mark.parametrize("new", FORMS)
 def test_what_is_sent_in_addition_has_the_form_of_its_entry(new, tmp_path):
     module = build(SCAFFOLD, mlp(), optimizer=SGD)
     refused(entry("extra:change", new), "upload sends 'change' as", tmp_path, module)
+
+
+def test_what_is_sent_in_addition_is_sent_by_everyone(tmp_path):
+    module = build(SCAFFOLD, mlp(), optimizer=SGD)
+    change = sent(lambda tensors: tensors.pop("extra:change"))
+    refused(change, "upload lacks 'change'", tmp_path, module)
 
 
 def test_a_round_goes_on_without_an_answer_that_does_not_fit(tmp_path):
@@ -116,6 +126,11 @@ def test_encoded_weights_can_be_decoded(up, part, new, what, tmp_path):
     change = entry(f"{WEIGHT}:{part}", new)
     what = f"encodes 'net.backbone.0.weight' otherwise: ~ {what}"
     refused(change, what, tmp_path, codec=Codecs(up=up))
+
+
+def test_all_encoded_weights_are_sent(tmp_path):
+    change = sent(lambda tensors: tensors.pop(f"{WEIGHT}:value"))
+    refused(change, "upload lacks 'net.backbone.0.weight'", tmp_path, codec=Codecs(up="cast"))
 
 
 def test_encoded_weights_are_sent_encoded(tmp_path):
