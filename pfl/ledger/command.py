@@ -72,10 +72,12 @@ def _write(options: argparse.Namespace) -> None:
         raise UsageError(
             f"there is no run in {options.folder}: add some with pfl ledger --keep TABLE"
         )
-    scored = [judge.Scored.of(entry, run) for entry, run in runs]
-    known = judge.Background.read(options.folder, scored)
+    # Runs with other settings than their table's are shown, and count in nothing.
     of_tables = [(entry, run) for entry, run in runs if not entry.departure]
-    compared = judge.rows(scored, known)
+    scored = [judge.Scored.of(entry, run) for entry, run in of_tables]
+    departed = [judge.Scored.of(entry, run) for entry, run in runs if entry.departure]
+    known = judge.Background.read(options.folder, scored)
+    compared, others = page.Compared.of(scored, known), page.Compared.of(departed, known)
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     drawn = {}
@@ -88,9 +90,8 @@ def _write(options: argparse.Namespace) -> None:
         for theme, colours in dumbbells.THEMES.items():
             for ending in ("svg", "png"):
                 with written(out / f"ledger_{theme}.{ending}") as file:
-                    save(dumbbells.dumbbells(compared, colours), file, ending)
-    rows.write(compared, out / "ledger.json")
-    text = page.page(compared, gaps.draws(scored, known), gaps.groups(scored, known), drawn)
+                    save(dumbbells.dumbbells(compared.rows, colours), file, ending)
+    rows.write([*compared.rows, *others.rows], out / "ledger.json")
+    text = page.page(compared, others, gaps.draws(scored, known), drawn)
     (out / "ledger.md").write_text(text, encoding="utf-8")
-    count = sum(not row.departure for row in compared)
-    print(f"{count} cells: wrote {out / 'ledger.md'}, {out / 'ledger.json'}")
+    print(f"{len(compared.rows)} cells: wrote {out / 'ledger.md'}, {out / 'ledger.json'}")

@@ -38,7 +38,7 @@ def dumbbells(rows: Sequence[LedgerRow], theme: Theme) -> Figure:
     Cells are grouped by table, column and partition, and the background is transparent.
     """
     titles = dict.fromkeys(map(_title, rows))
-    printed = [row for row in rows if row.reported is not None and not row.departure]
+    printed = [row for row in rows if row.reported is not None]
     groups = [(title, [row for row in printed if _title(row) == title]) for title in titles]
     groups = [(title, members) for title, members in groups if members]
     lines = len(groups) + len(printed)

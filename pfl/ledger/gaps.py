@@ -137,10 +137,10 @@ class Draw:
 
 
 def draws(runs: Iterable[Scored], known: Background) -> list[Draw]:
-    """Return the partitions, with all runs of tables' cells on each."""
+    """Return the partitions, with all runs on each."""
     partitions: dict[tuple[str, str], list[Scored]] = {}
     for run in sorted(runs, key=lambda run: natural(*_place(run))):
-        if run.entry.reported is not None and not run.entry.departure:
+        if run.entry.reported is not None:
             partitions.setdefault((run.entry.paper, run.entry.partition), []).append(run)
     judged = []
     for members in partitions.values():

@@ -93,7 +93,7 @@ class Background:
 
         Args:
             folder: The folder with these files.
-            runs: All runs, from which the spreads between seeds are taken.
+            runs: Runs of tables' cells, from which the spreads between seeds are taken.
 
         Raises:
             RunError: One of them lacks a column, or a spread is no positive number.
@@ -136,8 +136,7 @@ def between_seeds(runs: Iterable[Scored]) -> dict[str, Deviation]:
         return [run.entry.paper, run.entry.table, cell_name(run.entry), run.entry.partition]
 
     squares: dict[str, list[tuple[float, int]]] = {}
-    of_tables = (run for run in runs if not run.entry.departure)
-    for (paper, *_), members in groupby(sorted(of_tables, key=where), key=where):
+    for (paper, *_), members in groupby(sorted(runs, key=where), key=where):
         values = np.array([run.ours for run in members])
         if len(values) > 1:
             apart = float(((values - values.mean()) ** 2).sum())

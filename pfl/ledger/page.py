@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
-from itertools import groupby
 
 import numpy as np
 
-from pfl.ledger.gaps import Draw, RunGroup, printed_gap
-from pfl.ledger.judge import cell_name, partition_name
+from pfl.ledger.gaps import Draw, RunGroup, groups, printed_gap
+from pfl.ledger.judge import Background, Scored, cell_name, natural, partition_name, rows
 from pfl.ledger.rows import LedgerRow
 from pfl.results.sheets import Sheet, markdown
 from pfl.results.statistics import plus_minus
@@ -19,63 +19,79 @@ from pfl.results.statistics import plus_minus
 WIDE = 0.1
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Runs beside the papers' numbers.
+
+    Attributes:
+        rows: Their cells.
+        groups: Methods that ran on one partition.
+    """
+
+    rows: Sequence[LedgerRow]
+    groups: Sequence[RunGroup]
+
+    @classmethod
+    def of(cls, runs: Sequence[Scored], known: Background) -> Compared:
+        """Compare runs."""
+        return cls(rows(runs, known), groups(runs, known))
+
+    def at(self, place: tuple[str, str]) -> Compared:
+        """Return those of one paper and table."""
+        return Compared(
+            [row for row in self.rows if (row.paper, row.table) == place],
+            [group for group in self.groups if _place(group) == place],
+        )
+
+
 def page(
-    rows: Sequence[LedgerRow],
+    of_tables: Compared,
+    others: Compared,
     draws: Sequence[Draw],
-    groups: Sequence[RunGroup],
     pictures: Mapping[tuple[str, str], str],
 ) -> str:
     """Return the page in Markdown.
 
     Args:
-        rows: All rows.
-        draws: All partitions with their runs.
-        groups: Methods that ran on one partition.
+        of_tables: Runs of tables' cells.
+        others: Runs with other settings.
+        draws: All partitions with the runs of tables' cells.
         pictures: File name of each table's picture, by paper and table.
     """
     head = resources.files("pfl.ledger").joinpath("head.md").read_text(encoding="utf-8")
-    judged = [row for row in rows if not row.departure]
-    claims = [group for group in groups if not group.runs[0].entry.departure]
-    parts = [head, _headline(judged, draws, claims), _draws(draws)]
-    for place, members in groupby(rows, key=lambda row: (row.paper, row.table)):
+    parts = [head, _headline(of_tables, draws), _draws(draws)]
+    places = {(row.paper, row.table) for row in [*of_tables.rows, *others.rows]}
+    for place in sorted(places, key=lambda place: natural(*place)):
         parts.append(f"## {place[0]}, {place[1]}\n")
-        of_table, departures = _parted(members)
-        parts += [_table(of_table)] if of_table else []
-        parts += [_departures(departures)] if departures else []
-        runs = [group for group in groups if _place(group) == place]
-        parts += [_gaps(group) for group in runs]
+        here, departed = of_tables.at(place), others.at(place)
+        parts += [_table(here.rows)] if here.rows else []
+        parts += [_gaps(group, _claims(group.claims())) for group in here.groups]
+        parts += [_departures(departed.rows)] if departed.rows else []
+        parts += [_gaps(group) for group in departed.groups]
         if place in pictures:
             parts.append(f"![{place[0]}, {place[1]}: score over rounds]({pictures[place]})\n")
     return "\n".join(parts)
-
-
-def _parted(rows: Iterable[LedgerRow]) -> tuple[list[LedgerRow], list[LedgerRow]]:
-    """Return the rows with a table's settings, and those with others."""
-    members = list(rows)
-    return [r for r in members if not r.departure], [r for r in members if r.departure]
 
 
 def _place(group: RunGroup) -> tuple[str, str]:
     return group.runs[0].entry.paper, group.runs[0].entry.table
 
 
-def _headline(
-    all_rows: Sequence[LedgerRow], draws: Sequence[Draw], groups: Sequence[RunGroup]
-) -> str:
+def _headline(compared: Compared, draws: Sequence[Draw]) -> str:
     """Return the table of papers: draws that agree, cells, and claims that hold."""
     lines = []
-    for paper in dict.fromkeys(row.paper for row in all_rows):
-        rows = [row for row in all_rows if row.paper == paper]
+    for paper in dict.fromkeys(row.paper for row in compared.rows):
+        of_cells = [row for row in compared.rows if row.paper == paper]
         of_paper = [draw for draw in draws if draw.runs[0].entry.paper == paper]
-        of_groups = (group.claims() for group in groups if _place(group)[0] == paper)
+        of_groups = (group.claims() for group in compared.groups if _place(group)[0] == paper)
         claims = sum(of_groups, Counter[str]())
         lines.append(
             [
                 paper,
                 _counted(Counter(draw.verdict for draw in of_paper)),
-                _counted(Counter(row.verdict for row in rows)),
-                _counted(Counter(row.verdict_last for row in rows)),
-                _counted(Counter(row.verdict_best for row in rows)),
+                _counted(Counter(row.verdict for row in of_cells)),
+                _counted(Counter(row.verdict_last for row in of_cells)),
+                _counted(Counter(row.verdict_best for row in of_cells)),
                 *(str(claims[word]) for word in ("yes", "no", "within noise")),
             ]
         )
@@ -87,8 +103,8 @@ def _headline(
     known = [f"{together['in']} agree with their papers", f"{together['out']} do not"]
     known += [f"{together['-']} cannot be judged"] if together["-"] else []
     verdicts = f"{', '.join(known[:-1])}{',' * (len(known) > 2)} and {known[-1]}"
-    columns_of = len({draw.column for draw in draws})
-    opening = f"{len(all_rows)} cells are {len(draws)} draws of {columns_of} columns: {verdicts}."
+    cells, columns_of = len(compared.rows), len({draw.column for draw in draws})
+    opening = f"{cells} cells are {len(draws)} draws of {columns_of} columns: {verdicts}."
     if wide := sum(draw.verdict == "in" and (draw.half or 0) > WIDE for draw in draws):
         has = "has an interval" if wide == 1 else "have intervals"
         opening += f" Of those that agree, {wide} {has} wider than ±{100 * WIDE:.0f} points."
@@ -168,8 +184,18 @@ def _reasons(members: Sequence[LedgerRow]) -> str:
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
-def _gaps(group: RunGroup) -> str:
-    """Return the table of one partition: each method's gap to the reference, ours and printed."""
+def _claims(counts: Counter[str]) -> str:
+    words = ", ".join(f"{counts[word]} {word}" for word in ("yes", "no", "within noise"))
+    return f" A beats B: {words}."
+
+
+def _gaps(group: RunGroup, claims: str = "") -> str:
+    """Return the table of one partition: each method's gap to the reference, ours and printed.
+
+    Args:
+        group: Methods that ran on it.
+        claims: What is said of the paper's claims.
+    """
     reference = group.reference
     lines, apart = [], []
     for run in group.runs:
@@ -191,9 +217,7 @@ def _gaps(group: RunGroup) -> str:
     line = f"Gaps, {group.title}: "
     line += "" if rank is None else f"rank correlation with the paper {rank:.2f}; "
     line += f"they differ from the printed ones by {100 * np.median(apart):.2f} in the median"
-    counts = group.claims()
-    words = ", ".join(f"{counts[word]} {word}" for word in ("yes", "no", "within noise"))
-    return f"{line}. A beats B: {words}.\n\n{_markdown(columns, lines)}"
+    return f"{line}.{claims}\n\n{_markdown(columns, lines)}"
 
 
 def _markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:

@@ -11,10 +11,11 @@ import pytest
 from pfl.ledger.cells import Entry
 from pfl.ledger.gaps import draws, groups
 from pfl.ledger.judge import Background, Scored, between_seeds, rows
-from pfl.ledger.page import page
+from pfl.ledger.page import Compared, page
 from pfl.results.statistics import Deviation
 
 NOTHING = Background({}, {})
+NONE = Compared([], [])
 
 
 def scored(
@@ -93,27 +94,33 @@ def test_the_page_says_how_many_agree_within_wide_intervals(sd, ours, told):
     """With 18 degrees of freedom half an interval is 2.97 times the deviation: 0.06 and 0.18."""
     known = Background({}, {("FedAS", "Table 3", "beta 0.1"): Deviation(sd, 18)})
     runs = [scored("A", ours, 0.83)]
-    assert told in page(rows(runs, known), draws(runs, known), groups(runs, known), {})
+    compared = Compared.of(runs, known)
+    assert told in page(compared, NONE, draws(runs, known), {})
 
 
 def test_runs_with_other_settings_are_compared_with_each_other_alone():
-    """The spread between seeds is that of tables' cells: 0.80 and 0.82."""
     apart = {"released": True, "partition": "r", "departure": "one epoch"}
-    runs = [
-        *(scored("A", 0.80 + 0.02 * seed, 0.81, released=True, seed=seed) for seed in (0, 1)),
+    runs = [scored("A", 0.80 + 0.02 * seed, 0.81, released=True, seed=seed) for seed in (0, 1)]
+    others = [
         *(scored("A", 0.60 + 0.20 * seed, 0.81, seed=seed, **apart) for seed in (0, 1)),
         scored("B", 0.50, 0.71, **apart),
+        scored("B", 0.55, 0.71, **(apart | {"departure": "two epochs"})),
     ]
     known = Background({}, {}, seeds=between_seeds(runs))
-    assert known.seeds == {"FedAS": (pytest.approx(0.02 / 2**0.5), 1)}
-    (draw,) = draws(runs, known)
-    assert {run.entry.departure for run in draw.runs} == {""}
-    (group,) = groups(runs, known)
+    of_tables, departed = Compared.of(runs, known), Compared.of(others, known)
+    (group,) = departed.groups
     assert group.title.endswith("released partition, seed 0, one epoch")
-    assert [row.verdict for row in rows(runs, known)] == ["in", "-", "-"]
-    text = page(rows(runs, known), draws(runs, known), [group], {})
+    found = [*of_tables.rows, *departed.rows]
+    assert [(row.departure, row.verdict) for row in found] == [
+        ("", "in"),
+        ("one epoch", "-"),
+        ("one epoch", "-"),
+        ("two epochs", "-"),
+    ]
+    text = page(of_tables, departed, draws(runs, known), {})
     (line,) = (line for line in text.splitlines() if line.startswith("| FedAS | "))
     assert [cell.strip() for cell in line.split("|")[2:-1]] == [*["1 in"] * 4, *["0"] * 3]
+    assert "A beats B:" not in text.partition("Other settings:")[2]
 
 
 def test_gaps_are_between_methods_of_one_partition_and_seed():

@@ -72,7 +72,11 @@ def keep(*words):
 
 def written(runs):
     scored = [judge.Scored.of(entry, run) for entry, run in runs]
-    return page.page(judge.rows(scored, NOTHING), [], [], {})
+    return page.page(page.Compared.of(scored, NOTHING), page.Compared([], []), [], {})
+
+
+def drawn():
+    return {file.name: file.read_bytes() for file in Path("docs").glob("*.svg")}
 
 
 def test_finished_runs_are_kept_and_compared(work, capsys):
@@ -206,7 +210,7 @@ def test_runs_with_other_settings_stand_apart(work, capsys):
     capsys.readouterr()
     assert keep(*rounds) == 2
     assert says(capsys.readouterr().err, "loop.rounds, model.net.hidden are not ~ --departure")
-    page_before = Path("docs/ledger.md").read_text()
+    page_before, pictures = Path("docs/ledger.md").read_text(), drawn()
     assert keep(*rounds, "--departure", "Three rounds, five units") == 0
     (first, _), (second, _) = cells.read(Path("results/ledger"))
     assert second.key == f"{first.key}_three-rounds-five-units"
@@ -219,6 +223,7 @@ def test_runs_with_other_settings_stand_apart(work, capsys):
         text.partition("\nOther settings:\n")[0].strip() == page_before.partition("\n![")[0].strip()
     )
     assert "| FedPer, beta 0.1 | own       |     0 | Three rounds, five units |" in text
+    assert drawn() == pictures
 
 
 def test_what_is_not_finished_is_not_kept(work, capsys):
