@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -327,3 +329,19 @@ def test_the_committed_page_is_that_of_the_committed_runs(tmp_path):
     assert main(["ledger", *arguments]) == 0
     for name in ("ledger.md", "ledger.json"):
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
+
+
+def test_every_committed_cell_that_is_out_has_a_reason_with_a_command(monkeypatch):
+    """And no reason is left of a cell that is in; the files that commands name are there."""
+    monkeypatch.chdir(ROOT)
+    _, rows = read_rows(Path("docs/ledger.json"), "ledger", "cell")
+    key = ("paper", "table", "cell", "partition")
+    out = {tuple(row[name] for name in key): row for row in rows if row["verdict"] == "out"}
+    with Path("results/ledger/reasons.csv").open(newline="", encoding="utf-8") as file:
+        told = {tuple(record[name] for name in key) for record in csv.DictReader(file)}
+    assert told == out.keys()
+    for row in out.values():
+        assert re.search(r"\d", row["reason"]), row["cell"]
+        named = re.findall(r"(?:configs|results)/[\w./-]+", row["command"])
+        assert named, row["cell"]
+        assert [path for path in named if not Path(path).exists()] == []
