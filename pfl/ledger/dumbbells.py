@@ -37,10 +37,9 @@ def dumbbells(rows: Sequence[LedgerRow], theme: Theme) -> Figure:
 
     Cells are grouped by table, column and partition, and the background is transparent.
     """
-    titles = dict.fromkeys(map(_title, rows))
     printed = [row for row in rows if row.reported is not None]
+    titles = dict.fromkeys(map(_title, printed))
     groups = [(title, [row for row in printed if _title(row) == title]) for title in titles]
-    groups = [(title, members) for title, members in groups if members]
     lines = len(groups) + len(printed)
     layout = ConstrainedLayoutEngine()
     figure = Figure(figsize=(_WIDTH, _LINE * (lines + 6)), layout=layout, facecolor="none")

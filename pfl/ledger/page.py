@@ -65,7 +65,7 @@ def page(
         parts.append(f"## {place[0]}, {place[1]}\n")
         here, departed = of_tables.at(place), others.at(place)
         parts += [_table(here.rows)] if here.rows else []
-        parts += [_gaps(group, _claims(group.claims())) for group in here.groups]
+        parts += [_gaps(group, group.claims()) for group in here.groups]
         parts += [_departures(departed.rows)] if departed.rows else []
         parts += [_gaps(group) for group in departed.groups]
         if place in pictures:
@@ -184,17 +184,12 @@ def _reasons(members: Sequence[LedgerRow]) -> str:
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
-def _claims(counts: Counter[str]) -> str:
-    words = ", ".join(f"{counts[word]} {word}" for word in ("yes", "no", "within noise"))
-    return f" A beats B: {words}."
-
-
-def _gaps(group: RunGroup, claims: str = "") -> str:
+def _gaps(group: RunGroup, claims: Counter[str] | None = None) -> str:
     """Return the table of one partition: each method's gap to the reference, ours and printed.
 
     Args:
         group: Methods that ran on it.
-        claims: What is said of the paper's claims.
+        claims: Counts of the paper's claims; ``None`` leaves them out.
     """
     reference = group.reference
     lines, apart = [], []
@@ -216,8 +211,11 @@ def _gaps(group: RunGroup, claims: str = "") -> str:
     rank = group.rank_correlation
     line = f"Gaps, {group.title}: "
     line += "" if rank is None else f"rank correlation with the paper {rank:.2f}; "
-    line += f"they differ from the printed ones by {100 * np.median(apart):.2f} in the median"
-    return f"{line}.{claims}\n\n{_markdown(columns, lines)}"
+    line += f"they differ from the printed ones by {100 * np.median(apart):.2f} in the median."
+    if claims is not None:
+        words = ", ".join(f"{claims[word]} {word}" for word in ("yes", "no", "within noise"))
+        line += f" A beats B: {words}."
+    return f"{line}\n\n{_markdown(columns, lines)}"
 
 
 def _markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
