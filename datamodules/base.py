@@ -23,10 +23,10 @@ from datamodules.learnt import Learnt
 from datamodules.partition import artefact
 from datamodules.partition.natural import client_names, domain_of_each, warn_of_merging
 from datamodules.partition.partitioner import ByDomain, Partitioner
-from datamodules.partition.splits import Division, Rule, TestProtocol, divide
+from datamodules.partition.splits import Division, Rule, TestProtocol, divide, natural
 from datamodules.partition.unseen import Unseen, later
 from datamodules.targets import Catalogue, Ints
-from datamodules.view import Prepared, Store, View, batches, channel_values, count
+from datamodules.view import Prepared, Store, View, are_images, batches, channel_values, count
 from pfl.core.checks import at_least_one, positive
 from pfl.core.data import MetricSpec
 from pfl.core.held_out import HeldOut
@@ -75,7 +75,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
             and the whole common test set.
         mean: Mean of each channel of inputs scaled to [0, 1], or one number for all channels.
         std: Standard deviation of each channel, or one number for all channels.
-        augment: Random transforms of training batches.
+        augment: Random transforms of training batches of images, (n, C, H, W) uint8.
         client: The client whose data a plain Trainer gets; ``None`` combines all clients.
         public: Another data set, whose training samples the server may see, if the method's server
             needs them (:attr:`pfl.core.server.Server.needs_public`).
@@ -204,7 +204,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """Number of clients, N."""
         if self._num_clients is None:
             if isinstance(self.partition, Partitioner):
-                named = len(self.catalogue().domain_names)
+                named = natural(self.catalogue(), self.rule)
                 require(named > 0, "the data do not name their clients: give num_clients")
                 self._num_clients = named
             else:
@@ -395,6 +395,11 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         targets = values.new_zeros(count(inputs), *values.shape[1:])
         targets[torch.from_numpy(rows)] = values
         inputs = self.fitted(inputs, lookup, division)
+        require(
+            self.augment is None or are_images(inputs),
+            "augment is for images of bytes, (n, C, H, W) uint8, which the inputs are not: leave "
+            "out transforms such as ToTensor",
+        )
         store = Store(inputs, targets, self._mean, self._std)
         description = artefact.describe(type(self).__name__, catalogue, division, how)
         return Prepared(catalogue, division, description, store, torch.from_numpy(lookup))
@@ -419,7 +424,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
             division = divide(catalogue, self.partition, self.num_clients, self.rule)
             warn_of_merging(catalogue, division, isinstance(self.partition, ByDomain))
             return division, {"partition": artefact.recipe(self.partition), **vars(self.rule)}
-        path = Path(self.partition)
+        path = Path(self.partition).expanduser()
         description = artefact.read(path)
         division = artefact.restore(description, catalogue, path)
         if self._num_clients not in (None, len(division.holdings)):

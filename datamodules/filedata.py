@@ -176,9 +176,10 @@ def read_superclasses(path: str) -> dict[str, str]:
         ValueError: The file lacks a column, or is empty.
     """
     table = read_table(existing(path, "superclasses"))
-    return dict(
-        zip(map(str, table.column("class")), map(str, table.column("superclass")), strict=True)
-    )
+    classes = [*map(str, table.column("class"))]
+    twice = [row for row, name in enumerate(classes) if name in classes[:row]]
+    table.refuse("class", np.array(twice, np.int64), "stands in two rows")
+    return dict(zip(classes, map(str, table.column("superclass")), strict=True))
 
 
 def _numbers(names: Sequence[str], order: Sequence[str]) -> Ints:

@@ -103,11 +103,11 @@ def files_digest(root: Path, files: Iterable[str], *, stamps: bool = False) -> s
         stamps: Include modification times, so that a file replaced by one of equal size is noticed.
     """
     digest = hashlib.sha256()
-    skip = len(str(root))
     for file in files:
         status = os.stat(file)
         stamp = status.st_mtime_ns if stamps else ""
-        digest.update(f"{file[skip:].replace(os.sep, '/')}\0{status.st_size}\0{stamp}\n".encode())
+        name = os.path.relpath(file, root).replace(os.sep, "/")
+        digest.update(f"/{name}\0{status.st_size}\0{stamp}\n".encode())
     return digest.hexdigest()[:32]
 
 
@@ -214,6 +214,10 @@ def _pixels(file: str, shape: Shape, form: tuple[int, ...]) -> NDArray[np.uint8]
     """Decode one file into (C, H, W) pixels."""
 
     def read(image: Image.Image) -> NDArray[np.uint8]:
+        require(
+            image.mode[0] not in "IF",
+            f"its pixels are {image.mode}, and not bytes, so that values would be cut at 255",
+        )
         image = image.convert("L" if shape.grayscale else "RGB")
         if shape.size is not None:
             side = min(image.size)

@@ -15,7 +15,7 @@ from datamodules.checks import require
 from datamodules.decoding import decoded
 from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
-from datamodules.table_targets import targets
+from datamodules.table_targets import columns_of, targets
 from datamodules.tables import Table, arrow_table, times
 from datamodules.tensors import TensorData
 from pfl.core.checks import at_least_one, not_negative
@@ -75,7 +75,7 @@ class HFDataset(TensorData):
         self.input_columns = (
             {"x": inputs} if isinstance(inputs, str) else {f"x.{name}": name for name in inputs}
         )
-        self.target = [target] if isinstance(target, str) else list(target)
+        self.target = columns_of(target)
         self.client_column = client_column
         self.time_column = time_column
         self.max_length = max_length

@@ -24,13 +24,19 @@ class ColumnMoments(NamedTuple):
 
     @classmethod
     def of(cls, x: NDArray[np.floating]) -> ColumnMoments:
-        """Return the moments of (n, F, ...) numbers; zeros for a column without values."""
+        """Return the moments of (n, F, ...) numbers; zeros for a column without values.
+
+        The deviation of equal values is zero.
+        """
         axes = (0, *range(2, x.ndim))
         there = ~np.isnan(x)
         counts = there.sum(axes)
         means = np.where(there, x, 0).sum(axes, dtype=np.float64) / np.maximum(counts, 1)
         squares = np.where(there, np.square(x - _along(means, x)), 0).sum(axes)
-        return cls(counts, means, np.sqrt(squares / np.maximum(counts, 1)))
+        # The mean of equal numbers may be rounded, so that their deviation is not zero.
+        least = np.fmin.reduce(x, axis=axes, initial=np.inf)
+        varies = least < np.fmax.reduce(x, axis=axes, initial=-np.inf)
+        return cls(counts, means, np.where(varies, np.sqrt(squares / np.maximum(counts, 1)), 0))
 
     def completed(self, other: ColumnMoments) -> ColumnMoments:
         """Fill in the moments of columns without values from other moments."""

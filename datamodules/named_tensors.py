@@ -72,6 +72,8 @@ class NamedTensors:
         )
         if test is not None:
             require("y_test" in rest, "x_test needs y_test")
+            require("num_train" not in arrays, "give num_train or x_test, not both")
+            _check_alike(x, test)
             x = joined(torch.cat, [x, test])
             y = torch.cat([y, _signed(rest.pop("y_test"), "y_test")])
         task, y = _targets(y, task_name)
@@ -80,7 +82,7 @@ class NamedTensors:
             class_names = ()
         elif class_names is None:
             class_names = _class_names(y, task)
-        client = None if client is None else np.asarray(client)
+        client = None if client is None else _clients(client)
         columns = {
             name.removeprefix(_COLUMN): np.asarray(rest.pop(name), np.float64)
             for name in arrays
@@ -91,8 +93,7 @@ class NamedTensors:
 
     def parts(self) -> dict[str, Any]:
         """Return everything by name."""
-        x = {"": self.x} if isinstance(self.x, Tensor) else self.x
-        inputs = {f"x.{name}".rstrip("."): value for name, value in x.items()}
+        inputs = {f"x.{name}".rstrip("."): value for name, value in _by_name(self.x).items()}
         more = {} if self.client is None else {"client": self.client}
         columns = {f"{_COLUMN}{name}": values for name, values in self.columns.items()}
         return {**inputs, "y": self.y, **more, **columns}
@@ -133,6 +134,10 @@ class NamedTensors:
         return Catalogue(targets, self.num_train, class_names, (), names, digest)
 
 
+def _by_name(x: Inputs) -> Mapping[str, Tensor]:
+    return {"": x} if isinstance(x, Tensor) else x
+
+
 def _class_names(y: Tensor, task: Task) -> Sequence[str]:
     """Return the numbers of classes as their names."""
     largest = 1 if isinstance(task, Binary) else int(y.max())
@@ -171,7 +176,29 @@ def as_tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
 def _samples(value: Any, name: str) -> Tensor:  # noqa: ANN401
     tensor = as_tensor(value, name)
     require(tensor.dim() > 0, f"{name} must have one sample per row, got a single number")
-    return tensor
+    # numpy, which hashes the data, lacks this type; no number changes.
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+def _check_alike(train: Inputs, test: Inputs) -> None:
+    """Refuse training and test inputs of other names or types: joined, bytes would become floats.
+
+    Raises:
+        ValueError: They differ.
+    """
+    ours, theirs = (
+        ", ".join(f"{name} {one.dtype}".lstrip() for name, one in sorted(_by_name(value).items()))
+        for value in (train, test)
+    )
+    require(ours == theirs, f"x_test must be of the type of x, {ours}, got {theirs}")
+
+
+def _clients(value: Any) -> NDArray[Any]:  # noqa: ANN401
+    """Return the (n,) natural clients: numbers, or names."""
+    clients = np.asarray(value)
+    named = clients.dtype.kind != "O" or all(isinstance(name, str) for name in clients)
+    require(named, "client must be one number or one name for each sample, none missing")
+    return clients
 
 
 def _signed(value: Any, name: str) -> Tensor:  # noqa: ANN401

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -9,11 +10,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from datamodules.checks import require
 from datamodules.moments import ColumnMoments
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding
+from datamodules.table_targets import columns_of
 from datamodules.tables import Table, read_table, times
 from datamodules.targets import Catalogue, Floats, Ints
 from datamodules.tensors import TensorData
@@ -33,7 +36,7 @@ class TimeSeries(TensorData):
     A sample is a window of ``past + horizon`` rows of one client: inputs are the targets and
     features of the first ``past`` rows, (past, F) with the targets first, and the targets are those
     of the other rows, (horizon D,). No window spans a gap, that is a step of time of more than 1.5
-    times the usual one.
+    times the client's usual one. Clients without a window are left out, with a warning.
 
     Each client trains on its earliest windows and is tested on its latest. Earlier windows that
     reach into the times to be predicted later are left out, so that no target of one split is a
@@ -86,7 +89,7 @@ class TimeSeries(TensorData):
             path, num_clients, partition, task="regression", test_protocol="future", **options
         )
         self.path = path
-        self.target = [target] if isinstance(target, str) else list(target)
+        self.target = columns_of(target)
         self.client_column = client_column
         self.past = past
         self.horizon = horizon
@@ -167,9 +170,7 @@ class TimeSeries(TensorData):
             table.refuse(name, np.flatnonzero(table.missing(name)), "is a missing value")
         table, clients, moments = self._sorted(table)
         values = np.stack([table.numbers(name) for name in columns], 1)
-        same, step = clients[1:] == clients[:-1], np.diff(moments)
-        usual = np.median(step[same]) if same.any() else 0.0
-        run = np.concatenate([[0], np.cumsum(~same | (step > _GAP * usual))])
+        run = np.concatenate([[0], np.cumsum(_breaks(clients, moments))])
         lost = np.concatenate([[0], np.cumsum(np.isnan(values).any(1))])
         length = self.past + self.horizon
         starts = np.arange(max(0, len(table) - length + 1))
@@ -181,6 +182,13 @@ class TimeSeries(TensorData):
             len(starts) > 0,
             f"{table.path}: no client has {length} rows without a gap (past + horizon)",
         )
+        if len(without := np.setdiff1d(clients, clients[starts])):
+            warnings.warn(
+                f"{table.path}: {len(without)} of {len(np.unique(clients))} clients have no "
+                f"{length} rows without a gap (past + horizon) and are left out, the first is "
+                f"{without[0]}",
+                stacklevel=2,
+            )
         return _Windows(values, clients, moments, starts)
 
     def _sorted(self, table: Table) -> tuple[Table, Any, Floats]:
@@ -199,6 +207,18 @@ class TimeSeries(TensorData):
             self.time_column, np.flatnonzero(again) + 1, "stands in two rows of its client"
         )
         return table, clients, moments
+
+
+def _breaks(clients: NDArray[Any], moments: Floats) -> NDArray[np.bool_]:
+    """Return (rows - 1,) marks of the steps to another client, or over a gap."""
+    same, step = clients[1:] == clients[:-1], np.diff(moments)
+    breaks: NDArray[np.bool_] = ~same
+    borders = np.flatnonzero(breaks)
+    for first, last in zip([0, *(borders + 1)], [*borders, len(step)], strict=True):
+        if first < last:
+            own = step[first:last]
+            breaks[first:last] = own > _GAP * np.median(own)
+    return breaks
 
 
 class _Windows(NamedTuple):

@@ -66,6 +66,10 @@ class Synthetic(ArrayData):
         self.subclasses = subclasses
         self.channels = channels
         self.size = size
+        require(
+            domains is not None or common.get("num_clients") is not None,
+            "give num_clients or domains",
+        )
         self.domains = self.num_clients if domains is None else domains
         self.label_shift = label_shift
         self.concept_shift = concept_shift

@@ -26,6 +26,17 @@ class KnownClasses(NamedTuple):
     values: Sequence[Sequence[str]]
 
 
+def columns_of(target: str | Sequence[str]) -> list[str]:
+    """Return the names of the columns to predict.
+
+    Raises:
+        ValueError: A name stands there twice.
+    """
+    names = [target] if isinstance(target, str) else [*target]
+    require(len(set(names)) == len(names), f"target names a column twice: {', '.join(names)}")
+    return names
+
+
 def targets(
     table: Table,
     names: Sequence[str],

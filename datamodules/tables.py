@@ -196,17 +196,17 @@ def _text(path: Path, names: Sequence[str] | None) -> Table:
     """Read CSV, with a header or with given names, or ARFF, whose header has a line a column."""
     rows: list[list[str]] = []
     lines: list[int] = []
+    arff = path.suffix.lower() == ".arff"
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, strict=True)
+        reader = csv.reader(file, strict=True, skipinitialspace=not arff)
         try:
-            arff = path.suffix.lower() == ".arff"
             if names is None:
-                names = _arff_names(reader) if arff else next(reader, [])
+                names = [name.strip() for name in _names(reader, arff)]
             _check_names(path, names)
             for row in reader:
                 if row and not (arff and row[0].startswith("%")):
                     require(len(row) == len(names), f"{len(row)} values for {len(names)} columns")
-                    rows.append(row)
+                    rows.append([cell.strip() for cell in row])
                     lines.append(reader.line_num)
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not UTF-8 text: {error}") from error
@@ -215,10 +215,14 @@ def _text(path: Path, names: Sequence[str] | None) -> Table:
     return Table.of_rows(path, names, rows, "line", lines)
 
 
-def _arff_names(rows: Iterator[list[str]]) -> list[str]:
-    """Return the names of the attributes; the rows that follow are the data."""
+def _names(rows: Iterator[list[str]], arff: bool) -> list[str]:
+    """Return the names of the columns in a header; the rows that follow are the data."""
+    if not arff:
+        return next(rows, [])
     names: list[str] = []
     for row in rows:
+        if row and row[0].startswith("%"):
+            continue
         words = shlex.split(",".join(row), comments=False)
         if words and words[0].lower() == "@attribute" and len(words) > 1:
             names.append(words[1])

@@ -19,7 +19,7 @@ from datamodules.moments import Standardise, standardised
 from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division
-from datamodules.table_targets import KnownClasses, targets
+from datamodules.table_targets import KnownClasses, columns_of, targets
 from datamodules.tables import Table, read_table, times
 from datamodules.targets import Floats, Ints
 from datamodules.tensors import TensorData
@@ -96,7 +96,7 @@ class TabularData(TensorData):
             path, num_clients, partition, task=task, standardise=standardise, **options
         )
         self.path = path
-        self.target = [target] if isinstance(target, str) else list(target)
+        self.target = columns_of(target)
         self.positive = positive
         self.features = features
         self.categories = categories

@@ -11,11 +11,12 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.base import FederatedDataModule
-from datamodules.checks import require
+from datamodules.checks import existing, require
 from datamodules.learnt import Learnt
 from datamodules.moments import ColumnMoments, Standardise, standardised
 from datamodules.named_tensors import NamedTensors, TaskName
@@ -92,12 +93,15 @@ class TensorData(FederatedDataModule):
         """Read the tensors by name, as listed above."""
         if not isinstance(self.source, str | Path):
             return self.source
+        path = existing(self.source)
         try:
-            with np.load(self.source, allow_pickle=False) as file:
+            content = np.load(path, allow_pickle=False)
+            require(isinstance(content, NpzFile), "it is a single array, without a name")
+            with content as file:
                 return dict(file)
         # A damaged header may ask for more memory than there is.
         except (ValueError, OSError, EOFError, MemoryError, BadZipFile) as error:
-            raise OSError(f"{self.source} is not an .npz file of plain arrays: {error}") from error
+            raise OSError(f"{path} is not an .npz file of plain arrays: {error}") from error
 
     @cached_property
     def _tensors(self) -> NamedTensors:

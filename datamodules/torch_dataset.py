@@ -23,8 +23,9 @@ class TorchDataset(TensorData):
 
     Inputs are a tensor, an array, a Pillow image, or several of these by name in a dictionary; all
     samples have the same shape. Each sample is decoded once, so random transforms in the data set
-    are drawn only once; use ``augment`` for random transforms of training batches. Classes are
-    named by the data set's attribute ``classes``, if it has one.
+    are drawn only once; use ``augment`` for random transforms of training batches, and images of
+    bytes, without ``ToTensor``. Classes are named by the data set's attribute ``classes``, if it
+    has one.
 
     Args:
         dataset: The data set; in YAML, its class path and arguments.
@@ -92,6 +93,7 @@ def _named(item: Any, number: int) -> dict[str, Tensor]:  # noqa: ANN401
 
 def _tensor(value: Any, name: str, number: int) -> Tensor:  # noqa: ANN401
     if isinstance(value, Image.Image):
-        pixels: Tensor = pil_to_tensor(value)
+        # The numbers of a palette are no colours.
+        pixels: Tensor = pil_to_tensor(value.convert("RGB") if value.mode == "P" else value)
         return pixels
     return as_tensor(value, f"{name} of sample {number}")

@@ -151,9 +151,7 @@ def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule
     Raises:
         ValueError: The data set has too few samples for the partition.
     """
-    train, test = _official(data, rule)
-    if rule.pools:
-        train = np.sort(np.concatenate([train, test]))
+    train, test = _divided(data, rule)
     shares = partition(data.targets.take(train), num_clients, partition.rng(rule.split_seed))
     owned = [train[share] for share in shares]
 
@@ -179,6 +177,18 @@ def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule
         for client, (ids, tests) in enumerate(zip(owned, tested, strict=True))
     ]
     return Division(tuple(holdings), test)
+
+
+def natural(data: Catalogue, rule: Rule) -> int:
+    """Return the number of natural clients among the samples that :func:`divide` divides."""
+    domains = data.targets.domains
+    return 0 if domains is None else len(np.unique(domains[_divided(data, rule)[0]]))
+
+
+def _divided(data: Catalogue, rule: Rule) -> tuple[Ints, Ints]:
+    """Return the samples to divide, and the official test samples; both in ascending order."""
+    train, test = _official(data, rule)
+    return (np.sort(np.concatenate([train, test])) if rule.pools else train), test
 
 
 def _official(data: Catalogue, rule: Rule) -> tuple[Ints, Ints]:
@@ -247,7 +257,7 @@ def _pooled(ids: Ints, rule: Rule, *rngs: np.random.Generator | None) -> Holding
 
 def _future(ids: Ints, rule: Rule) -> Holding:
     """Divide a client's samples, which are in order of time: the last are for testing."""
-    tested = max(1, round(rule.test_fraction * len(ids))) if len(ids) > 1 else 0
+    tested = min(max(1, round(rule.test_fraction * len(ids))), max(0, len(ids) - 1))
     rest, test = ids[: len(ids) - tested], ids[len(ids) - tested :]
     validated = min(int(np.ceil(rule.val_fraction * len(rest) - 1e-9)), max(0, len(rest) - 1))
     return Holding(rest[: len(rest) - validated], rest[len(rest) - validated :], test)

@@ -374,7 +374,9 @@ class Regression(Task):
         y = y.to(values.dtype)
         error = F.mse_loss(values, y)
         spread = (y - y.mean(0)).square().mean()
-        r2 = torch.where(spread > 0, 1 - error / spread, torch.zeros_like(error))
+        # The mean of equal numbers may be rounded, so that their spread is not zero.
+        equal = (y == y[:1]).all()
+        r2 = torch.where(equal, torch.zeros_like(error), 1 - error / spread)
         scores = torch.stack([error, error.sqrt(), F.l1_loss(values, y), r2])
         if self.quantiles:
             losses = pinball(wide(outputs), y, self.quantiles).mean((0, 1))

@@ -85,6 +85,20 @@ def test_images_are_cropped_to_a_square_and_resized(tmp_path):
     assert data.split(0, "train").batch(torch.tensor([0])).x.min() == 1
 
 
+def test_pixels_of_more_than_a_byte_are_refused(folder):
+    """Pillow would make each value above 255 white."""
+    deep = folder / "train" / "ant" / "00.png"
+    Image.fromarray(np.full((4, 4), 4000, np.uint16)).save(deep)
+    with pytest.raises(ValueError, match=parts("00.png ~ I;16 ~ not bytes")):
+        make(folder).setup()
+
+
+def test_the_hash_of_a_folder_does_not_depend_on_how_it_is_written(folder, monkeypatch):
+    written = make(folder).description()["content_hash"]
+    monkeypatch.chdir(folder)
+    assert make(".").description()["content_hash"] == written
+
+
 def test_grayscale_has_one_channel(folder):
     data = make(folder, grayscale=True)
     assert data.input_shape == (1, 4, 4)
@@ -288,6 +302,7 @@ class TestSuperclasses:
             ("class,superclass\nyak,mammal\n", "parents.csv ~ 'yak' ~ ant, bee, cat, dog, eel"),
             ("name,group\nant,insect\n", "parents.csv ~ 'class' ~ name, group"),
             ("", "parents.csv ~ no rows"),
+            ("class,superclass\nant,a\nant,b\n", "parents.csv, line 3 ~ 'ant' ~ two rows"),
         ],
     )
     def test_a_wrong_file_is_refused(self, insects, content, message):

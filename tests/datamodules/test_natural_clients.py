@@ -44,6 +44,22 @@ def test_merging_natural_clients_is_told(tmp_path):
     assert " + " in str(w[0].message)
 
 
+@pytest.mark.parametrize("options", [{}, {"max_samples": 2}])
+def test_natural_clients_are_those_of_the_samples_that_are_divided(options):
+    """Client c has only official test samples, or none of the two samples of client a is used."""
+    given = {"x": torch.zeros(6, 1), "y": [0, 1] * 3, "client": [*"aaabbb"]}
+    if not options:
+        given |= {"x_test": torch.zeros(2, 1), "y_test": [0, 1], "client": [*"aaabbbcc"]}
+    data = TensorData(given, test_protocol="matched", test_fraction=0.4, **options)
+    trained = {name for ids in data.division.holdings for name in domains(data, ids.train)}
+    assert data.num_clients == len(trained)
+    assert list(data.client_names) == sorted(trained)
+
+
+def domains(data, ids):
+    return [data.contents.domain_names[d] for d in data.contents.targets.domains[ids]]
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"num_clients": 5}, {"num_clients": 2, "partition": IID()}]
 )

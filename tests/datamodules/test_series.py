@@ -94,6 +94,16 @@ def test_no_window_spans_a_gap(tmp_path, gap):
     assert starts == [0, 2, 6, 8]
 
 
+def test_each_client_has_its_own_pace(tmp_path):
+    """Client b has a row every three hours; client c has two rows, and a window needs three."""
+    rows = [(who, 3 * hour if who == "b" else hour, *rest) for who, hour, *rest in two(6)]
+    rows += [("c", hour, 0, 0) for hour in range(2)]
+    with pytest.warns(UserWarning, match=parts("1 of 3 clients ~ 3 rows ~ first is c")):
+        data = series(tmp_path, rows, past=2, time_column="hour")
+    assert data.client_names == ("a", "b")
+    assert [sum(size) for size in data.division.sizes.tolist()] == [4, 4]
+
+
 def test_without_times_rows_are_in_order(tmp_path):
     data = series(tmp_path, two()[::-1], past=2, time_column=None)
     assert windows(data, 1, "train")[0] == [100, 101, 102]

@@ -94,6 +94,12 @@ def test_more_than_memory_names_the_most_that_fits():
     assert make(samples=5_592_401).samples == 5_592_401
 
 
+def test_either_clients_or_domains_are_given():
+    with pytest.raises(ValueError, match=parts("num_clients or domains")):
+        make(num_clients=None)
+    assert make(num_clients=None, domains=3, partition=ByDomain()).num_clients == 3
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -180,6 +180,21 @@ def test_a_client_without_any_value_of_its_own_takes_everybodys(tmp_path):
     assert (ages(data, "train")[1], ages(data, "test")[1]) == ([0, 0], [4])
 
 
+@pytest.mark.parametrize(("standardise", "expected"), [("train", 1), ("client", 1), ("none", 99.6)])
+def test_a_column_of_equal_values_is_only_centred(tmp_path, standardise, expected):
+    """The mean of three temperatures of 98.6 is rounded; the last patient has a degree more."""
+    rows = ["98.6,a,0", "98.6,a,1", "98.6,a,2", "99.6,b,3"]
+    data = table(
+        tmp_path,
+        "\n".join(["heat,sick,when", *rows]),
+        standardise=standardise,
+        test_protocol="future",
+        time_column="when",
+        features=["heat"],
+    )
+    assert ages(data, "test") == [[pytest.approx(expected, abs=1e-5)]]
+
+
 def test_clients_are_not_standardised_alone_where_test_samples_are_shared(tmp_path):
     options = {"missing": "drop", "standardise": "client", "test_protocol": "global"}
     with pytest.raises(
@@ -241,6 +256,7 @@ def test_numbers_are_predicted_as_the_task_says(tmp_path, target, task, kind, y)
         ("a,y\n1,0\n2,z\n", {"task": "regression"}, "line 3, column 'y': 'z' ~ finite"),
         ("a,y\n1,0\n2,3\n", {"task": "multilabel"}, "line 3, column 'y': '3' ~ 0 nor 1"),
         ("a,y\n1,p\n2,q\n", {"target": "z"}, "csv ~ 'z' ~ a, y"),
+        ("a,y\n1,p\n2,q\n", {"target": ["y", "y"]}, "target ~ twice: y, y"),
         ("a,y\n1,p\n2,q\n", {"features": ["b"]}, "csv ~ 'b' ~ a, y"),
         ("a,y\n1,p\n2,q\n", {"features": ["y"]}, "'y' ~ feature ~ target"),
         ("a,y\n1,p\n2,q\n", {"features": ["a", "a"]}, "features ~ 'a' twice"),
@@ -256,6 +272,23 @@ def test_numbers_are_predicted_as_the_task_says(tmp_path, target, task, kind, y)
 def test_a_bad_value_is_refused_by_file_line_and_column(tmp_path, text, options, message):
     with pytest.raises(ValueError, match=parts(message)):
         table(tmp_path, text, **{"target": "y"} | options).setup()
+
+
+def test_blanks_around_a_word_do_not_count(tmp_path):
+    text = 'age, site ,sick\n1, A,p\n2,A ,q\n3,"B", p \n4, "B",q\n'
+    data = table(tmp_path, text, num_clients=None, client_column="site", partition=ByDomain())
+    assert (data.client_names, list(data.class_names)) == (("A", "B"), ["p", "q"])
+
+
+def test_comments_of_arff_may_have_an_apostrophe(tmp_path):
+    file = tmp_path / "iris.arff"
+    head = (
+        "% Fisher's data\n@relation iris\n@attribute 'petal width' real\n@attribute kind {p, q}\n"
+    )
+    file.write_text(f"{head}@data\n% it's here\n1, p\n2,q\n3,p\n4,q\n")
+    data = TabularData(str(file), "kind", 1, IID())
+    data.setup()
+    assert (list(data.class_names), len(data.contents.targets)) == (["p", "q"], 4)
 
 
 def test_a_category_with_too_many_values_is_refused(tmp_path):

@@ -211,8 +211,19 @@ def test_a_file_holds_the_same_as_a_mapping(tmp_path):
     assert read.class_names == ["p", "q", "r"]
     assert read.description() == TensorData(given, 2, IID()).description()
     (tmp_path / "text.npz").write_text("x,y\n")
-    with pytest.raises(OSError, match=parts("text.npz ~ .npz ~ arrays")):
-        TensorData(str(tmp_path / "text.npz"), 2, IID()).setup()
+    np.save(tmp_path / "one.npy", FLOATS.numpy())
+    for name in ("text.npz", "one.npy"):
+        with pytest.raises(OSError, match=parts(f"{name} ~ .npz ~ arrays")):
+            TensorData(str(tmp_path / name), 2, IID()).setup()
+    with pytest.raises(FileNotFoundError, match=parts("no file ~ none.npz")):
+        TensorData(str(tmp_path / "none.npz"), 2, IID()).setup()
+
+
+def test_half_precision_of_either_kind_is_read():
+    for dtype in (torch.float16, torch.bfloat16):
+        data = tensors(x=FLOATS.to(dtype), y=CLASSES)
+        data.setup()
+        assert data.split(0, "train").batch(torch.arange(1)).x.dtype == torch.float32
 
 
 def test_a_header_that_asks_for_more_than_the_memory_is_refused(tmp_path):
@@ -249,6 +260,8 @@ BROKEN = FLOATS.clone()
 BROKEN[7, 1] = np.nan
 MANY = torch.zeros(5000)
 MANY[4500] = np.inf
+BYTES = torch.zeros(12, 2, dtype=torch.uint8)
+BOTH = {"x": FLOATS, "y": CLASSES, "x_test": FLOATS, "y_test": CLASSES}
 
 
 @pytest.mark.parametrize(
@@ -265,6 +278,9 @@ MANY[4500] = np.inf
         ({"x": FLOATS, "y": CLASSES, "client": [1, 2]}, "client ~ 2 samples ~ 12 targets"),
         ({"x": FLOATS, "x.a": FLOATS, "y": CLASSES}, "x or x.<name>"),
         ({"x": FLOATS, "y": CLASSES, "x_test": FLOATS}, "x_test ~ y_test"),
+        ({**BOTH, "num_train": 6}, "num_train or x_test"),
+        ({**BOTH, "x_test": BYTES}, "x_test ~ float32 ~ uint8"),
+        ({"x": FLOATS, "y": CLASSES, "client": [None, *"abcdefghijk"]}, "client ~ missing"),
         ({"x": FLOATS, "y": CLASSES, "num_train": 13}, "num_train ~ 13 ~ 12 samples"),
         ({"x": FLOATS, "y": CLASSES, "z": 1}, "names ~ z"),
         ({"x": ["a"] * 12, "y": CLASSES}, "x ~ tensor of numbers"),

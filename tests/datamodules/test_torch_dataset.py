@@ -9,7 +9,7 @@ import yaml
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from datamodules import IID, TorchDataset
+from datamodules import IID, CropFlip, TorchDataset
 from pfl.cli.explain import UsageError
 from pfl.core.task import Regression
 from pfl.disk.mapped import empty
@@ -117,6 +117,19 @@ def test_inputs_may_have_names_and_targets_may_be_numbers():
     assert whole(data).x["a"].equal(ids[:, None].float().expand(-1, 2))
     assert whole(data).x["b"].equal(ids)
     assert whole(data).y[:, 0].equal(ids / 2)
+
+
+def test_a_picture_with_a_palette_has_its_colours():
+    red = Image.new("RGB", (2, 2), (255, 0, 0)).convert("P")
+    data = TorchDataset(Items([(red, 0)] * 4), 1, IID(), mean=0, std=1)
+    data.setup()
+    assert whole(data).x[0, :, 0, 0].tolist() == [1, 0, 0]
+
+
+def test_floats_are_not_augmented():
+    images = Items([(torch.zeros(3, 4, 4), 0)] * 4)
+    with pytest.raises(ValueError, match=parts("augment ~ bytes ~ ToTensor")):
+        TorchDataset(images, 1, IID(), augment=CropFlip(1)).setup()
 
 
 PAIR = (torch.zeros(2), 0)

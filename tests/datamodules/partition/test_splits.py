@@ -1,6 +1,7 @@
 """From a partition to training, validation and test samples."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,6 +114,14 @@ def test_a_whole_number_is_not_rounded_up():
 def test_a_client_keeps_its_only_sample_for_training():
     division = divide(catalogue(4, 0, 2), IID(), 4, Rule(val_fraction=0.5))
     assert [(len(h.train), len(h.val), len(h.test)) for h in division.holdings] == [(1, 0, 0)] * 4
+
+
+def test_a_client_keeps_its_earliest_sample_for_training():
+    """0.8 of two samples would be two."""
+    data = catalogue(4, 0, 2)
+    timed = replace(data, targets=replace(data.targets, columns={"time": np.arange(4.0)}))
+    division = divide(timed, IID(), 2, Rule("future", test_fraction=0.8))
+    assert [(len(h.train), len(h.val), len(h.test)) for h in division.holdings] == [(1, 0, 1)] * 2
 
 
 def test_official_classes_are_those_the_client_trains_on():
