@@ -320,8 +320,8 @@ def test_the_readme_runs_the_quickstart_in_python(tmp_path, monkeypatch):
 
 
 HEADLINE = re.compile(
-    r"(\d+) cells .*?(\d+) draws of (\d+) columns: (\d+) agree with their papers(?:,| and) "
-    r"(\d+) do not(?:, and (\d+) cannot)?(?:\. Of those that agree, (\d+))?"
+    r"(\d+) cells .*?(\d+) (?:draws of (\d+) columns:|such groups,) (\d+) agree with their papers"
+    r"(?:,| and) (\d+) do not(?:, and (\d+) cannot)?(?:\. Of those that agree, (\d+))?"
 )
 
 
@@ -332,14 +332,16 @@ def test_the_headline_is_the_ledgers(page):
         for path in (page, "docs/ledger.md")
     )
     assert told
-    assert told.groups() == ledger.groups()
+    cells, draws, columns, *verdicts = ledger.groups()
+    # The first page names no columns.
+    assert told.groups() == (cells, draws, told[3] and columns, *verdicts)
 
 
 @pytest.mark.parametrize(
     ("page", "words"),
     [
-        ("README.md", "promises that concern it, of {}:"),
-        ("docs/index.md", "held to those of [{} checks]"),
+        ("README.md", "Of {} promises, every method keeps each one that applies to it:"),
+        ("docs/index.md", "held to each of [{} promises]"),
     ],
 )
 def test_the_promises_are_counted(page, words):
