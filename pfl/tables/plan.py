@@ -13,7 +13,7 @@ import yaml
 
 from pfl.cli import catalogue
 from pfl.cli.config import Experiment
-from pfl.cli.explain import UsageError
+from pfl.cli.explain import UsageError, short_keys, sources
 from pfl.cli.parser import Parser, make_parser
 from pfl.core.client import ClientModule
 from pfl.federation import identity
@@ -85,12 +85,16 @@ def plan(
         cells: Cells of the table.
         seeds: Seeds of each cell.
         scale: Share of rounds and data.
-        overrides: Flags that override the table's settings.
+        overrides: Flags that override the table's settings. A key that gets the seed, other than
+            ``seed``, keeps the value of a configuration file among them: a paper's released code
+            has the same clients for all seeds.
 
     Raises:
         UsageError: A configuration is wrong.
     """
     parser = make_parser("fit")
+    fixed = {setting.keys for setting in sources(overrides)}
+    keys = [key for key in table.seed_keys if short_keys(key.split(".")) not in fixed - {("seed",)}]
     names: dict[Cell, dict[int, str]] = {}
     runs: dict[str, PlannedRun] = {}
     for cell in cells:
@@ -100,7 +104,7 @@ def plan(
         # Making the text is slow, and only the seeds differ.
         config = yaml.safe_load(first.text)
         for seed in seeds:
-            run = _planned(table, cell, first, config, seed, scale)
+            run = _planned(keys, cell, first, config, seed, scale)
             runs.setdefault(run.name, run)
             names.setdefault(cell, {})[seed] = run.name
     return TablePlan(names, runs, seeds, scale)
@@ -139,11 +143,16 @@ def _prepared(table: TableFile, cell: Cell, parsed: Experiment, scale: float) ->
 
 
 def _planned(
-    table: TableFile, cell: Cell, first: Experiment, config: dict[str, Any], seed: int, scale: float
+    keys: Sequence[str],
+    cell: Cell,
+    first: Experiment,
+    config: dict[str, Any],
+    seed: int,
+    scale: float,
 ) -> PlannedRun:
     """Plan one seed of a cell, named by the content of its configuration."""
     values, config = first.values.clone(), deepcopy(config)
-    for key in table.seed_keys:
+    for key in keys:
         values[key] = seed
         *parents, last = key.split(".")
         reduce(getitem, parents, config)[last] = seed

@@ -13,7 +13,7 @@ from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.tables import reported
 from pfl.tables.cells import expand
-from pfl.tables.plan import parse
+from pfl.tables.plan import parse, plan
 from pfl.tables.reader import read
 from pfl.tables.shorten import part_of
 from tests.helpers.messages import parts, says
@@ -272,6 +272,22 @@ def test_a_key_that_takes_the_seed_is_no_flag(key, capsys):
     assert table(f"--{key}=3") == 2
     said = capsys.readouterr().err
     assert re.fullmatch(parts(f"pfl table: error: --{key}=3: t.yaml ~ seed ~ --seeds\n"), said)
+
+
+def test_a_file_that_sets_a_key_of_the_seed_keeps_it():
+    """A paper's released code has the same clients for all seeds."""
+    write(seed_keys=["seed", "data.init_args.split_seed"])
+    Path("released.yaml").write_text("seed: 9\ndata: {init_args: {split_seed: 42}}\n")
+    described = read(Path("t.yaml"))
+    planned = [
+        plan(described, expand(described), [4, 5], overrides=overrides).runs.values()
+        for overrides in ([], ["--config", "released.yaml"])
+    ]
+    splits = [
+        [(run.identity["seed"], run.identity["data.split_seed"]) for run in runs]
+        for runs in planned
+    ]
+    assert splits == [[(4, 4), (5, 5)], [(4, 42), (5, 42)]]
 
 
 def test_a_missing_table(capsys):
