@@ -217,12 +217,22 @@ def main() -> None:
 
 
 def _add(path: Path, rows: list[dict[str, object]]) -> None:
-    new = not path.exists()
+    """Add rows to a CSV file.
+
+    Raises:
+        SystemExit: The file has other columns.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", newline="") as file:
+    with path.open("a+", newline="") as file:
         writer = csv.DictWriter(file, rows[0].keys())
-        if new:
+        file.seek(0)
+        if (header := next(csv.reader(file), None)) is None:
             writer.writeheader()
+        elif header != [*rows[0]]:
+            raise SystemExit(
+                f"--out {path}: its columns are {', '.join(header)}, those of these rows "
+                f"{', '.join(rows[0])}: give another file"
+            )
         writer.writerows(rows)
 
 

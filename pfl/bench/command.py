@@ -58,7 +58,7 @@ def bench(options: argparse.Namespace) -> None:
 
 
 def verify(options: argparse.Namespace) -> bool:
-    """Verify rows of a leaderboard; return ``False`` if a run differs.
+    """Verify rows of a leaderboard; return ``False`` if a run differs, or there is none.
 
     Raises:
         UsageError: It is no leaderboard, was changed, or its task is not found.
@@ -72,10 +72,10 @@ def verify(options: argparse.Namespace) -> bool:
     made = Bench(task.read(file), read, PieceFolder(Path()), budget["trials"], budget["seeds"])
     results = []
     for one in verified(board, made, options.row, options.seed):
-        print(f"{one.method}, seed {one.seed}: {one.verdict}", file=sys.stderr, flush=True)
+        print(f"{one.run}: {one.verdict}", file=sys.stderr, flush=True)
         results.append(one)
     print(outcome(results))
-    return all(one.verdict != "different" for one in results)
+    return bool(results) and all(one.verdict != "different" for one in results)
 
 
 def _task_file(word: str) -> Path:

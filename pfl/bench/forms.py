@@ -69,14 +69,17 @@ def check_row(row: Mapping[str, Any], place: str, trained: bool) -> None:
         for number, run in enumerate(row.get(which, [])):
             _check_outcome(run, "final", place, which, str(number))
             _check(run, {"seed": int}, place, which, str(number))
+    tested = {"tuned": True}
     if trained:
         ran = [number for number, trial in enumerate(trials) if "failed" not in trial]
         if row["chosen"] not in ran and (ran or row["chosen"] is not None):
             what = f"expected the number of a trial that did not fail, got {row['chosen']}"
             raise FileError(f"{place}: chosen: {what}")
-        seeds = seeds if ran else range(0)
-    if (told := [run["seed"] for run in row["tuned"]]) != [*seeds]:
-        raise FileError(f"{place}: tuned: expected runs of the seeds {[*seeds]}, got {told}")
+        tested = {"tuned": bool(ran), "default": 0 in ran}
+    for which, ended in tested.items():
+        wanted = [*seeds] if ended else []
+        if (told := [run["seed"] for run in row[which]]) != wanted:
+            raise FileError(f"{place}: {which}: expected runs of the seeds {wanted}, got {told}")
 
 
 def check_stored(stored: Mapping[str, Any], kind: str, place: str) -> None:

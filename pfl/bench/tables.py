@@ -23,20 +23,22 @@ def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
     """Return the table of all methods, best mean rank first."""
     score = str(board.task["score"])
     reference = LABELS[TUNED_REFERENCE]
-    per_cent = names.in_per_cent(f"test/personal/{score}")
+    scale, digits = names.scale(f"test/personal/{score}")
     means = _means(board, lines)
     columns = ["method", "mean rank", "95 %", *means, f"less {reference}", "p (Holm)"]
     rows = []
     for number, one in enumerate(lines):
+        # One seed has a rank, but no interval.
+        ends = f"{one.low:.2f} to {one.high:.2f}" if len(one.tuned) > 1 else NONE
         difference, p = NONE, NONE
         if one.test is not None:
             sign = 1 if board.task["more"] else -1
-            difference = _number(sign * one.test.difference, per_cent, "+")
+            difference = f"{scale * sign * one.test.difference:+.{digits}f}"
             p = f"{one.test.p_holm:.3f}"
         rows.append(
             [
-                *(one.label, f"{one.rank:.2f}", f"{one.low:.2f} to {one.high:.2f}"),
-                *(_mean(column[number], per_cent) for column in means.values()),
+                *(one.label, f"{one.rank:.2f}", ends),
+                *(_mean(column[number], scale, digits) for column in means.values()),
                 *(difference, p),
             ]
         )
@@ -135,17 +137,12 @@ def _or_worst(values: Floats) -> float:
     return -np.inf if np.isnan(mean) else mean
 
 
-def _mean(values: Floats, per_cent: bool) -> str:
+def _mean(values: Floats, scale: int, digits: int) -> str:
     if not len(values):
         return NONE
     if np.isnan(values).any():
         return "failed"
-    estimate = Estimate.of(values)
-    return estimate.text(100) if per_cent else estimate.text(digits=4)
-
-
-def _number(value: float, per_cent: bool, sign: str = "") -> str:
-    return f"{100 * value:{sign}.2f}" if per_cent else f"{value:{sign}.4f}"
+    return Estimate.of(values).text(scale, digits)
 
 
 def _megabytes(row: Row, key: str) -> str:

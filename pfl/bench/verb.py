@@ -28,7 +28,7 @@ def verify(options: argparse.Namespace) -> None:
     """Make the runs of a leaderboard again, and say whether they are the same.
 
     Raises:
-        SystemExit: A run differs by more than rounding.
+        SystemExit: A run differs by more than rounding, or there is none to make again.
     """
     from pfl.bench import command
 

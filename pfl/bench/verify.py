@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Literal, TypeAlias
 
 from pfl.bench.bench import Bench
@@ -25,14 +26,12 @@ class Verified:
     """One run of a row, made again.
 
     Attributes:
-        method: The row.
-        seed: The seed.
+        run: The row, the settings and the seed, as messages name them.
         verdict: What was found.
         what: What differs, if something does.
     """
 
-    method: str
-    seed: int
+    run: str
     verdict: Verdict
     what: str = ""
 
@@ -40,7 +39,7 @@ class Verified:
 def verified(
     board: Leaderboard, bench: Bench, names: Sequence[str], seeds: Sequence[int]
 ) -> Iterator[Verified]:
-    """Make the tuned runs of some rows again.
+    """Make the final runs of some rows again, at their chosen settings and at their defaults.
 
     Args:
         board: The leaderboard.
@@ -64,23 +63,31 @@ def verified(
 
 
 def _verified(row: Row, bench: Bench, seeds: Sequence[int]) -> Iterator[Verified]:
-    runs = {run["seed"]: run for run in row["tuned"]}
-    if missing := [seed for seed in seeds if seed not in runs]:
-        raise UsageError(f"--seed {missing[0]}: the row {row['method']} has the seeds {[*runs]}")
+    known = [run["seed"] for run in row["tuned"]]
+    if missing := [seed for seed in seeds if seed not in known]:
+        raise UsageError(f"--seed {missing[0]}: the row {row['method']} has the seeds {known}")
     by_name = {one.identifier: one for one in bench.contenders}
     contender = None if row["method"] == MAJORITY else by_name[row["method"]]
-    for seed in seeds or runs:
-        verdict, what = _compared(runs[seed], _again(row, contender, bench, seed))
-        if verdict == "different" and contender and contender.source_hash != row["source"]:
-            what += "; the method's source has changed since"
-        yield Verified(str(row["method"]), seed, verdict, what)
+    # Where the defaults were chosen, one run stands for both.
+    again = cache(partial(_again, row, contender, bench))
+    for which, trial in (("tuned", row.get("chosen")), ("default", 0)):
+        for run in row.get(which, []):
+            if seeds and run["seed"] not in seeds:
+                continue
+            verdict, what = _compared(run, again(trial, run["seed"]))
+            if verdict == "different" and contender and contender.source_hash != row["source"]:
+                what += "; the method's source has changed since"
+            yield Verified(f"{row['method']}, {which}, seed {run['seed']}", verdict, what)
 
 
-def _again(row: Row, contender: Contender | None, bench: Bench, seed: int) -> dict[str, Any]:
+def _again(
+    row: Row, contender: Contender | None, bench: Bench, trial: int, seed: int
+) -> dict[str, Any]:
+    """Make a final run again, with the settings and rounds of a trial."""
     if contender is None:
         return bench.majority(seed) or {}
-    best = row["trials"][row["chosen"]]  # a row with runs has one
-    piece = Piece(contender, seed, best["settings"], best["rounds"], bench.task_hash)
+    settled = row["trials"][trial]
+    piece = Piece(contender, seed, settled["settings"], settled["rounds"], bench.task_hash)
     return bench.computed(piece)
 
 
@@ -106,10 +113,12 @@ def _compared(stored: Mapping[str, Any], again: Mapping[str, Any]) -> tuple[Verd
 
 def outcome(results: Sequence[Verified]) -> str:
     """Return the outcome in one line, and what differs in further ones."""
+    if not results:
+        return "nothing to verify: the rows have no runs, because all their trials failed"
     equal = sum(one.verdict == "equal" for one in results)
     different = [one for one in results if one.verdict == "different"]
     if different:
-        lines = [f"{one.method}, seed {one.seed}: {one.what}" for one in different]
+        lines = [f"{one.run}: {one.what}" for one in different]
         return "\n".join([f"different: {len(different)} of {len(results)} runs", *lines])
     if equal == len(results):
         return f"verified: {equal} of {len(results)} fingerprints equal"

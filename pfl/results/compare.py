@@ -110,8 +110,8 @@ def compare(
 
 
 def _compared(setting: Setting, metric: str, at: At, tests: Mapping[Pairs, Paired]) -> Compared:
-    group = metric.rpartition("/")[0]
-    wanted = dict.fromkeys((metric, *(f"{group}/{n}" for n in ("acc_worst10", "acc_std", "ece"))))
+    group, score = metric.rpartition("/")[0], names.of_client(metric)
+    wanted = dict.fromkeys((metric, f"{score}_worst10", f"{score}_std", f"{group}/ece"))
     present = [name for name in wanted if all(name in run.metrics for run in setting.runs)]
     return Compared(
         label=setting.label,

@@ -28,11 +28,9 @@ def sheets(comparison: Comparison) -> list[Sheet]:
 def _scores(comparison: Comparison) -> Sheet:
     rows = comparison.settings
     columns = list(dict.fromkeys(name for row in rows for name in row.scores))
-    heads = [
-        WORDS["columns"].get(name.rpartition("/")[2], names.score(name))
-        + " (%)" * names.in_per_cent(name)
-        for name in columns
-    ]
+    heads = {name: _heading(name) for name in columns}
+    told = [WORDS["column_notes"].get(head, "") for head in heads.values()]
+    about = WORDS["comparison_notes"]
     cells = [
         [
             row.label,
@@ -46,14 +44,23 @@ def _scores(comparison: Comparison) -> Sheet:
     ]
     return Sheet(
         title=names.heading(comparison.metric, comparison.at),
-        columns=["setting", "runs", "rounds", *heads, "moved", "seconds"],
+        columns=[
+            *("setting", "runs", "rounds"),
+            *(head + " (%)" * names.in_per_cent(name) for name, head in heads.items()),
+            *("moved", "seconds"),
+        ],
         rows=cells,
         notes=[
             *(f"Warning: {line}." for line in comparison.warnings),
-            WORDS["comparison_notes"]["scores"],
+            " ".join(filter(None, [about["scores"], *told, about["costs"]])),
         ],
         records=_records(comparison),
     )
+
+
+def _heading(metric: str) -> str:
+    name = metric.rpartition("/")[2]
+    return WORDS["columns"].get(names.parted(name)[1] or name, names.score(metric))
 
 
 def _later(comparison: Comparison) -> Sheet:
@@ -73,19 +80,17 @@ def _later(comparison: Comparison) -> Sheet:
 
 
 def _score(estimate: Estimate | None, metric: str) -> str:
-    if estimate is None:
-        return NONE
-    return estimate.text(100) if names.in_per_cent(metric) else estimate.text(digits=4)
+    return NONE if estimate is None else estimate.text(*names.scale(metric))
 
 
 def _tested(comparison: Comparison, pairs: Pairs, tests: Mapping[str, Paired]) -> Sheet:
-    scale = 100 if names.in_per_cent(comparison.metric) else 1
+    scale, digits = names.scale(comparison.metric)
     rows = [
         [
             label,
-            f"{test.better}/{test.worse}/{test.pairs - test.better - test.worse}",
-            f"{scale * test.difference:+.2f}",
-            f"{scale * test.low:+.2f} to {scale * test.high:+.2f}",
+            f"{test.positive}/{test.negative}/{test.pairs - test.positive - test.negative}",
+            f"{scale * test.difference:+.{digits}f}",
+            f"{scale * test.low:+.{digits}f} to {scale * test.high:+.{digits}f}",
             f"{test.effect:+.2f}",
             _p_text(test.p),
             _p_text(test.p_holm),

@@ -8,7 +8,8 @@ from pfl.results.words import WORDS
 # The mean over the tenth of the clients with the fewest training samples; not a column of
 # metrics.csv, but computed from clients.csv.
 SMALLEST = "_smallest10"
-_SUMMARIES = (*summary.MEANS, SMALLEST, "_std")
+# Endings of a score's summaries over clients that metrics.csv has.
+SUMMARIES = (*summary.MEANS, "_std")
 # Models that runs are judged by, in order of preference.
 JUDGED_BY = ("personal", "pooled", "global")
 # Numbers about clients that join later, besides their scores.
@@ -20,9 +21,11 @@ def score(metric: str) -> str:
     split, _, name = metric.split("/") if metric.count("/") == 2 else ("", "", "")
     split = "validation" if split == "val" else split
     name, _, group = name.partition("@")
-    if name not in WORDS["scores"]:
+    own, ending = parted(name)
+    if own not in WORDS["scores"]:
         return LATER.get(metric, metric)
-    return f"{split} {WORDS['scores'][name]}" + (f" of the group {group}" if group else "")
+    told = WORDS["summaries"].get(ending, "{}").format(WORDS["scores"][own])
+    return f"{split} {told}" + (f" of the group {group}" if group else "")
 
 
 def model(metric: str) -> str:
@@ -59,10 +62,13 @@ def is_pooled(metric: str) -> bool:
 
 def of_client(metric: str) -> str:
     """Return the score of a client that a metric summarises: ``.../acc`` for ``.../acc_std``."""
-    metric = metric.partition("@")[0]
-    for ending in _SUMMARIES:
-        metric = metric.removesuffix(ending)
-    return metric
+    return parted(metric.partition("@")[0])[0]
+
+
+def parted(metric: str) -> tuple[str, str]:
+    """Part a metric into the score of a client, and the ending of its summary, if it has one."""
+    ending = next((one for one in (*SUMMARIES, SMALLEST) if metric.endswith(one)), "")
+    return metric.removesuffix(ending), ending
 
 
 def rounds(at: str) -> str:
@@ -85,3 +91,8 @@ def is_score(metric: str, name: str) -> bool:
 def in_per_cent(metric: str) -> bool:
     """Return ``True`` if a metric is shown in per cent."""
     return is_score(metric, "acc") or metric.rpartition("/")[2] in ("acc_std", "ece")
+
+
+def scale(metric: str) -> tuple[int, int]:
+    """Return the factor by which a metric is shown, and its decimals."""
+    return (100, 2) if in_per_cent(metric) else (1, 4)

@@ -29,8 +29,8 @@ class Paired:
         effect: Cohen's d: mean over standard deviation; infinite if all differences are equal.
         p: Two-sided p-value.
         p_holm: p-value, adjusted for all tests that were made together.
-        better: Number of pairs with a positive difference.
-        worse: Number of pairs with a negative difference.
+        positive: Number of pairs with a positive difference.
+        negative: Number of pairs with a negative difference.
     """
 
     pairs: int
@@ -40,8 +40,8 @@ class Paired:
     effect: float
     p: float
     p_holm: float
-    better: int
-    worse: int
+    positive: int
+    negative: int
 
 
 def paired(ours: Floats, theirs: Floats) -> Paired | None:
@@ -70,8 +70,8 @@ def paired(ours: Floats, theirs: Floats) -> Paired | None:
         effect=effect,
         p=p,
         p_holm=p,
-        better=int((differences > 0).sum()),
-        worse=int((differences < 0).sum()),
+        positive=int((differences > 0).sum()),
+        negative=int((differences < 0).sum()),
     )
 
 

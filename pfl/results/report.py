@@ -18,8 +18,6 @@ from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.results.words import WORDS
 
-_LISTED = ("acc", "acc_weighted", "acc_worst10", "acc_std", "f1", "loss", "ece")
-
 
 def report(run: RunFolder) -> str:
     """Return the HTML report of a run.
@@ -60,7 +58,9 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
         if name.startswith("test/") and not name.startswith("test/unseen_joined_")
     }
     ordered = [judged, *sorted(groups - {judged})]
-    metrics = [f"{group}/{name}" for group in ordered for name in _LISTED]
+    main, *others = run.scores
+    listed = [main, *(main + ending for ending in names.SUMMARIES), *others]
+    metrics = [f"{group}/{name}" for group in ordered for name in listed]
     summary = summarise(list(run.metrics.rows()), run.scores)
     rows = [
         [
@@ -89,7 +89,8 @@ def _group(metric: str) -> str:
 def _number(metric: str, value: float) -> str:
     if np.isnan(value):
         return "-"
-    return f"{100 * value:.2f} %" if names.in_per_cent(metric) else f"{value:.4f}"
+    scale, digits = names.scale(metric)
+    return f"{scale * value:.{digits}f}" + " %" * (scale == 100)
 
 
 def _costs(run: RunFolder) -> Markup:
@@ -126,13 +127,14 @@ def _pictures(run: RunFolder) -> Iterator[Markup]:
 def _clients(run: RunFolder, judged_by: str) -> Markup:
     """Make a row for each client, from the last evaluated round."""
     rounds, counts = run.evaluated()[-1:], run.label_counts
-    group = _group(judged_by)
+    group, main = _group(judged_by), next(iter(run.scores))
     # The column "uploaded" is left out: aggregation weights show it.
     plain = {"test_samples", "trained", *run.reported}
     # Earlier versions did not record it.
     if "discarded" in run.clients and run.clients["discarded"].any():
         plain.add("discarded")
-    shown = [name for name in run.clients.columns if name in plain or _is_listed(name, group)]
+    columns = run.clients.columns
+    shown = [name for name in columns if name in plain or _is_listed(name, group, main)]
     values = {name: run.over_rounds(name, rounds)[0] for name in shown}
     labels = [] if counts is None else ["labels held", ""]
     heads = ["client", "training samples", *labels, *(_heading(name, group) for name in shown)]
@@ -146,11 +148,11 @@ def _clients(run: RunFolder, judged_by: str) -> Markup:
     return page.table(heads, rows)
 
 
-def _is_listed(column: str, group: str) -> bool:
-    """Return ``True`` for scores of the models that the run is judged by, and other accuracies."""
+def _is_listed(column: str, group: str, main: str) -> bool:
+    """Return ``True`` for scores of models that the run is judged by, and others' main score."""
     models, _, name = column.rpartition("/")
     between = models.startswith("test/unseen_joined_")
-    return models == group or (models.startswith("test/") and name == "acc" and not between)
+    return models == group or (models.startswith("test/") and name == main and not between)
 
 
 def _heading(column: str, group: str) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from pfl.disk.reading import read_yaml
-from pfl.federation.summary import SCORES
 from pfl.results import names
 from pfl.results.files import Columns, Flags, Floats, RunError, check_form, read_json
 
@@ -35,6 +34,9 @@ _SUMMARY = {"rounds": int, "fingerprint": str, "summary": dict[str, float]}
 _COUNTS, _LARGEST = ("comm/", "time/", "train/samples", "train/steps"), 1e18
 # Of a partition that does not state the number of clients.
 _CLIENTS = 100_000
+
+# Scores of runs of earlier versions, which recorded none.
+_EARLIER = {"acc": True, "loss": False, "f1": True, "ece": False}
 
 # Columns of clients.csv that the loop writes; others without a slash are reported by the server.
 _OF_LOOP = (
@@ -195,7 +197,7 @@ class RunFolder:
     @property
     def scores(self) -> Mapping[str, bool]:
         """Return the names of the run's scores, the main one first; ``True`` if more is better."""
-        scores: Mapping[str, bool] = self.environment.get("scores") or SCORES
+        scores: Mapping[str, bool] = self.environment.get("scores") or _EARLIER
         return scores
 
     @property

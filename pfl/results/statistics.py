@@ -106,9 +106,19 @@ def half_width(ours: Estimate | None, theirs: Estimate | None) -> float | None:
 
 
 def agree(ours: Estimate | None, theirs: Estimate | None) -> bool | None:
-    """Return whether chance alone may part two means; ``None`` if no spread is known."""
+    """Return whether chance alone may part two means.
+
+    Returns:
+        The answer; ``None`` if no spread is known, or a mean is not finite.
+    """
     half = half_width(ours, theirs)
     if ours is None or theirs is None or half is None:
         return None
+    beyond = abs(ours.mean - theirs.mean) - half
     # Rounded, because printed numbers are: 0.81 is within 0.80 ± 0.01.
-    return round(abs(ours.mean - theirs.mean) - half, 9) <= 0
+    return round(beyond, 9) <= 0 if math.isfinite(beyond) else None
+
+
+def in_or_out(inside: bool | None) -> str:
+    """Return ``in`` or ``out`` for an answer of :func:`agree`; ``-`` for none."""
+    return NONE if inside is None else ("in" if inside else "out")

@@ -25,12 +25,14 @@ class CellOutcome:
         runs: Finished runs by seed.
         values: (seeds,) metric of each finished run.
         trouble: Reasons why other runs are missing, each once.
+        scale: Share of the rounds and of the data.
     """
 
     cell: Cell
     runs: Mapping[int, RunFolder]
     values: Floats
     trouble: tuple[str, ...]
+    scale: float
 
     @property
     def ours(self) -> Estimate | None:
@@ -46,9 +48,12 @@ class CellOutcome:
 
     @property
     def inside(self) -> bool | None:
-        """Whether chance alone explains the difference; ``None`` without a number or a spread."""
+        """Whether chance alone explains the difference.
+
+        It is ``None`` without a number or a spread, and for a part of the experiment.
+        """
         reported = self.cell.reported
-        if self.ours is None or reported is None:
+        if self.ours is None or reported is None or self.scale != 1:
             return None
         return agree(self.ours, printed(reported.paper, reported.value, reported.error))
 
@@ -62,7 +67,7 @@ def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOut
         failures: Reasons of failed runs, by name.
     """
     if cell.skip is not None:
-        return CellOutcome(cell, {}, np.empty(0), (cell.skip,))
+        return CellOutcome(cell, {}, np.empty(0), (cell.skip,), plan.scale)
     runs: dict[int, RunFolder] = {}
     values: list[float] = []
     trouble: dict[str, None] = {}
@@ -77,4 +82,4 @@ def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOut
             runs[seed] = finished_run
         except RunError as error:
             trouble[str(error)] = None
-    return CellOutcome(cell, runs, np.array(values), tuple(trouble))
+    return CellOutcome(cell, runs, np.array(values), tuple(trouble), plan.scale)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from pfl.results import names
 from pfl.results.sheets import Record, Sheet
-from pfl.results.statistics import NONE, plus_minus
+from pfl.results.statistics import NONE, in_or_out, plus_minus
 from pfl.tables.outcome import CellOutcome
 from pfl.tables.plan import TablePlan
 from pfl.tables.reported import NumberFormat
@@ -64,15 +65,18 @@ def _sheet(
 
 
 def _text(outcome: CellOutcome, unit: NumberFormat, footnotes: dict[str, int]) -> str:
-    """Format a cell, for instance as ``90.81 ± 0.31 (91.03, -0.22, in)``."""
+    """Format a cell, for instance as ``90.81 ± 0.31 (91.03, -0.22, in)``.
+
+    A part of the experiment has no verdict.
+    """
     ours, reported = outcome.ours, outcome.cell.reported
     text = NONE if ours is None else ours.text(unit.factor, unit.digits)
     if reported is not None:
-        theirs = plus_minus(reported.value, reported.error, unit.factor, unit.digits)
-        apart, inside = outcome.difference, outcome.inside
-        gap = NONE if apart is None else f"{unit.factor * apart:+.{unit.digits}f}"
-        verdict = NONE if inside is None else ("in" if inside else "out")
-        text += f" ({theirs}, {gap}, {verdict})" if ours is not None else f" ({theirs})"
+        told = [plus_minus(reported.value, reported.error, unit.factor, unit.digits)]
+        if (apart := outcome.difference) is not None:
+            gap = f"{unit.factor * apart:+.{unit.digits}f}" if math.isfinite(apart) else NONE
+            told += [gap, in_or_out(outcome.inside)] if outcome.scale == 1 else [gap]
+        text += f" ({', '.join(told)})"
     for what in outcome.trouble:
         text += f" [{footnotes.setdefault(what, len(footnotes) + 1)}]"
     return text
@@ -84,10 +88,11 @@ def _notes(outcomes: Sequence[CellOutcome], plan: TablePlan) -> Iterator[str]:
     what = "; ".join(names.heading(metric, at) for metric, at in metrics)
     seeds = ", ".join(map(str, plan.seeds))
     compared = any(outcome.cell.reported for outcome in outcomes)
-    brackets = (
-        "; in brackets: the reported number, ours minus it, and whether this difference is in its "
-        "95 % interval (Student's t, by both spreads; a single run has none of its own)"
+    verdict = (
+        ", and whether this difference is in its 95 % interval (Student's t, by both spreads; a "
+        "single run has none of its own)"
     )
+    brackets = "; in brackets: the reported number and ours minus it" + verdict * (plan.scale == 1)
     yield f"{what}. Ours: mean ± standard error over seeds ({seeds}){brackets * compared}."
     if plan.scale != 1:
         whole = (
@@ -132,7 +137,7 @@ def _record(plan: TablePlan, outcome: CellOutcome) -> Record:
         "ours/low": interval and interval[0],
         "ours/high": interval and interval[1],
         "reported": None if reported is None else reported.value,
-        "reported/stderr": None if reported is None else reported.error,
+        "reported/spread": None if reported is None else reported.error,
         "difference": outcome.difference,
         "inside": None if outcome.inside is None else str(outcome.inside).lower(),
         "trouble": "; ".join(outcome.trouble),

@@ -47,6 +47,8 @@ class Reported:
 def printed(paper: str, value: float, error: float | None) -> Estimate:
     """Return a paper's number as a mean of runs.
 
+    A printed error of 0 stands for half a unit of its last digit.
+
     Args:
         paper: The paper; one that is not known prints single runs.
         value: The number.
@@ -56,6 +58,7 @@ def printed(paper: str, value: float, error: float | None) -> Estimate:
     count = 1 if means is None else int(means["runs"])
     if means is None or error is None:
         return Estimate(value, count, None)
+    error = error or float(means["half_unit"])
     deviation = error * (count**0.5 if means["spread"] == "standard error" else 1)
     return Estimate(value, count, Deviation(deviation, count - 1))
 
@@ -80,7 +83,7 @@ def find(wanted: Mapping[str, str]) -> Reported:
         )
     row = rows[0]
     unit = NumberFormat(_FACTORS[row["metric"]], len(row["value"].partition(".")[2]))
-    error = float(row["stderr"]) / unit.factor if row["stderr"] else None
+    error = float(row["spread"]) / unit.factor if row["spread"] else None
     return Reported(row["paper"], float(row["value"]) / unit.factor, error, unit)
 
 
@@ -93,6 +96,7 @@ def _rows(name: str = "reported.csv") -> list[dict[str, str]]:
 def _means() -> dict[str, dict[str, str]]:
     """Return how many runs each paper's printed means are of, and what stands after its ±.
 
+    ``half_unit`` is half a unit of the last digit after the ±, as a fraction.
     FedSimSup and UniVarFL do not say what their ± is, and FedSimSup does not say how many runs it
     made; the file has the narrower reading.
     """

@@ -51,6 +51,12 @@ def test_the_interval_of_a_rank_is_that_of_resampled_seeds():
     assert ends.tolist() == [[1, 3], [2, 2]]
 
 
+def test_one_seed_has_a_rank_and_no_interval():
+    found = board(row("FedAvgP", [0.5]), row("A", [0.6]))
+    lines = tables.ranking(found, standings(found)).rows
+    assert [line[:3] for line in lines] == [["A", "1.00", "-"], ["FedAvg-FT", "2.00", "-"]]
+
+
 def test_tests_are_against_tuned_fedavg_ft_with_holms_adjustment():
     reference = row("FedAvgP", [0.5, 0.6, 0.7])
     better = row("A", [0.61, 0.7, 0.81])

@@ -31,12 +31,14 @@ def changed(folder, change, rehash):
 
 def test_a_leaderboard_is_verified(finished, capsys):
     assert verify(finished) == 0
-    assert "verified: 6 of 6 fingerprints equal" in capsys.readouterr().out
+    assert "verified: 10 of 10 fingerprints equal" in capsys.readouterr().out
 
 
-def test_one_run_of_one_row_is_verified(finished, capsys):
+def test_one_seed_of_one_row_is_verified(finished, capsys):
     assert verify(finished, "--row", "FedAvgP", "--seed", 1) == 0
-    assert capsys.readouterr().out == "verified: 1 of 1 fingerprints equal\n"
+    said = capsys.readouterr()
+    assert said.out == "verified: 2 of 2 fingerprints equal\n"
+    assert said.err == "FedAvgP, tuned, seed 1: equal\nFedAvgP, default, seed 1: equal\n"
 
 
 def test_a_row_that_was_edited_is_refused(copied, capsys):
@@ -45,17 +47,26 @@ def test_a_row_that_was_edited_is_refused(copied, capsys):
     assert says(capsys.readouterr().err, "row FedAvg ~ changed")
 
 
-def test_a_better_score_with_a_new_hash_is_found_out(copied, capsys):
-    changed(copied, lambda row: row["tuned"][1]["best_by_val"].update(acc=0.99), rehash=True)
+@pytest.mark.parametrize("which", ["tuned", "default"])
+def test_a_better_score_with_a_new_hash_is_found_out(copied, capsys, which):
+    changed(copied, lambda row: row[which][1]["best_by_val"].update(acc=0.99), rehash=True)
     assert verify(copied, "--row", "FedAvg") == 1
     out = capsys.readouterr().out
-    assert out.startswith("different: 1 of 2 runs\nFedAvg, seed 1: best_by_val acc: 0.99")
+    assert out.startswith(f"different: 1 of 4 runs\nFedAvg, {which}, seed 1: best_by_val acc: 0.99")
+
+
+def test_a_row_without_runs_verifies_nothing(copied, capsys):
+    failed = [{"settings": {}, "failed": "so"}] * 2
+    none = {"trials": failed, "chosen": None, "tuned": [], "default": []}
+    changed(copied, lambda row: row.update(none), rehash=True)
+    assert verify(copied, "--row", "FedAvg") == 1
+    assert capsys.readouterr().out.startswith("nothing to verify: ")
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda run: run.update(fingerprint="0"), "verified: 1 of 2 fingerprints equal, the"),
+        (lambda run: run.update(fingerprint="0"), "verified: 3 of 4 fingerprints equal, the"),
         (lambda run: run.update(partition="0"), "partition: 0 in the row"),
         (lambda run: run["last"].pop("loss"), "only one run has last loss"),
     ],
@@ -94,6 +105,7 @@ def test_wrong_words_are_refused(finished, capsys, words, message):
         (lambda row: row["budget"].update(seeds=0), "budget.seeds: expected ~ at least 1, got 0"),
         (lambda row: row.pop("tuned"), "the row FedAvg: the key 'tuned' is missing"),
         (lambda row: row["tuned"].pop(), "tuned: expected runs of the seeds [0, 1], got [0]"),
+        (lambda row: row["default"].pop(), "default: expected runs of the seeds [0, 1], got [0]"),
         (lambda row: row.update(chosen=2), "chosen: expected the number of a trial ~ got 2"),
         (lambda row: row["trials"][1].update(failed="x"), None),
         (lambda row: row["trials"][1].pop("validation"), "trials.1: the key 'validation' is"),

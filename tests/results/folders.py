@@ -25,6 +25,7 @@ def write_run(
     evaluated="post_broadcast",
     content="c1",
     group="personal",
+    score="acc",
 ):
     """A run whose clients have the given accuracies.
 
@@ -45,6 +46,7 @@ def write_run(
         evaluated: Points at which personal models were tested.
         content: Hash of the data set.
         group: Models that were tested; of the common test set no client has a score.
+        score: The main score; of any other than accuracy, less is better.
     """
     path.mkdir(parents=True)
     rounds = rounds or list(range(1, len(accuracies) + 1))
@@ -65,9 +67,10 @@ def write_run(
         }
         tested = [value for value in row if value is not None]
         if tested:
-            entry[f"test/{group}/acc"] = sum(tested) / len(tested)
+            entry[f"test/{group}/{score}"] = sum(tested) / len(tested)
         if tested and group == "personal":
-            entry["test/personal/acc_worst10"] = fmean(sorted(tested)[: -(-len(tested) // 10)])
+            ranked = sorted(tested, reverse=score != "acc")
+            entry[f"test/personal/{score}_worst10"] = fmean(ranked[: -(-len(tested) // 10)])
             entry["test/personal/ece"] = 0.1
         if tested and val is not None:
             entry["val/personal/acc"] = val[place]
@@ -75,7 +78,7 @@ def write_run(
         for client, value in enumerate(row):
             reported = {name: table[place][client] for name, table in (columns or {}).items()}
             entry = {"round": number, "client": client, "samples": samples[client], "trained": True}
-            tests = {} if group == "pooled" else {f"test/{group}/acc": value}
+            tests = {} if group == "pooled" else {f"test/{group}/{score}": value}
             clients.append({**entry, **tests, **reported})
     _table(path / "metrics.csv", metrics)
     _table(path / "clients.csv", clients)
@@ -87,7 +90,8 @@ def write_run(
     _json(path / "partition.json", partition)
     header = {"method": method, "evaluated": evaluated}
     planned = rounds[-1] if planned is None else planned
-    _json(path / "environment.json", {"header": header, "seed": seed, "rounds": planned})
+    scores = {} if score == "acc" else {"scores": {score: False}}
+    _json(path / "environment.json", {"header": header, "seed": seed, "rounds": planned, **scores})
     if planned == rounds[-1]:
         _json(path / "summary.json", {"rounds": rounds[-1], "fingerprint": "f00", "summary": {}})
     return path

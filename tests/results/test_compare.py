@@ -66,7 +66,7 @@ def test_pairs_are_of_the_same_clients_and_seeds(settings):
     assert (fedas.tests["clients"].pairs, fedas.tests["replicates"].pairs) == (2, 2)
     assert fedas.tests["replicates"].difference == pytest.approx(0.15)
     assert local.tests["clients"].difference == pytest.approx(-0.1)
-    assert (local.tests["clients"].better, local.tests["clients"].worse) == (1, 1)
+    assert (local.tests["clients"].positive, local.tests["clients"].negative) == (1, 1)
     assert "replicates" not in local.tests
 
 
@@ -115,6 +115,30 @@ def test_the_tables(settings):
     assert clients.rows[0][:3] == ["FedAS", "2/0/0", "+15.00"]
     assert [row[0] for row in seeds.rows] == ["FedAS"]
     assert scores.rich().row_count == 3
+
+
+def test_of_another_main_score_its_own_worst_tenth_and_spread_are_shown(tmp_path):
+    """Losses 0.02, 0.04 and 0.0166, 0.0362: less is better, and more digits are shown.
+
+    Differences -0.0034 and -0.0038: mean -0.0036, standard error 0.0002, and t(0.975, 1) = 12.7062
+    gives the interval -0.0036 -+ 0.00254.
+    """
+    for name, losses in (("a", [0.02, 0.04]), ("b", [0.0166, 0.0362])):
+        write_run(tmp_path / name, [losses], name, score="loss")
+    runs = [RunFolder.read(tmp_path / name) for name in "ab"]
+    for run in runs:
+        run.metrics.columns["test/personal/loss_std"] = run.metrics["test/personal/loss"] / 3
+        run.metrics.columns["test/personal/acc_worst10"] = run.metrics["test/personal/loss"]
+        del run.metrics.columns["test/personal/ece"]
+    scores, clients = sheets(compare(group(runs)[0]))
+    assert scores.columns[3:6] == ["test loss", "worst tenth", "spread"]
+    assert scores.rows[0][3:6] == ["0.0300", "0.0400", "0.0100"]
+    (note,) = scores.notes
+    assert "Worst tenth: mean over the tenth of the clients with the worst scores" in note
+    assert "ECE" not in note
+    assert clients.rows[0][:4] == ["b", "0/2/0", "-0.0036", "-0.0061 to -0.0011"]
+    record = scores.records[1]
+    assert (record["clients/positive"], record["clients/negative"]) == (0, 2)
 
 
 def test_csv_holds_every_number_in_one_table(settings):

@@ -17,7 +17,7 @@ def test_the_mean_difference_and_its_interval():
     t_0.975 = 4.30265 gives the interval 2 -+ 4.30265 / sqrt(3).
     """
     found = paired(np.array([2.0, 3, 4]), np.array([1.0, 1, 1]))
-    assert (found.pairs, found.better, found.worse) == (3, 3, 0)
+    assert (found.pairs, found.positive, found.negative) == (3, 3, 0)
     assert found.difference == pytest.approx(2)
     assert found.effect == pytest.approx(2)
     assert found.p == pytest.approx(1 - (12 / 14) ** 0.5)
@@ -27,7 +27,7 @@ def test_the_mean_difference_and_its_interval():
 
 def test_noise_of_single_precision_is_no_difference():
     found = paired(np.array([0.5, 0.7]) + 1e-8, np.array([0.5, 0.7]))
-    assert (found.better, found.worse, found.effect, found.p) == (0, 0, 0, 1)
+    assert (found.positive, found.negative, found.effect, found.p) == (0, 0, 0, 1)
 
 
 def test_pairs_that_all_differ_by_the_same():
@@ -63,7 +63,7 @@ def test_the_other_way_round_changes_the_sign_only(pairs):
     assert 0 <= one.p <= 1
     assert one.effect == pytest.approx(-other.effect)
     assert one.low == pytest.approx(-other.high)
-    assert (one.better, one.worse) == (other.worse, other.better)
+    assert (one.positive, one.negative) == (other.negative, other.positive)
 
 
 def test_tests_that_were_made_together_are_adjusted_and_gaps_stay():

@@ -47,9 +47,19 @@ def test_bins_give_the_calibration_error_that_the_run_recorded(real, kind):
         samples, sure, right = (table[n][own] for n in ("samples", "confidence", "accuracy"))
         assert samples.sum() == 6
         assert samples @ np.abs(right - sure) / 6 == pytest.approx(expected, abs=1e-6)
-    settings, _ = group([folder])
-    drawn = diagram(settings).axes[0].lines[1].get_xydata()
-    assert drawn.shape[1] == 2
+    path.unlink()
+
+
+def test_a_diagram_by_hand(real):
+    """Bin 8 has 1 and 3 samples: (0.54 + 3 * 0.58) / 4 and (1 + 3 * 0) / 4; bin 14 has 4 of 8."""
+    run = real["FedAvg"]
+    path = run.folder / "reliability.csv"
+    bins_of_clients = ["0,8,1,0.54,1", "1,8,3,0.58,0", "1,14,4,0.95,0.5"]
+    lines = ["round,client,bin,samples,confidence,accuracy", *(f"3,{b}" for b in bins_of_clients)]
+    path.write_text("\n".join(lines) + "\n")
+    above, below = diagram(group([RunFolder.read(run.folder)])[0]).axes
+    np.testing.assert_allclose(above.lines[1].get_xydata(), [[0.57, 0.25], [0.95, 0.5]])
+    np.testing.assert_allclose(below.lines[0].get_ydata(), [0.5, 0.5])
     path.unlink()
 
 

@@ -74,6 +74,17 @@ def test_the_page_tells_the_run(real):
     assert "Trace of Fisher information" in words
 
 
+def test_the_summaries_of_another_main_score_are_told(tmp_path):
+    run = RunFolder.read(write_run(tmp_path / "a", [[0.02, 0.04]], score="loss"))
+    run.metrics.columns["test/personal/loss_std"] = run.metrics["test/personal/loss"] / 3
+    words = " ".join(checked(report(run)).words)
+    assert "test loss of the worst tenth, personal models 0.0400" in " ".join(words.split())
+    assert "test spread of loss over clients, personal models 0.0100" in " ".join(words.split())
+    # Runs of earlier versions recorded no scores; they were of classification.
+    earlier = report(RunFolder.read(write_run(tmp_path / "b", [[0.5]])))
+    assert "test calibration error, personal models" in earlier
+
+
 def test_what_the_user_wrote_is_text_and_no_markup(tmp_path):
     run = write_run(tmp_path / "<b>", [[0.5, 0.6]], method="<i>A&B", config={"x": "</pre><script>"})
     text = report(RunFolder.read(run))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pfl.results.statistics import Deviation, Estimate, agree, half_width
+from pfl.results.statistics import Deviation, Estimate, agree, half_width, in_or_out
 
 
 def test_the_interval_of_two_runs_by_hand():
@@ -49,6 +49,14 @@ def test_two_spreads_give_welchs_interval(counts):
 def test_without_any_spread_there_is_no_verdict():
     assert half_width(Estimate.of([0.5]), Estimate(0.6, 1, None)) is None
     assert agree(Estimate.of([0.5]), Estimate(0.6, 1, None)) is None
+
+
+@pytest.mark.parametrize("mean", [np.nan, np.inf])
+def test_a_mean_that_is_not_finite_gives_no_verdict(mean):
+    printed = Estimate(0.6, 5, Deviation(0.01, 4))
+    assert agree(Estimate(mean, 1, None), printed) is None
+    assert agree(Estimate(mean, 2, Deviation(mean, 1)), printed) is None
+    assert [in_or_out(answer) for answer in (None, True, False)] == ["-", "in", "out"]
 
 
 def test_equal_runs_agree_with_equal_runs_alone():

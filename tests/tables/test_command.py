@@ -47,7 +47,7 @@ def place(name, seed, accuracy):
     return write_run(RUNS / name / "20260101-000000", [[accuracy] * 2], seed=seed, config={})
 
 
-def by_hand(seeds, values):
+def by_hand(seeds, values, scale=1):
     """Finished runs of all cells of :func:`paper`: for each column, an accuracy for each seed."""
     from pfl.tables.cells import expand
     from pfl.tables.plan import plan
@@ -55,7 +55,7 @@ def by_hand(seeds, values):
 
     described = read(paper(seeds=seeds))
     wanted = expand(described)
-    planned = plan(described, wanted, seeds)
+    planned = plan(described, wanted, seeds, scale)
     for cell, accuracies in zip(wanted, values, strict=True):
         for seed, accuracy in zip(seeds, accuracies, strict=True):
             if accuracy is not None:
@@ -251,6 +251,17 @@ def test_the_caption_of_a_shortened_table_warns_of_the_reported_numbers(capsys):
     assert "The reported numbers are those of the whole experiment" in said
 
 
+def test_a_part_of_the_experiment_has_no_verdict():
+    """The numbers of :func:`test_our_number_beside_the_reported_one`."""
+    by_hand([1, 2, 3], [[0.25, 0.27, 0.29], [0.41, 0.42, 0.43]], scale=0.5)
+    assert table("--read", "--scale", "0.5", "--out", "t.md", "t.csv") == 0
+    text = Path("t.md").read_text(encoding="utf-8")
+    told = ["FedAvg-P", "27.00 ± 1.15 (27.61, -0.61)", "42.00 ± 0.58 (36.42, +5.58)"]
+    assert cells(text.splitlines()[4]) == told
+    assert "interval" not in text
+    assert [row["inside"] for row in records()] == ["", ""]
+
+
 # Cells.
 
 
@@ -277,7 +288,7 @@ def test_our_number_beside_the_reported_one(capsys):
     assert r"    FedAvg-P & 27.00 $\pm$ 1.15 (27.61, -0.61, in) & " in tex
     assert r"95 \% interval" in tex
     low, high = records()
-    assert low["row"], low["P"] == ("FedAvg-P", "0.2")
+    assert (low["row"], low["P"]) == ("FedAvg-P", "0.2")
     assert (low["inside"], high["inside"]) == ("true", "false")
     for name, value in {
         "ours": 0.27,
@@ -288,7 +299,7 @@ def test_our_number_beside_the_reported_one(capsys):
         "difference": -0.0061,
     }.items():
         assert float(low[name]) == pytest.approx(value, abs=1e-6), name
-    assert low["reported/stderr"] == low["trouble"] == ""
+    assert low["reported/spread"] == low["trouble"] == ""
     assert first in " ".join(capsys.readouterr().out.split())
 
 
@@ -301,6 +312,14 @@ def test_one_seed_gives_no_interval():
     one, none = records()
     assert [one[key] for key in ("ours/stderr", "ours/low", "ours/high", "inside")] == [""] * 4
     assert (none["ours"], none["reported"], none["trouble"]) == ("", "0.3642", "not run yet")
+
+
+def test_a_seed_without_a_number_leaves_no_mean_and_no_verdict():
+    by_hand([1, 2], [[0.25, math.nan], [0.42, 0.42]])
+    assert table("--read", "--out", "t.md", "t.csv") == 0
+    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
+    assert cells(lines[4])[1] == "- (27.61, -, -)"
+    assert records()[0]["inside"] == ""
 
 
 def test_a_lacking_seed_leaves_the_number_of_the_others():
@@ -317,10 +336,10 @@ def test_a_lacking_seed_leaves_the_number_of_the_others():
 def test_a_paper_may_print_an_error_of_its_own_and_fewer_digits(monkeypatch):
     from pfl.tables import reported
 
-    row = dict.fromkeys([*reported.KEYS, "stderr"], "")
+    row = dict.fromkeys([*reported.KEYS, "spread"], "")
     rows = [
-        {**row, "method": "a", "metric": "accuracy_pct", "value": "90.8", "stderr": "0.4"},
-        {**row, "method": "b", "metric": "accuracy_pct", "value": "70", "stderr": ""},
+        {**row, "method": "a", "metric": "accuracy_pct", "value": "90.8", "spread": "0.4"},
+        {**row, "method": "b", "metric": "accuracy_pct", "value": "70", "spread": ""},
     ]
     monkeypatch.setattr(reported, "_rows", lambda: rows)
     write(columns=None, rows={"a": None, "b": None}, reported={})

@@ -17,7 +17,6 @@ from pfl.tables.sizes import Surveyor
 from tests.tables.conftest import table, write
 
 
-@pytest.mark.usefixtures("_in_a_folder_of_its_own")
 def test_each_run_is_told_of_as_it_goes(capsys):
     write(columns=None)
     assert table("--dry-run") == 0
@@ -41,7 +40,6 @@ def kinds():
     }
 
 
-@pytest.mark.usefixtures("_in_a_folder_of_its_own")
 def test_every_kind_of_data_has_an_estimate(capsys):
     rows, rng = {}, np.random.default_rng(1).normal
     for name, (arrays, settings) in kinds().items():
@@ -72,7 +70,6 @@ def test_every_kind_of_data_has_an_estimate(capsys):
     assert "[1]" not in said.out
 
 
-@pytest.mark.usefixtures("_in_a_folder_of_its_own")
 def test_each_file_is_read_and_each_once(monkeypatch):
     """Two files of one class, one of them divided in two ways."""
     rng, opened, surveyor = np.random.default_rng(0), [], Surveyor()
@@ -93,7 +90,6 @@ def test_each_file_is_read_and_each_once(monkeypatch):
     assert opened == ["40.npz", "80.npz"]
 
 
-@pytest.mark.usefixtures("_in_a_folder_of_its_own")
 def test_an_estimate_that_fails_is_no_success(monkeypatch, capsys):
     """What a configuration or missing data explain is a note; anything else is a fault."""
 
@@ -108,7 +104,6 @@ def test_an_estimate_that_fails_is_no_success(monkeypatch, capsys):
     assert "no estimate of FedPer, seed 1; FedAvg, seed 1" in said.err
 
 
-@pytest.mark.usefixtures("_in_a_folder_of_its_own")
 def test_a_time_is_that_of_a_whole_core(monkeypatch, capsys):
     """1 s for each of 2 rounds of 3 clients, measured with a quarter of a core, is 0.25 s."""
     rates = Rates(CostLine(1.0, 0.0), CostLine(0.0, 0.0), False, 0.0, 0.0, 0.0, 0.0)

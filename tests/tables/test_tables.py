@@ -10,6 +10,7 @@ import pytest
 
 from pfl.__main__ import main
 from pfl.cli.parser import make_parser
+from pfl.results.statistics import Estimate, agree
 from pfl.tables import reported
 from pfl.tables.cells import expand
 from pfl.tables.plan import parse, plan
@@ -151,10 +152,21 @@ def test_tables_share_their_runs():
 def test_the_table_of_reported_numbers_is_well_formed():
     rows = reported._rows()
     assert len(rows) > 600
-    assert {*rows[0]} == {*reported.KEYS, "metric", "value", "stderr"}
+    assert {*rows[0]} == {*reported.KEYS, "metric", "value", "spread"}
     assert {row["metric"] for row in rows} <= {*reported._FACTORS}
     keys = [tuple(row[key] for key in reported.KEYS) for row in rows]
     assert len(set(keys)) == len(keys)
+
+
+def test_a_printed_error_of_zero_stands_for_half_a_unit_of_its_last_digit():
+    """84.6 ± 0.0 is 84.6 ± 0.05; one run is in up to 2.776 sqrt(6) 0.05 = 0.34 points from it."""
+    wanted = {"paper": "pFedVEM", "dataset": "Fashion-MNIST", "clients": "200"}
+    found = reported.find({**wanted, "method": "Scaffold"})
+    assert (found.value, found.error) == (0.846, 0)
+    printed = reported.printed(found.paper, found.value, found.error)
+    assert printed.error == pytest.approx(0.0005)
+    assert agree(Estimate.of([0.8427]), printed) is True
+    assert agree(Estimate.of([0.8425]), printed) is False
 
 
 @pytest.mark.parametrize(
