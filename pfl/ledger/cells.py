@@ -18,6 +18,8 @@ from pfl.cli.explain import UsageError
 from pfl.disk.form import FormError, formed
 from pfl.disk.reading import read_json, read_yaml
 from pfl.engines.cores import processor
+from pfl.federation import identity
+from pfl.federation.identity import Identity
 from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
 from pfl.tables import cells as tables
@@ -142,10 +144,10 @@ def is_released(paper: str, partition: Mapping[str, Any]) -> bool:
         paper: The paper.
         partition: Content of ``partition.json``.
     """
-    file = shipped.root() / "configs" / "overlays" / f"{paper.lower()}_data_as_released.yaml"
-    if not file.is_file() or not partition:
+    overlay = _overlay(paper)
+    if not overlay or not partition:
         return False
-    wanted = read_yaml(file)["data"]["init_args"]
+    wanted = overlay["data"]["init_args"]
     dealt, recipe = wanted.pop("partition"), partition["partition"]
     kind = recipe["class_path"].rpartition(".")[2]
     return (
@@ -154,6 +156,16 @@ def is_released(paper: str, partition: Mapping[str, Any]) -> bool:
         # What an overlay says of batches is no part of a partition.
         and all(partition[key] == value for key, value in wanted.items() if key in partition)
     )
+
+
+def released_settings(paper: str) -> Identity:
+    """Return what a paper's released code sets of clients, cohorts and tests; often nothing."""
+    return identity.of_run(_overlay(paper))
+
+
+def _overlay(paper: str) -> dict[str, Any]:
+    overlays = shipped.root() / "configs" / "overlays"
+    return read_yaml(overlays / f"{paper.lower()}_data_as_released.yaml")
 
 
 def _copy(source: Path, target: Path, entry: Entry) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pfl.cli.explain import UsageError
-from pfl.disk.writing import written
+from pfl.disk.writing import write, written
 from pfl.ledger import cells, dumbbells, gaps, judge, page, pictures, rows
 from pfl.results.files import RunError
 from pfl.results.style import save, styled
 from pfl.tables.cells import expand
 from pfl.tables.plan import TablePlan, plan
 from pfl.tables.spec import TableFile
+
+# Settings of where images are, in the form of an identity.
+_IMAGES = {"data", "data.root", "data.mean", "data.std", "data.grayscale"}
 
 
 def ledger(options: argparse.Namespace, table: TableFile | None) -> None:
@@ -37,13 +42,25 @@ def _keep(options: argparse.Namespace, table: TableFile) -> None:
     seeds = options.seeds or table.seeds
     planned = plan(table, chosen, seeds, overrides=options.flags)
     if options.flags:
-        _check_departure(plan(table, chosen, seeds), planned, options.departure)
+        dealt = cells.released_settings((table.common.reported or {}).get("paper", ""))
+        _check_departure(plan(table, chosen, seeds), planned, dealt, options.departure)
     for label, why_not in cells.keep(options.folder, table, planned, told):
         print(f"{label}: {'kept' if why_not is None else why_not}")
 
 
-def _check_departure(table: TablePlan, planned: TablePlan, departure: str) -> None:
-    """Check that runs of another method, network or length than the table's are told as such.
+def _check_departure(
+    table: TablePlan, planned: TablePlan, dealt: Mapping[str, Any], departure: str
+) -> None:
+    """Check that runs with other settings than the table's are told as such.
+
+    Where the images are may differ, and what the paper's released code sets of clients, cohorts and
+    tests.
+
+    Args:
+        table: Runs as the table has them.
+        planned: The runs to keep.
+        dealt: The settings of the released code, in the form of an identity.
+        departure: What the user says of other settings.
 
     Raises:
         UsageError: They are not.
@@ -55,8 +72,9 @@ def _check_departure(table: TablePlan, planned: TablePlan, departure: str) -> No
             changed = sorted(
                 key
                 for key in ours.keys() | theirs.keys()
-                if key.partition(".")[0] == "model" or key == "loop.rounds"
-                if ours.get(key) != theirs.get(key)
+                if key not in _IMAGES
+                and ours.get(key) != theirs.get(key)
+                and (key not in dealt or ours.get(key) != dealt[key])
             )
             if changed and not departure:
                 verb = "is" if len(changed) == 1 else "are"
@@ -93,5 +111,5 @@ def _write(options: argparse.Namespace) -> None:
                     save(dumbbells.dumbbells(compared.rows, colours), file, ending)
     rows.write([*compared.rows, *others.rows], out / "ledger.json")
     text = page.page(compared, others, gaps.draws(scored, known), drawn)
-    (out / "ledger.md").write_text(text, encoding="utf-8")
+    write(out / "ledger.md", text)
     print(f"{len(compared.rows)} cells: wrote {out / 'ledger.md'}, {out / 'ledger.json'}")

@@ -13,8 +13,16 @@ from itertools import combinations, groupby
 import numpy as np
 from scipy import stats
 
-from pfl.ledger.judge import Background, Scored, cell_name, column_name, natural, partition_name
-from pfl.results.statistics import Deviation, Estimate, agree, half_width
+from pfl.ledger.judge import (
+    Background,
+    Scored,
+    cell_name,
+    column_name,
+    mean,
+    natural,
+    partition_name,
+)
+from pfl.results.statistics import Deviation, Estimate, agree, half_width, in_or_out
 
 
 @dataclass(frozen=True)
@@ -52,22 +60,28 @@ class RunGroup:
         return float(stats.spearmanr(pairs).statistic)
 
     def half(self, a: Scored, b: Scored) -> float | None:
-        """Return half the interval of the gap between two methods; ``None`` if it is unknown."""
-        first, second = self._noise(a), self._noise(b)
-        # One spread of both is as sure as it is, not as if it had been measured twice.
-        return half_width(
-            Estimate(0.0, 1, first), Estimate(0.0, 1, None if second is first else second)
-        )
+        """Return half the interval of the gap between two methods; ``None`` if it is unknown.
+
+        Where rounds differ by more than seeds do, it is what both give, if that is wider: with more
+        degrees of freedom it could be narrower.
+        """
+        between = _half(self._noise(a), self._noise(b))
+        of_rounds = _half(self._noise_of_rounds(a), self._noise_of_rounds(b))
+        return None if between is None or of_rounds is None else max(between, of_rounds)
 
     def _noise(self, run: Scored) -> Deviation | None:
-        """Return what runs differ by: as printed, or as seeds do, but not less than its rounds."""
-        if run.entry.spread is not None:
-            estimate, _ = self.known.theirs(run.entry)
-            return None if estimate is None else estimate.spread
-        seeds = self.known.seeds.get(run.entry.paper)
-        if seeds is None or run.rounds is None:
-            return seeds
-        return max(seeds, run.rounds)
+        """Return what runs differ by: as printed, or as seeds do."""
+        if run.entry.spread is None:
+            return self.known.seeds.get(run.entry.paper)
+        estimate, _ = self.known.theirs(run.entry)
+        return None if estimate is None else estimate.spread
+
+    def _noise_of_rounds(self, run: Scored) -> Deviation | None:
+        """Return what runs differ by, or its rounds if they differ by more and none is printed."""
+        noise = self._noise(run)
+        if noise is None or run.rounds is None or run.entry.spread is not None:
+            return noise
+        return max(noise, run.rounds)
 
     def is_claimed(self, a: Scored, b: Scored) -> bool:
         """Return whether the paper's gap of two methods is outside the interval that it prints."""
@@ -84,10 +98,19 @@ class RunGroup:
                 continue
             ours, noise = (a.ours - b.ours) * np.sign(printed_gap(a, b)), self.half(a, b)
             if noise is None:
-                counts["unknown"] += 1
+                counts["open"] += 1
             else:
                 counts["within noise" if abs(ours) <= noise else "yes" if ours > 0 else "no"] += 1
         return counts
+
+
+def _half(first: Deviation | None, second: Deviation | None) -> float | None:
+    """Return half the interval of a gap of single runs with these spreads, if both are known."""
+    if first is None or second is None:
+        return None
+    # One spread of both is as sure as it is, not as if it had been measured twice.
+    theirs = Estimate(0.0, 1, None if second is first else second)
+    return half_width(Estimate(0.0, 1, first), theirs)
 
 
 def printed_gap(a: Scored, b: Scored) -> float:
@@ -131,9 +154,7 @@ class Draw:
     @property
     def verdict(self) -> str:
         """``in``, ``out`` or ``-``."""
-        if self.half is None:
-            return "-"
-        return "in" if abs(self.difference) <= self.half else "out"
+        return in_or_out(None if self.half is None else abs(self.difference) <= self.half)
 
 
 def draws(runs: Iterable[Scored], known: Background) -> list[Draw]:
@@ -146,10 +167,10 @@ def draws(runs: Iterable[Scored], known: Background) -> list[Draw]:
     for members in partitions.values():
         apart, halves = [], []
         for _, cell in groupby(members, key=_place):
-            scores = [(run.ours, run.entry) for run in cell]
-            theirs, _ = known.theirs(scores[0][1])
-            ours = Estimate(float(np.mean([value for value, _ in scores])), len(scores), None)
-            apart.append(ours.mean - (scores[0][1].reported or 0.0))
+            same = list(cell)
+            theirs, _ = known.theirs(same[0].entry)
+            ours = mean(same[0].entry, [run.ours for run in same])
+            apart.append(ours.mean - (same[0].entry.reported or 0.0))
             halves.append(half_width(ours, theirs))
         known_halves = [half for half in halves if half is not None]
         half = float(np.median(known_halves)) if known_halves else None

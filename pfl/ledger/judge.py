@@ -63,7 +63,8 @@ class Scored:
             entry,
             ours=float(run.summary["summary"][entry.metric]),
             last=float(values[-1]),
-            best=float(values.max() if more else values.min()) if whole else None,
+            # As for the summary, a round without a number is none of the best.
+            best=float(np.nanmax(values) if more else np.nanmin(values)) if whole else None,
             rounds=Estimate.of(late).spread if whole else None,
             as_row=_as_row(entry, run),
         )
@@ -127,6 +128,15 @@ class Background:
         if spread is None:
             return estimate, "no spread is known"
         return replace(estimate, spread=spread), f"between {between}"
+
+
+def mean(entry: Entry, scores: Sequence[float]) -> Estimate:
+    """Return the mean of a cell's runs, with their spread only beside a printed one.
+
+    A spread that was measured is that of both sides.
+    """
+    estimate = Estimate.of(scores)
+    return replace(estimate, spread=None) if entry.spread is None else estimate
 
 
 def between_seeds(runs: Iterable[Scored]) -> dict[str, Deviation]:
@@ -237,16 +247,9 @@ def _row(members: Sequence[Scored], known: Background) -> LedgerRow:
     entries = [run.entry for run in members]
     first = entries[0]
     theirs, by = known.theirs(first)
-    measured = first.spread is None and theirs is not None and theirs.spread is not None
-
-    def mean(scores: Iterable[float]) -> Estimate:
-        estimate = Estimate.of([*scores])
-        # A measured spread is that of both sides.
-        return replace(estimate, spread=None) if measured else estimate
-
-    ours, last = mean(run.ours for run in members), mean(run.last for run in members)
+    ours, last = (mean(first, [getattr(run, at) for run in members]) for at in ("ours", "last"))
     bests = [run.best for run in members if run.best is not None]
-    best = mean(bests) if len(bests) == len(members) else None
+    best = mean(first, bests) if len(bests) == len(members) else None
     rounds = [run.rounds.sd for run in members if run.rounds is not None]
 
     def judge(score: Estimate | None) -> str:

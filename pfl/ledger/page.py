@@ -17,6 +17,8 @@ from pfl.results.statistics import plus_minus
 
 # Half an interval beyond which the page says that agreement shows little.
 WIDE = 0.1
+# What becomes of a paper's claim where a spread is known.
+_CLAIMS = ("yes", "no", "within noise")
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,13 @@ def _headline(compared: Compared, draws: Sequence[Draw]) -> str:
                 _counted(Counter(row.verdict for row in of_cells)),
                 _counted(Counter(row.verdict_last for row in of_cells)),
                 _counted(Counter(row.verdict_best for row in of_cells)),
-                *(str(claims[word]) for word in ("yes", "no", "within noise")),
+                *(str(claims[word]) for word in _CLAIMS[:-1]),
+                f"{claims[_CLAIMS[-1]]}{_open(claims)}",
             ]
         )
     columns = [
         *("paper", "draws", "cells", "by the last round", "by the best"),
-        *("A beats B: yes", "no", "within noise"),
+        *(f"A beats B: {_CLAIMS[0]}", *_CLAIMS[1:]),
     ]
     together = Counter(draw.verdict for draw in draws)
     known = [f"{together['in']} agree with their papers", f"{together['out']} do not"]
@@ -124,6 +127,11 @@ def _draws(draws: Sequence[Draw]) -> str:
         for draw in draws
     ]
     return _markdown(["draw", "partition", "cells", "median difference", "verdict"], lines)
+
+
+def _open(counts: Counter[str]) -> str:
+    """Return how many claims cannot be judged, if there are any, to stand behind the others."""
+    return f", {counts['open']} open" if counts["open"] else ""
 
 
 def _counted(counts: Counter[str]) -> str:
@@ -213,8 +221,8 @@ def _gaps(group: RunGroup, claims: Counter[str] | None = None) -> str:
     line += "" if rank is None else f"rank correlation with the paper {rank:.2f}; "
     line += f"they differ from the printed ones by {100 * np.median(apart):.2f} in the median."
     if claims is not None:
-        words = ", ".join(f"{claims[word]} {word}" for word in ("yes", "no", "within noise"))
-        line += f" A beats B: {words}."
+        words = ", ".join(f"{claims[word]} {word}" for word in _CLAIMS)
+        line += f" A beats B: {words}{_open(claims)}."
     return f"{line}\n\n{_markdown(columns, lines)}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl.disk.rows import hashed, write_rows
-from pfl.results.statistics import Estimate, agree
+from pfl.results.statistics import Estimate, agree, in_or_out
 
 KIND = "ledger"
 
@@ -87,8 +87,7 @@ def verdict(ours: Estimate | None, theirs: Estimate | None) -> str:
         >>> verdict(Estimate.of([0.58]), Estimate(0.60, 5, Deviation(0.01, 4)))
         'in'
     """
-    inside = agree(ours, theirs)
-    return "-" if inside is None else ("in" if inside else "out")
+    return in_or_out(agree(ours, theirs))
 
 
 def write(rows: Sequence[LedgerRow], file: Path) -> None:

@@ -53,6 +53,8 @@ def test_last_and_best_round_stand_beside_the_criterion():
     found = Scored.of(scored("A", 0.5, 0.5).entry, run)
     assert (found.ours, found.last, found.best) == (0.75, 0.7, 0.9)
     assert found.rounds == (pytest.approx(0.1), 2)
+    accuracy[1] = np.nan
+    assert Scored.of(scored("A", 0.5, 0.5).entry, run).best == 0.8
     # A maximum over rounds in which some clients were tested is of other clients than the last.
     run.environment = {"evaluated_clients": [0, 1]}
     found = Scored.of(scored("A", 0.5, 0.5).entry, run)
@@ -190,6 +192,33 @@ def test_without_a_printed_spread_noise_is_that_of_seeds_or_of_rounds_where_this
     assert group.half(runs[0], runs[2]) == pytest.approx(2.3305 * 0.050990, rel=1e-3)
     # A-B: 10 points are outside 4.5. A-C: 20 are outside 11.9. B-C: 10 are not.
     assert group.claims() == {"yes": 2, "within noise": 1}
+    # Rounds that differ by hardly more would give 2.145 sqrt(2) 0.011 with 14 degrees of freedom.
+    more = [replace(run, rounds=Deviation(0.011, 7)) for run in runs[:2]]
+    (group,) = groups(more, known)
+    assert group.half(*more) == pytest.approx(3.1824 * 2**0.5 * 0.01, rel=1e-4)
+
+
+def test_claims_are_open_where_the_spread_of_a_method_is_not_known():
+    """The paper prints one for A alone, and no cell has several seeds."""
+    runs = [
+        scored("A", 0.8, 0.8, spread=0.01, paper="pFedVEM"),
+        scored("B", 0.7, 0.7, paper="pFedVEM"),
+    ]
+    compared = Compared.of(runs, NOTHING)
+    (group,) = compared.groups
+    assert (group.half(*runs), group.claims()) == (None, {"open": 1})
+    text = page(compared, NONE, draws(runs, NOTHING), {})
+    assert "A beats B: 0 yes, 0 no, 0 within noise, 1 open." in text
+    assert "0, 1 open |" in text
+
+
+def test_a_draw_has_the_intervals_of_its_cells():
+    """Seeds of a cell with a printed spread are judged by both spreads."""
+    given = {"paper": "pFedVEM", "spread": 0.004, "released": True}
+    values = (0.60, 0.66, 0.72)
+    runs = [scored("A", ours, 0.70, seed=seed, **given) for seed, ours in enumerate(values)]
+    ((draw,), (row,)) = draws(runs, NOTHING), rows(runs, NOTHING)
+    assert (draw.half, draw.difference) == (row.half, row.difference)
 
 
 def test_a_cell_of_the_papers_own_partition_is_a_row_of_its_own():

@@ -212,6 +212,9 @@ def test_runs_with_other_settings_stand_apart(work, capsys):
     capsys.readouterr()
     assert keep(*rounds) == 2
     assert says(capsys.readouterr().err, "loop.rounds, model.net.hidden are not ~ --departure")
+    assert main(["table", "table.yaml", "--seeds", "0", "--data.init_args.max_samples=900"]) == 0
+    assert keep("--seeds", "0", "--data.init_args.max_samples=900") == 2
+    assert says(capsys.readouterr().err, "data.max_samples is not ~ --departure")
     page_before, pictures = Path("docs/ledger.md").read_text(), drawn()
     assert keep(*rounds, "--departure", "Three rounds, five units") == 0
     (first, _), (second, _) = cells.read(Path("results/ledger"))
