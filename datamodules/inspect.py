@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.table import Column, Table
 
 from datamodules.base import FederatedDataModule
+from datamodules.checks import require
 from datamodules.survey import Survey, count_hashes, survey
 from datamodules.targets import Floats, Ints
 from pfl.core.plain import spelled
@@ -93,8 +94,13 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     there are any), or with one label. If a number is predicted, each client has a histogram
     instead, whose longest bar fills its column. The colour is the client's main domain, if there
     are two to eight domains.
+
+    Raises:
+        ValueError: The file does not end in ``.png``.
     """
     from matplotlib.figure import Figure
+
+    require(Path(path).suffix == ".png", f"{path}: the picture is a .png file")
 
     seen = survey(data)
     clients, rows = seen.counts.shape

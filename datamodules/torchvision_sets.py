@@ -18,7 +18,7 @@ from datamodules.targets import Catalogue, Ints, Targets
 
 _TRAIN_OR_NOT = ({"train": True}, {"train": False})
 _IDX_FILES = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
-_AS_FOLDER = ", or a folder of images with --config configs/folders/{}.yaml"
+_AS_FOLDER = ", or a folder of images with --config folders/{}"
 
 
 class TorchvisionData(ArrayData):

@@ -40,6 +40,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: The words after ``pfl``; by default those of this process.
     """
+    try:
+        try:
+            return _main(argv)
+        finally:
+            # Python would flush when it exits, where nothing can be caught.
+            print(end="", flush=True)
+    except BrokenPipeError:
+        # Whoever reads the output has closed it, as head does. The code is that of SIGPIPE.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _main(argv: Sequence[str] | None) -> int:
     # Where the terminal or pipe has no "±", a "?" is better than a traceback.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")

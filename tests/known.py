@@ -18,18 +18,27 @@ from pfl.cli import catalogue, known
 from pfl.cli.commands import LOOP_DEFAULTS
 from pfl.core.types import OptimizerFactory
 from pfl.imports.hints import declared
+from pfl.imports.plugins import PACKAGES
 from pfl.loop import FederatedLoop
 
 ROOT = Path(__file__).parent.parent
 # Where a method or a data set may have got an option since.
 _ROOMS = ("lightning_modules.", "datamodules.")
+# Packages whose classes no configuration names.
+_INTERNAL = ("pfl.bench.", "pfl.cli.", "pfl.sweeps.", "pfl.tables.", "pfl.testing.")
+
+
+def of_this_project():
+    """Return every class of this project that a configuration can name."""
+    homes = [(item, item.__module__) for item in catalogue._everything()]
+    return [one for one, at in homes if at.startswith(PACKAGES) and not at.startswith(_INTERNAL)]
 
 
 def content():
     """Return what the file should hold."""
     catalogue.load()
     kinds = {kind: catalogue.find(path) for kind, path in known.KINDS.items()}
-    classes = {kind.__name__: kind for kind in (*catalogue.of_this_project(), FederatedLoop)}
+    classes = {kind.__name__: kind for kind in (*of_this_project(), FederatedLoop)}
     return {
         "classes": {name: _class(classes[name], kinds, classes) for name in sorted(classes)},
         "loop": _loop(),

@@ -18,6 +18,7 @@ from pfl.engines.base import Engine
 from pfl.federation import identity
 from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
+from tests.known import of_this_project
 
 FILE = Path(__file__).with_suffix(".json")
 # What an option is called besides by its class: by where the class is given.
@@ -31,7 +32,7 @@ _PLACES = {
 def classes():
     """Return the classes that identities hold, without abstract ones, and the usual optimisers."""
     catalogue.load()
-    own = {kind for kind in catalogue.of_this_project() if not inspect.isabstract(kind)}
+    own = {kind for kind in of_this_project() if not inspect.isabstract(kind)}
     counted = {kind for kind in own if Engine not in kind.__mro__ and kind.__name__[0] != "_"}
     counted = {k for k in counted if not (issubclass(k, Callback) and _is_silent(k))}
     return sorted({FederatedLoop, *counted, SGD, Adam, AdamW}, key=lambda kind: kind.__name__)

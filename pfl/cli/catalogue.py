@@ -32,10 +32,6 @@ _OTHERS = (
 )
 
 
-# Packages whose classes no configuration names.
-_INTERNAL = ("pfl.bench.", "pfl.cli.", "pfl.sweeps.", "pfl.tables.", "pfl.testing.")
-
-
 @cache
 def load() -> None:
     """Import the project's methods, networks, data sets, partitioners and engines.
@@ -117,23 +113,14 @@ def spelling(name: str) -> str:
 
 
 def neighbours(path: str) -> list[str]:
-    """Return the dotted paths of everything in the module of a dotted path."""
+    """Return the dotted paths of everything in the module of a dotted path, if it is imported."""
     home = path.rpartition(".")[0]
-    try:
-        return [f"{home}.{name}" for name in dir(import_module(home))]
-    except Exception:
-        return []
+    return [f"{home}.{name}" for name in dir(sys.modules[home])] if home in sys.modules else []
 
 
 def classes() -> dict[str, type]:
     """Return every class that can be named without its module, by name."""
     return {item.__name__: item for item in _everything()}
-
-
-def of_this_project() -> list[type]:
-    """Return every class of this project that a configuration can name."""
-    ours = (item for item in _everything() if item.__module__.startswith(PACKAGES))
-    return [item for item in ours if not item.__module__.startswith(_INTERNAL)]
 
 
 @cache

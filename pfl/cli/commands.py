@@ -49,16 +49,18 @@ class Needs:
     """What a command takes from a configuration.
 
     Attributes:
-        loop: Whether it reads the loop's options.
+        loop: The loop's options that it reads; ``None`` for all.
         model: Whether it needs a model.
         data: Whether it needs data.
         named: Whether the first word may be the name of the model.
+        own: Whether its files are its own, and never the configuration of a run.
     """
 
-    loop: bool = True
+    loop: list[str] | None = None
     model: bool = True
     data: bool = True
     named: bool = False
+    own: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

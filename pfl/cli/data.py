@@ -23,7 +23,7 @@ def inspect(argv: Sequence[str]) -> None:
     name = loop.name or type(data).__name__.lower()
     file = Path(experiment.values.out or Path(loop.default_root_dir or "", name, "partition.png"))
     with explained(experiment.settings, *REFUSALS):
-        Console().print(picture.table(data))
         file.parent.mkdir(parents=True, exist_ok=True)
         picture.figure(data, file)
+        Console().print(picture.table(data))
     print(f"wrote {file}")

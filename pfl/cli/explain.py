@@ -14,7 +14,7 @@ import yaml
 
 from pfl.core.failure import failure_line
 from pfl.disk import reading
-from pfl.disk.nearest import nearest_file
+from pfl.disk.nearest import nearest, nearest_file
 from pfl.disk.yaml_text import YamlError, checked
 from pfl.federation.identity import STARTED
 
@@ -98,7 +98,8 @@ def with_values(argv: Sequence[str], change: Callable[[str, str], str]) -> list[
 
 def _file(path: Path) -> list[UserSetting]:
     if not path.is_file():
-        raise UsageError(f"--config {path}: there is no such file{nearest_file(path)}")
+        what = "this is a folder" if path.is_dir() else f"there is no such file{nearest_file(path)}"
+        raise UsageError(f"--config {path}: {what}")
     try:
         node = yaml.compose(checked(reading.text(path) or ""), yaml.SafeLoader)
     except reading.FileError as error:
@@ -128,7 +129,7 @@ def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[UserSetting]:
         if key.value in seen:
             raise UsageError(f"{place}: the key {key.value!r} is given twice")
         seen.add(key.value)
-        if what := _misshapen(key.value, value):
+        if what := _misshapen(key.value, value, "class_path" in seen):
             raise UsageError(message_at(place, (*keys, key.value), what))
         # The parser accepts dotted keys too, as W&B writes them.
         inner = short_keys((*keys, *str(key.value).split(".")))
@@ -138,8 +139,11 @@ def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[UserSetting]:
         yield from _walk(value, inner, path)
 
 
-def _misshapen(key: str, value: yaml.Node) -> str | None:
+def _misshapen(key: str, value: yaml.Node, of_class: bool) -> str | None:
     """Say what is wrong with a value that can neither be a class's name nor its arguments."""
+    known = ("class_path", *_SPELLING)
+    if of_class and key.partition(".")[0] not in known and not nearest(key, known):
+        return f"put {key} under init_args"
     if key == "class_path" and not isinstance(value, yaml.ScalarNode):
         return "expected the name of a class"
     empty = isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null")

@@ -187,7 +187,9 @@ def explain(error: Exception, settings: UserSettings) -> str:
         if isinstance(cause, AttributeError | ImportError):
             resolve(there[-1])
     what = in_plain_words(message)
-    if unknown := re.search(r"dot import path string: (\S+)", message):
+    if "Option 'class_path' is not accepted" in message:
+        what = "put the arguments of a class under init_args"
+    elif unknown := re.search(r"dot import path string: (\S+)", message):
         what = _no_class(unknown[1], words, known)
     elif denied := re.search(r"Importing '(\S+)' is not allowed", message):
         what = f"names {denied[1]}, and no configuration may name a module of Python's"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import keyword
 import re
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -22,12 +23,14 @@ def new(options: argparse.Namespace) -> None:
     """Write the file.
 
     Raises:
-        UsageError: The name is not a class name, or the file exists.
+        UsageError: The name is not a class name, or gives a file that exists or is not importable.
     """
     kind, name = options.kind, options.name
     if not name.isidentifier() or keyword.iskeyword(name) or not name[0].isupper():
         raise UsageError(f"{name!r} is not a class name; write it as in MyMethod")
     file = Path(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() + ".py")
+    if keyword.iskeyword(file.stem) or file.stem in sys.stdlib_module_names:
+        raise UsageError(f"{file.stem} is a word or a module of Python's: choose another name")
     text = (resources.files("pfl.cli") / "templates" / f"{kind}.txt").read_text(encoding="utf-8")
     try:
         with file.open("x", encoding="utf-8") as stream:

@@ -24,7 +24,7 @@ def overview(command: str) -> argparse.ArgumentParser:
     # All that follows would fill pages.
     usage = parser.format_usage().partition("usage: ")[2]
     parser.usage = f"{usage}{' ' * len(f'usage: {parser.prog} ')}[--any.key=VALUE ...]"
-    if needs.loop:
+    if needs.loop is None:
         parser.add_argument(
             "--print_config", action="store_true", help="print the configuration and exit"
         )
@@ -38,6 +38,7 @@ def overview(command: str) -> argparse.ArgumentParser:
         group.add_argument(f"--{part}.help", metavar="CLASS", help="show the class's arguments")
         group.add_argument(f"--{part}.ARGUMENT", metavar="VALUE", help="set one of its arguments")
     group = parser.add_argument_group("loop")
-    for name, what in known.loop().items() if needs.loop else ():
-        group.add_argument(f"--loop.{name}", metavar="VALUE", help=what.replace("%", "%%"))
+    for name in known.loop() if needs.loop is None else needs.loop:
+        what = known.loop()[name].replace("%", "%%")
+        group.add_argument(f"--loop.{name}", metavar="VALUE", help=what)
     return parser

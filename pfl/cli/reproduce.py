@@ -30,7 +30,8 @@ def reproduce(options: argparse.Namespace) -> None:
 
     config = str(first.path / "config.yaml")
     places = [f"--loop.default_root_dir={out}", "--loop.name=again", "--loop.loggers=null"]
-    run = runs.fit(["--config", config, *places, "--loop.progress=false"])
+    weights = ["--download_weights"] if options.download_weights else []
+    run = runs.fit(["--config", config, *places, "--loop.progress=false", *weights])
     comparison = compare(first, RunFolder.read(run.folder or out))
     print(comparison)
     for line in comparison.environment or ("the environment is the same",):

@@ -28,6 +28,8 @@ def plot(options: argparse.Namespace) -> None:
 
         folder = options.out or no_link(_beside(runs) / PLOTS)
         metric = options.metric or common_score(runs)
+        for run in runs if options.metric else ():
+            run.evaluated(metric)
         drawn = pictures.draw(_settings(runs), options.only, metric, options.at)
         missing = [f"{picture.name}: {picture.refusal}" for picture in drawn if picture.refusal]
         if options.only and missing:
@@ -39,7 +41,14 @@ def plot(options: argparse.Namespace) -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Print tables that compare runs, and write them to files."""
+    """Print tables that compare runs, and write them to files.
+
+    Raises:
+        UsageError: A file would lie among the CSV files of a run, or runs cannot be compared.
+    """
+    for file in options.out:
+        if file.suffix == ".csv" and (file.parent / "environment.json").is_file():
+            raise UsageError(f"--out {file}: the CSV files of this folder are a run's own records")
     with explained((), ValueError, OSError):
         settings = _settings(_find_runs(options.runs))
         from pfl.results.compare import compare as compare_settings
@@ -57,7 +66,13 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def report(options: argparse.Namespace) -> None:
-    """Write a self-contained HTML page about one run."""
+    """Write a self-contained HTML page about one run.
+
+    Raises:
+        UsageError: The file does not end in ``.html``, or there is no such run.
+    """
+    if options.out is not None and options.out.suffix != ".html":
+        raise UsageError(f"--out {options.out}: a report is an .html file")
     with explained((), ValueError, OSError):
         *_, run = find_runs([options.run])
         print(f"reads {run.path}")

@@ -158,7 +158,8 @@ def predict(argv: Sequence[str]) -> None:
         if values.out is None and run is None:
             raise UsageError(f"{source} is not in a run folder: give the folder to write as --out")
         joined = data.name if isinstance(data, LaterData) else ""
-        folder = Path(values.out or no_link(Path(run or "", "predictions")), joined)
+        usual = no_link(no_link(Path(run or "", "predictions")) / values.split)
+        folder = Path(values.out or usual, joined)
         folder.mkdir(parents=True, exist_ok=True)
         predictions = loop.predict(module, data, source, values.split, experiment.text)
         for client, predicted, targets in predictions:

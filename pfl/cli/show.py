@@ -22,8 +22,6 @@ def show(options: argparse.Namespace) -> None:
         table.add_row(item.name, item.sentence)
     Console().print(table)
     if kind == "methods":
-        print(
-            "which one to choose: docs/choosing.md, with runs of clients that differ in many ways"
-        )
+        print("which one to choose: see the page 'Choose a method' of the documentation")
     if kind == METRICS:
         print("and every metric of torchmetrics by its path, such as torchmetrics.AUROC")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pfl.cli.explain import FailedError, UsageError, explained
 from pfl.cli.parser import make_parser
 from pfl.cli.runs import recipe_of
 from pfl.core import export
+from pfl.core.client import ClientModule
 from pfl.core.kernels import repeatable
 from pfl.disk.lock import locked
 from pfl.disk.writing import write
@@ -28,13 +29,14 @@ from pfl.engines.remote.relay import Door, private_folder
 from pfl.engines.remote.site import Refusal
 from pfl.federation import resume
 from pfl.federation.later import TRANSFORMS, Adopts
-from pfl.imports.trust import Trust, TrustError
+from pfl.imports.trust import Trust, check_calls
 from pfl.training.context import Context
 
 # Settings of data and of the loop that are the run's, and not the owner's.
 _OF_DATA = ("batch_size", "eval_batch_size", "drop_last", "shuffle", "metrics")
 _OF_LOOP = ("precision", "gradient_clip_val")
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
+# A server names only what belongs to this project, to torch or to a plug-in of the owner's.
+_OF_SERVER = Trust(own=())
 
 
 def site(argv: Sequence[str]) -> None:
@@ -115,20 +117,27 @@ class Workshop:
         """
         owner, file = self._owner, self._folder / "run.yaml"
         try:
-            _check_named(run["model"])
             loop = {name: run["loop"][name] for name in _OF_LOOP if name in run["loop"]}
+            options = run["data"].get("init_args") or {}
+            asked = {name: options[name] for name in _OF_DATA if name in options}
+            # Before the parser, which imports what is named; and after it, as it understood names.
+            _check_texts([run.get("seed"), loop, run["model"], asked])
+            data = yaml.safe_load(owner.text)["data"]
             used = {
                 "seed": run.get("seed"),
                 "loop": {**loop, "accelerator": owner.values.loop.accelerator},
                 "model": run["model"],
-                "data": yaml.safe_load(owner.text)["data"],
+                "data": {**data, "init_args": {**(data.get("init_args") or {}), **asked}},
             }
             write(file, yaml.safe_dump(used, sort_keys=False))
             study = Experiment.parse(make_parser("fit"), ["--config", str(file)])
-            options = run["data"].get("init_args") or {}
-            for name in _OF_DATA:
-                if name in options:
-                    setattr(owner.data, name, options[name])
+            trust = replace(_OF_SERVER, filled=study.parser.filled)
+            check_calls(study.values.model, ClientModule, ("model",), trust)
+            # Its constructor checks the options; the owner's data are not read again.
+            with explained(study.settings, *REFUSALS, part="data"):
+                made = study.make("data", study.values.data)
+            for name in asked:
+                setattr(owner.data, name, getattr(made, name))
             study.data = owner.data
             module, fabric = study.module, study.loop.fabric
             owner.data.to(fabric.device)
@@ -138,7 +147,7 @@ class Workshop:
                 # For the owner, whose model expects inputs on this scale.
                 content = json.dumps(owner.data.transforms(), indent=1)
                 write(self._folder / TRANSFORMS, content)
-        except (TrustError, UsageError, *REFUSALS) as error:
+        except (UsageError, *REFUSALS) as error:
             raise Refusal(f"the run's method cannot be built here: {error}") from error
         self._arguments = recipe_of(study)
         return context
@@ -156,18 +165,16 @@ class Workshop:
             _tell(f"the model was not written: {error}")
 
 
-def _check_named(value: Any) -> None:  # noqa: ANN401
-    """Refuse names of what is neither of this project, nor of torch, nor of a plug-in here.
-
-    A configuration of the owner may name more.
+def _check_texts(value: Any) -> None:  # noqa: ANN401
+    """Refuse text of a server that names what it may not name, or that a parser reads as more.
 
     Raises:
-        TrustError: There is such a name.
+        TrustError: There is such text.
     """
-    if isinstance(value, str) and _DOTTED.fullmatch(value):
-        Trust(own=()).check_name(value)
+    if isinstance(value, str):
+        _OF_SERVER.check_text(value)
     for item in inner_values(value):
-        _check_named(item)
+        _check_texts(item)
 
 
 def _tell(line: str) -> None:

@@ -5,7 +5,6 @@ Only what is certainly wrong is refused here; the parser judges the rest.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from pfl.cli.known import Known
 from pfl.cli.misspelt import find_misspelling
 from pfl.imports import plugins
 from pfl.imports.plugins import PACKAGES
+from pfl.imports.trust import is_path
 
-_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 _CLASSES = {"model": "ClientModule", "data": "FederatedDataModule"}
 # Files that are given where the class that reads them is expected.
 _TABLES = (".csv", ".arff", ".parquet")
@@ -39,7 +38,10 @@ def check(verb: str, argv: Sequence[str]) -> None:
     if joining.FLAG in command.typed_arguments:
         argv, _ = joining.separated(argv)
     settings = sources(shipped.with_config_files(command.words(argv)))
+    _check_read(verb, settings)
     for item in settings:
+        if item.place == "--config":
+            raise item.error("expected a YAML file, or the name of a shipped configuration")
         if item.keys == ("data",) and (item.text or "").endswith(_TABLES):
             what = f"name the class that reads it: --data TabularData --data.path {item.text}"
             raise item.error(what)
@@ -55,12 +57,25 @@ def check(verb: str, argv: Sequence[str]) -> None:
     for path in [item.text for item in settings if item.keys == ("ckpt_path",) and item.text]:
         if path not in ("last", "null") and not Path(path).exists():
             raise UsageError(f"there is no checkpoint at {path}")
-    _check_needed(command, settings)
+    _check_needed(command, settings, argv[:1])
+
+
+def _check_read(name: str, settings: UserSettings) -> None:
+    """Refuse options of the loop that a command does not read.
+
+    The file of a run may hold them, and others that this command does not need.
+    """
+    takes = commands()[name].configuration or Needs()
+    for item in settings:
+        section, *keys = item.keys
+        unread = takes.loop is not None and section == "loop" and keys and keys[0] not in takes.loop
+        if unread and (takes.own or item.place.startswith("--")):
+            raise item.error(f"pfl {name} does not read this option")
 
 
 def _brings_classes(settings: UserSettings) -> bool:
     """Return ``True`` if classes may be named whose sources are not among those read here."""
-    paths = [item.text for item in settings if item.text and _DOTTED.fullmatch(item.text)]
+    paths = [item.text for item in settings if item.text and is_path(item.text)]
     foreign = [path for path in paths if not path.startswith((*PACKAGES, *_LIBRARIES))]
     return bool(foreign or plugins.installed())
 
@@ -70,8 +85,8 @@ def _resolve(item: UserSetting) -> Known | None:
     return known.classes().get(name.rpartition(".")[2] if name.startswith(PACKAGES) else name)
 
 
-def _check_needed(verb: Command, settings: UserSettings) -> None:
-    """Refuse a command line that lacks what its verb needs."""
+def _check_needed(verb: Command, settings: UserSettings, first: Sequence[str]) -> None:
+    """Refuse a command line that lacks what its verb needs; its first word may be a slip."""
     if any(
         item.keys[0] in ("help", "print_config") or item.keys[-1] == "help" for item in settings
     ):
@@ -82,9 +97,8 @@ def _check_needed(verb: Command, settings: UserSettings) -> None:
     needed |= {"data": takes.data, "model": takes.model}
     present = {item.keys[0] for item in settings}
     if missing := [name for name, wanted in needed.items() if wanted and name not in present]:
-        advice = "".join(
-            f"; add --config {file}" for file in _configurations(settings) if "model" in missing
-        )
+        files = [*_configurations(settings), *(word for word in first if word in shipped.names())]
+        advice = "".join(f"; add --config {file}" for file in files if {*missing} & {*_CLASSES})
         raise UsageError(f"the following arguments are required: {', '.join(missing)}{advice}")
 
 

@@ -91,6 +91,17 @@ class Trust:
             f"names {path}, which belongs neither to this project nor to {known} or {own}", keys
         )
 
+    def check_text(self, text: str, keys: Sequence[str] = ()) -> None:
+        """Refuse text of another before a parser reads it, which imports what the text names.
+
+        Raises:
+            TrustError: It names what may not be named, or a parser reads it as something else.
+        """
+        if is_path(text):
+            self.check_name(text, keys)
+        elif _reads_otherwise(text):
+            raise TrustError("expected plain text, got text that a parser reads as YAML", keys)
+
     @property
     def option(self) -> str:
         """The option with which pretrained weights may be downloaded."""
@@ -200,13 +211,13 @@ def _check_mapping(
 
 def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:  # noqa: ANN401
     declared, words = tuple(hints.classes(hint)), get_args(hint)
-    if (declared or hints.takes(hint, hints.CALLABLES)) and _is_path(text):
+    if (declared or hints.takes(hint, hints.CALLABLES)) and is_path(text):
         # Where any text is allowed too, the parser decides whether it is a class.
         if str not in words:
             checked(text, hint, keys, trust)
         elif trust.own is not None:
             trust.check_name(text, keys)
-    elif trust.own is not None and not hints.is_plain(hint) and _is_collection(text):
+    elif trust.own is not None and not hints.is_plain(hint) and _reads_otherwise(text):
         raise TrustError("expected keys and values or a list, got text that describes them", keys)
 
 
@@ -283,9 +294,9 @@ def named(path: str) -> Any:  # noqa: ANN401
     Raises:
         ImportError: The path names nothing.
     """
-    home, _, name = path.rpartition(".")
-    if not home:
+    if not is_path(path):
         raise ImportError(f"there is no {path}")
+    home, _, name = path.rpartition(".")
     try:
         return getattr(import_module(home), name)
     except ModuleNotFoundError as error:
@@ -301,23 +312,25 @@ def mapping_of(value: Any) -> Any:  # noqa: ANN401
     return vars(value) if type(value).__name__ == "Namespace" else value
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
+    """Return ``True`` for text that has the form of a dotted path."""
     return "." in text and all(part.isidentifier() for part in text.split("."))
 
 
-def _is_collection(text: str) -> bool:
-    """Return ``True`` if a parser reads a text as a mapping or a list."""
+def _reads_otherwise(text: str) -> bool:
+    """Return ``True`` if a parser reads a text as a mapping, a list or another text."""
     try:
         events = yaml.parse(text, yaml.SafeLoader)
-        nodes = (event for event in events if isinstance(event, yaml.NodeEvent))
-        return isinstance(next(nodes, None), yaml.CollectionStartEvent)
+        first = next((event for event in events if isinstance(event, yaml.NodeEvent)), None)
     except yaml.YAMLError:
         return False
+    other = isinstance(first, yaml.ScalarEvent) and first.value != text
+    return other or isinstance(first, yaml.CollectionStartEvent)
 
 
 def _same(value: Any, default: Any) -> bool:  # noqa: ANN401
     """Return ``True`` for an argument's default, which the parser copies, or keeps as its path."""
-    if isinstance(default, str) and callable(value) and _is_path(default):
+    if isinstance(default, str) and callable(value) and is_path(default):
         return named(default) is value
     return value is default is None or (callable(value) and repr(value) == repr(default))
 

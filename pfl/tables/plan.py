@@ -15,6 +15,7 @@ from pfl.cli import catalogue
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError, short_keys, sources
 from pfl.cli.parser import Parser, make_parser
+from pfl.cli.shipped import with_config_files
 from pfl.core.client import ClientModule
 from pfl.federation import identity
 from pfl.federation.identity import Identity
@@ -93,7 +94,7 @@ def plan(
         UsageError: A configuration is wrong.
     """
     parser = make_parser("fit")
-    fixed = {setting.keys for setting in sources(overrides)}
+    fixed = {setting.keys for setting in sources(with_config_files(overrides))}
     keys = [key for key in table.seed_keys if short_keys(key.split(".")) not in fixed - {("seed",)}]
     names: dict[Cell, dict[int, str]] = {}
     runs: dict[str, PlannedRun] = {}

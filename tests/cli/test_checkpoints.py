@@ -44,7 +44,7 @@ def test_validation_scores_are_those_of_the_run(capsys):
 
 def test_predictions_give_the_score_of_the_run(capsys):
     assert main(["predict", "--config", "c.yaml", *RUN]) == 0
-    files = sorted(Path("runs").glob("*/*/predictions/client_*.csv"))
+    files = sorted(Path("runs").glob("*/*/predictions/test/client_*.csv"))
     assert [file.stem for file in files] == ["client_0", "client_1", "client_2"]
     scores = []
     for file in files:
@@ -60,6 +60,19 @@ def test_predictions_give_the_score_of_the_run(capsys):
     assert sum(scores) / 3 == pytest.approx(float(last_row()["test/personal/acc"]))
     assert main(["predict", "--config", "c.yaml", *RUN, "--split=val", "--out=there"]) == 0
     assert len([*Path("there").iterdir()]) == 3
+
+
+def test_predictions_of_two_splits_do_not_mix():
+    for split in ("val", "test"):
+        assert main(["predict", "--config", "c.yaml", *RUN, f"--split={split}"]) == 0
+    (folder,) = Path("runs").glob("*/*/predictions")
+    assert sorted(path.name for path in folder.iterdir()) == ["test", "val"]
+    # 120 samples, a quarter of which are for testing, and a fifth of the rest for validation.
+    counts = {
+        split: sum(len(file.read_text().splitlines()) - 1 for file in (folder / split).iterdir())
+        for split in ("test", "val")
+    }
+    assert counts == {"test": 30, "val": 18}
 
 
 def test_without_validation_data_the_way_to_have_some_is_told(capsys):

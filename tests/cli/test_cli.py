@@ -105,6 +105,16 @@ def test_a_working_folder_that_was_deleted_is_told_in_one_line(monkeypatch, caps
     assert len(said.splitlines()) == 1
 
 
+def test_output_into_a_closed_pipe_ends_without_a_traceback():
+    """As of ``pfl --help | head -1``; the code is that of SIGPIPE."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "pfl", "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_without_a_command_the_first_three_are_shown(capsys):
     assert main([]) == 2
     said = capsys.readouterr().out
@@ -197,7 +207,7 @@ def test_list(kind, names, capsys):
     said = capsys.readouterr().out
     first_words = [line.split(" ")[0] for line in said.splitlines()]
     assert set(names) <= set(first_words)
-    assert ("docs/choosing.md" in said) == (kind == "methods")
+    assert ("'Choose a method' of the documentation" in said) == (kind == "methods")
     assert not {"ClientModule", "SplitNet", "FederatedDataModule", "Partitioner"} & set(first_words)
 
 
@@ -237,6 +247,31 @@ def test_data_inspect(capsys):
     assert main(["data", "inspect", "--config", "c.yaml", "--out", "split.png"]) == 0
     assert "Digits, 4 clients" in capsys.readouterr().out
     assert Path("split.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["c.yaml", "split.pdf"])
+def test_data_inspect_writes_its_picture_over_no_other_file(name, capsys):
+    assert main(["data", "inspect", "--config", "c.yaml", "--out", name]) == 2
+    assert f"{name}: the picture is a .png file\n" in capsys.readouterr().err
+    assert Path("c.yaml").read_text() == CONFIG
+    assert not Path("split.pdf").exists()
+
+
+def test_the_help_of_a_site_lists_what_it_reads_and_no_more(capsys):
+    assert main(["site", "--help"]) == 0
+    assert re.findall(r"--loop\.\w+|--seed", capsys.readouterr().out) == ["--loop.accelerator"]
+    assert main(["data", "inspect", "--help"]) == 0
+    shown = re.findall(r"--loop\.\w+", capsys.readouterr().out)
+    assert shown == ["--loop.name", "--loop.default_root_dir"]
+
+
+def test_an_option_that_a_site_does_not_read_is_refused_in_its_file_too(capsys):
+    """Where data are inspected, the file is that of a run, which has others."""
+    Path("site.yaml").write_text("client: 0\nloop:\n  precision: 32-true\n")
+    assert main(["site", "--config", "site.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "site.yaml:3: loop.precision: pfl site does not read this option\n" in said
+    assert main(["data", "inspect", "--config", "c.yaml"]) == 0
 
 
 def test_data_inspect_needs_no_model(capsys):
@@ -415,6 +450,7 @@ lr: 0.005 | lr: 0.005, momentum: null | c.yaml:10: model.optimizer.momentum: ~ f
 {class_path: UniformSampler, init_args: {fraction: 0.5}} | null | c.yaml:5: loop.sampler: ~ Sampler ~ null
 MLP | '..' | c.yaml:9: model.net: ~ '..'
 class_path: MLP | class_path: [MLP] | c.yaml:9: model.net: ~ name
+init_args: {hidden: 7} | hidden: 7 | c.yaml:9: model.net.hidden: put hidden under init_args
 init_args: {hidden: 7} | init_args: 7 | c.yaml:9: model.net.init_args: ~ arguments
 init_args: {hidden: 7} | init_args: [7] | c.yaml:9: model.net.init_args: ~ arguments
 rounds: 2 | devices: 99 | c.yaml:3: loop.devices: devices ~ one ~ 99 ~ engine
@@ -459,6 +495,8 @@ IN_FLAGS = """
 --data.metrics=[{name: x}] | metrics: {'name': 'x'} ~ metric ~ torchmetrics.Metric
 --config=d.yaml | --config d.yaml: ~ 'c.yaml'
 --config=/ | --config /: there is no such file
+--config | --config: expected a YAML file
+--model.net={class_path: MLP, hidden: 7} | --model.net: put ~ under init_args
 --ckpt_path=gone | ~ checkpoint ~ gone
 --ckpt_path=last | --ckpt_path last: ~ checkpoint ~ runs/fedper_digits
 --ckpt_path | argument --ckpt_path: expected one argument
@@ -569,6 +607,12 @@ def test_last_is_printed_and_of_the_same_settings(capsys):
     assert "seed 1 (now 7); model.optimizer.lr 0.005 (now 0.1)" in said
 
 
+def test_a_folder_instead_of_a_configuration_is_told(capsys):
+    Path("d.yaml").mkdir()
+    assert pfl("fit", config="d.yaml") == 2
+    check(capsys, "--config d.yaml: this is a folder\n")
+
+
 def test_a_missing_folder_names_the_key(capsys):
     changed = CONFIG.replace("Digits\n  init_args:", "ImageFolder\n  init_args:\n    root: gone/x")
     Path("c.yaml").write_text(changed)
@@ -628,6 +672,30 @@ def test_fit_ends_with_a_table(capsys):
     shown = capsys.readouterr().out
     for row in ("FedPer", "personal accuracy", "worst tenth", "bytes moved", fingerprint()):
         assert row in shown
+
+
+def test_nothing_is_written_over_the_records_of_a_run(capsys):
+    assert pfl("fit") == 0
+    run = newest()
+    before = {file: file.read_bytes() for file in run.rglob("*.*") if file.is_file()}
+    for words, told in (
+        (["report", run, "--out", run / "summary.json"], "summary.json: a report is an .html file"),
+        (["compare", run, "--out", run / "metrics.csv"], "metrics.csv: the CSV files of this"),
+        (["compare", run, "--out", "a.csv", run / "b.csv"], "b.csv: the CSV files of this"),
+    ):
+        assert main([*map(str, words)]) == 2
+        assert told in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in run.rglob("*.*") if file.is_file()} == before
+    assert not Path("a.csv").exists()
+
+
+def test_plots_of_a_column_that_no_run_has_are_refused(capsys):
+    """Pictures that show no column are not drawn either."""
+    assert pfl("fit") == 0
+    run = newest()
+    assert main(["plot", str(run), "--metric", "test/personal/ac"]) == 2
+    assert says(capsys.readouterr().err, "no column 'test/personal/ac' ~ 'test/personal/acc'")
+    assert not (run / "plots").exists()
 
 
 def test_test_prints_the_metrics_of_the_last_round(capsys):

@@ -18,7 +18,7 @@ from pfl.federation.summary import KINDS as KINDS_OF_ROUNDS
 from pfl.results.names import JUDGED_BY
 from pfl.results.sheets import FORMATS
 from pfl.results.words import PICTURES
-from tests.known import text
+from tests.known import of_this_project, text
 
 HEAVY = {"torch", "lightning", "numpy", "scipy", "matplotlib", "jsonargparse", "torchmetrics"}
 
@@ -58,7 +58,7 @@ def imported(kind):
     home = KINDS[kind].partition(".")[0]
     return {
         item.__name__
-        for item in catalogue.of_this_project()
+        for item in of_this_project()
         if issubclass(item, base)
         and item is not base
         and item.__module__.startswith(f"{home}.")
@@ -122,10 +122,12 @@ def test_what_was_written_since_is_not_taken_for_a_slip(written):
 def test_the_help_shows_what_the_parser_takes(command):
     shown = " ".join(overview(command).format_help().replace(",", "").split())
     needs = commands()[command].configuration
-    unread = {name for name in ("loop", "model", "data") if not getattr(needs, name)}
-    unread |= set() if needs.loop else {"seed", "print_config"}
+    unread = {name for name in ("model", "data") if not getattr(needs, name)}
+    if needs.loop is not None:
+        unread |= {"seed", "print_config"}
+        unread |= {f"loop.{name}" for name in known.loop() if name not in needs.loop}
     for action in make_parser(command)._actions:
-        if action.dest.partition(".")[0] in unread:
+        if {action.dest, action.dest.partition(".")[0]} & unread:
             assert f"--{action.dest}" not in shown
             continue
         flags = [word for word in action.option_strings if word.startswith("-")]

@@ -59,6 +59,14 @@ def test_what_is_no_name_is_refused(here, name, capsys):
     assert not list(Path().iterdir())
 
 
+@pytest.mark.parametrize("name", ["Calendar", "Class"])
+def test_a_name_that_python_uses_itself_is_refused(here, name, capsys):
+    """``calendar.Calendar`` would be Python's, and ``class.Class`` is no path."""
+    assert main(["new", "data", name]) == 2
+    assert f"{name.lower()} is a word or a module of Python's" in capsys.readouterr().err
+    assert not list(Path().iterdir())
+
+
 def test_nothing_is_overwritten(here, capsys):
     Path("my_thing.py").write_text("mine")
     assert main(["new", "method", "MyThing"]) == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
+from pfl.cli.explain import UsageError
 from tests.helpers.messages import says
 
 
@@ -87,6 +88,15 @@ def test_another_number_of_rounds_is_different(run, capsys):
     config.write_text(config.read_text().replace("rounds: 2", "rounds: 1"))
     code, said = reproduce(run, capsys)
     assert (code, said[0]) == (1, "different: 2 rounds then, 1 now")
+
+
+def test_a_run_with_pretrained_weights_is_repeated_with_them(run, monkeypatch, capsys):
+    def fit(words):
+        raise UsageError(words[-1])
+
+    monkeypatch.setattr("pfl.cli.runs.fit", fit)
+    assert main(["reproduce", str(run), "--download_weights"]) == 2
+    assert "error: --download_weights\n" in capsys.readouterr().err
 
 
 def test_what_cannot_be_repeated_is_refused_at_once(run, capsys):

@@ -56,6 +56,21 @@ SLIPS = {
     "sweep": (["sweep", "no.yaml"], "there is no sweep file no.yaml"),
     "ledger": (["ledger", "--folder", "no"], "there is no folder no"),
     "flag of the ledger": (["ledger", "no"], "only with --keep TABLE"),
+    "option of what the ledger keeps": (
+        ["ledger", "--folder", "no", "--rows", "FedPer"],
+        "--rows is allowed only with --keep TABLE",
+    ),
+    "note of the ledger": (["ledger", "--note=x"], "--note is allowed only with --keep"),
+    "configuration as a word": (["fit", "quickstart"], "data, model; add --config quickstart\n"),
+    "a configuration without its name": (["fit", "--config"], "--config: expected a YAML file"),
+    "option that no site reads": (
+        ["site", "--loop.devices=2"],
+        "--loop.devices: pfl site does not read this option",
+    ),
+    "option that no inspection reads": (
+        ["data", "inspect", *QUICK[1:], "--loop.rounds=3"],
+        "--loop.rounds: pfl data inspect does not read this option",
+    ),
     "runs": (["compare", "no"], "there is no folder no"),
     "picture": (["plot", "no"], "there is no folder no"),
     "report": (["report", "no"], "there is no folder no"),

@@ -111,7 +111,7 @@ def test_a_missing_set_says_where_its_files_belong_and_how_to_fetch_it(cifar):
     with pytest.raises(FileNotFoundError, match=parts("CIFAR10 ~ 'nowhere'")) as error:
         make(CIFAR10, root="nowhere").setup()
     assert "nowhere/cifar-10-batches-py/{data_batch_1," in str(error.value)
-    assert "--config configs/folders/cifar10.yaml" in str(error.value)
+    assert "--config folders/cifar10" in str(error.value)
     assert "download: true" in str(error.value)
 
 

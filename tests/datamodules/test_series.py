@@ -205,5 +205,5 @@ data:
     summary = json.loads((folder / "summary.json").read_text())["summary"]
     assert "test/personal/mae_2/last" in summary
     assert main(["predict", "--config", "run.yaml", "--ckpt_path", "last"]) == 0
-    header = (folder / "predictions/client_0.csv").read_text().splitlines()[0]
+    header = (folder / "predictions/test/client_0.csv").read_text().splitlines()[0]
     assert header.split(",")[-1] == "prediction_3"

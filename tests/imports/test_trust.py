@@ -422,6 +422,10 @@ def test_a_module_that_is_not_trusted_is_not_even_imported(export, tmp_path, mon
     for net in ({"class_path": "somebodys.Net"}, "somebodys.Net"):
         with pytest.raises(TrustError, match=parts("somebodys.Net ~ trust=['somebodys.Net']")):
             FedPer.load_from_checkpoint(export(net=net))
+    # Nor in text that the parser would read as this name.
+    for net in ("'somebodys.Net'", "somebodys.Net # a comment", "!!str somebodys.Net"):
+        with pytest.raises(TrustError, match="got text that describes them"):
+            FedPer.load_from_checkpoint(export(net=net))
     assert "somebodys" not in sys.modules
     file = export(net={"class_path": "somebodys.Net", "init_args": arguments})
     # The file's weights are those of another network: it is made, and then does not fit.
