@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from pfl.callbacks import foreign
+from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.checkpoint import Checkpoint
 from pfl.callbacks.lightning_logger import LightningLogger
 from pfl.callbacks.progress import ProgressBar
 from pfl.callbacks.records import Records
 from pfl.core import devices as core_devices
 from pfl.core import export
-from pfl.core.checks import at_least_one, finite, not_negative, positive
+from pfl.core.checks import at_least_one, finite, not_negative, one_of, positive
 from pfl.core.data import FederatedData
 from pfl.core.failure import error_line
 from pfl.core.held_out import everyone, members
@@ -103,7 +104,8 @@ class FederatedLoop:
             module.
 
     Raises:
-        ValueError: A number is out of its range, or ``name`` leads out of ``default_root_dir``.
+        ValueError: A number is out of its range, a word is not known, or ``name`` leads out of
+            ``default_root_dir``.
         TypeError: A callback is not a :class:`pfl.federation.run.Callback`.
     """
 
@@ -144,6 +146,9 @@ class FederatedLoop:
         positive(gradient_clip_val=gradient_clip_val)
         not_negative(kept_memory=kept_memory, join_rounds=join_rounds, tune_epochs=tune_epochs)
         finite(kept_memory=kept_memory)
+        one_of("on_nonfinite", on_nonfinite, ("stop", "skip"))
+        for point in evaluate_at or ():
+            one_of("each of evaluate_at", point, get_args(EvaluationPoint))
         if name is not None and (
             Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name
         ):
@@ -200,7 +205,8 @@ class FederatedLoop:
                 before, unless the method's numbers depend on it.
             config: The resolved configuration as YAML, stored with the run and compared on a
                 resume. Without it, one that loop, method and data tell is stored, and only the
-                seed, the method and its network, and the partition of the data are compared.
+                seed, the method and its network, the partition of the data, and privacy with its
+                sampler are compared.
 
         Raises:
             NonFiniteError: See ``on_nonfinite``; or the server's numbers are not finite, or no
@@ -235,12 +241,14 @@ class FederatedLoop:
 
         The arguments and errors are those of :meth:`fit`.
         """
-        with (
-            self._training(module, data, ckpt_path, config) as federation,
-            closing(self._rounds(federation)) as rounds,
-        ):
-            while (result := _next(federation, rounds)) is not None:
-                yield federation.run, result
+        with self._training(module, data, ckpt_path, config) as federation:
+            rounds = self._rounds(federation)
+            try:
+                while (result := _next(federation, rounds)) is not None:
+                    yield federation.run, result
+            finally:
+                with federation.computing():
+                    rounds.close()
 
     def test(
         self,
@@ -360,38 +368,59 @@ class FederatedLoop:
                 callback.on_result(run, result)
 
         rounds, open_ones = federation.rounds(done), list[Callback]()
+        before, waiting = run.latest, list[Callback]()
         try:
             for callback in self.callbacks:
                 callback.on_fit_start(run)
                 open_ones.append(callback)
             while not run.ends:
+                before, waiting = run.latest, [*self.callbacks]
                 result = next(rounds)
                 yield result
-                for callback in self.callbacks:
-                    callback.on_round_end(run, result)
+                while waiting:
+                    waiting.pop(0).on_round_end(run, result)
             soundness.check_anything_trained(run.history)
-            for callback in self.callbacks:
+            # Records come last: a run with a summary is taken for a finished one.
+            for callback in sorted(self.callbacks, key=lambda one: isinstance(one, Records)):
                 callback.on_fit_end(run)
                 open_ones.remove(callback)
         except BaseException as cause:
-            _interrupt(run, open_ones, cause)
+            _interrupt(run, [] if run.latest is before else waiting, open_ones, cause)
             raise
 
 
-def _interrupt(run: Run, callbacks: Iterable[Callback], cause: BaseException) -> None:
+def _interrupt(
+    run: Run, waiting: Iterable[Callback], callbacks: Iterable[Callback], cause: BaseException
+) -> None:
     """Let each callback close an interrupted run, whatever happens in another one.
 
-    Those that save the run come first: others may wait for a network until they are interrupted.
+    A resume goes on after the last round, so those that wait for it get it first. Then the run is
+    saved, before others close: they may wait for a network until they are interrupted.
     """
-    for callback in sorted(callbacks, key=lambda one: not isinstance(one, Records | Checkpoint)):
-        try:
+
+    def turn(callback: Callback) -> tuple[bool, bool]:
+        return not isinstance(callback, Analysis), not isinstance(callback, Checkpoint)
+
+    for callback in waiting:
+        if run.latest is not None and not isinstance(callback, Checkpoint):
+            with _closing(callback, cause):
+                callback.on_round_end(run, run.latest)
+    for callback in sorted(callbacks, key=turn):
+        with _closing(callback, cause):
             callback.on_interrupt(run)
-        except BaseException as error:  # a second interruption ends this callback alone
-            # A full disk both ends a run and hinders its saving: it is told once.
-            if error_line(error) != error_line(cause):
-                warnings.warn(
-                    f"{callback.name} could not close the run: {error_line(error)}", stacklevel=2
-                )
+
+
+@contextmanager
+def _closing(callback: Callback, cause: BaseException) -> Iterator[None]:
+    """Turn what a callback raises, as a second interruption does, into a warning."""
+    try:
+        yield
+    except BaseException as error:
+        # A full disk both ends a run and hinders its saving: it is told once.
+        if error_line(error) != error_line(cause):
+            warnings.warn(
+                f"{callback.name} could not close the run: {error_line(error)}", stacklevel=4
+            )
 
 
 def _next(federation: Federation, rounds: Iterator[RoundResult]) -> RoundResult | None:

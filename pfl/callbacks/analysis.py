@@ -24,6 +24,7 @@ class Analysis(Callback, ABC):
     file: ClassVar[str]
     _rows: RowFile | None = None
     _wanted: Mapping[str, Any] | None = None
+    _seen = 0  # The last round whose rows are there.
 
     @property
     def files(self) -> Sequence[str]:
@@ -41,11 +42,19 @@ class Analysis(Callback, ABC):
             raise ValueError(f"{self.name} needs a folder: give the loop a default_root_dir")
         self._rows = RowFile(run.folder / self.file)
         self._rows.cut(run.round, self._wanted if run.round > 0 else None)
+        self._seen = run.round
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append the rows of an evaluated round."""
         if result.evaluated and self._rows is not None:
             self._rows.append(list(self.rows(run, result)))
+        self._seen = result.round
+
+    def on_interrupt(self, run: Run) -> None:
+        """Write the rows of the last round, if it was here that the run was interrupted."""
+        last = run.latest
+        if last is not None and last.evaluated and last.round > self._seen and self._rows:
+            self._rows.replace(last.round - 1, list(self.rows(run, last)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return number and digest of the rows."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pfl.core.checks import at_least_one, not_negative
+from pfl.core.checks import at_least_one, not_negative, one_of
 from pfl.core.types import RoundResult
 from pfl.federation.run import Callback, Run
 
@@ -21,8 +21,8 @@ class EarlyStopping(Callback):
         min_delta: Smallest change that counts as an improvement.
 
     Raises:
-        ValueError: ``patience`` is below one or ``min_delta`` negative; or, at the first evaluated
-            round, the metric does not exist.
+        ValueError: ``patience`` is below one, ``min_delta`` negative or ``mode`` another word; or,
+            at the first evaluated round, the metric does not exist.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class EarlyStopping(Callback):
         min_delta: float = 0.0,
     ) -> None:
         at_least_one(patience=patience)
+        one_of("mode", mode, ("max", "min"))
         not_negative(min_delta=min_delta)
         self.monitor = monitor
         self.patience = patience

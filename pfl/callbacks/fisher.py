@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from pfl.callbacks.analysis import Analysis
-from pfl.core.checks import at_least_one, within
+from pfl.core.checks import at_least_one, one_of, within
 from pfl.core.held_out import holders, members
 from pfl.core.seeds import generator
 from pfl.core.state import fingerprint
@@ -71,7 +71,7 @@ class ReplacedParameters(Analysis):
         draws: Number of random choices; the file has their mean score.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of its range, or ``by`` is another word.
     """
 
     file = "replaced.csv"
@@ -81,17 +81,26 @@ class ReplacedParameters(Analysis):
     ) -> None:
         for share in shares:
             within("[0, 1]", shares=share)
+        one_of("by", by, get_args(Replacement))
         at_least_one(draws=draws)
         self.shares = shares
         self.by = by
         self.draws = draws
 
-    def rows(self, run: Run, result: RoundResult) -> Iterator[Row]:
-        """Yield the rows of the last round; other rounds have none."""
-        if result.round < run.rounds:
-            return
-        for client in holders(run.data, "train", "test"):
-            yield from self._of_client(run, result.round, client)
+    def rows(self, run: Run, result: RoundResult) -> Iterable[Row]:
+        """Return none: whether a round is the last one may be decided after it."""
+        return ()
+
+    def on_fit_end(self, run: Run) -> None:
+        """Write the rows of the last round."""
+        clients = holders(run.data, "train", "test")
+        rows = [row for client in clients for row in self._of_client(run, run.round, client)]
+        if self._rows is not None:
+            self._rows.replace(0, rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: checkpoints are older than the rows."""
+        return {}
 
     def _of_client(self, run: Run, number: int, client: int) -> Iterator[Row]:
         instead = self._instead(run, client)

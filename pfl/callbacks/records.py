@@ -19,7 +19,7 @@ from pfl.core.data import FederatedData, info_of
 from pfl.core.held_out import client_names
 from pfl.core.kernels import kernels
 from pfl.core.types import RoundResult
-from pfl.disk.writing import write
+from pfl.disk.writing import no_link, write
 from pfl.engines.cores import processor
 from pfl.federation.later import PARTITION, TRANSFORMS, Adopts
 
@@ -53,6 +53,9 @@ class Records(Analysis):
         self._metrics = RowFile(folder / "metrics.csv")
         if run.round > 0:
             self._metrics.write(run.history)
+        if not run.ends:
+            # It may tell of a finished run to which rounds are added.
+            no_link(folder / "summary.json").unlink(missing_ok=True)
         if run.config is not None:
             write(folder / "config.yaml", run.config)
         planned = {

@@ -78,7 +78,7 @@ class WandB(Callback):
         earlier = {} if self._id is None else {"id": self._id, "resume": "allow"}
         try:
             self._run = wandb.init(
-                dir=str(run.folder),
+                dir=run.folder,
                 config=run.hyperparameters,
                 settings=wandb.Settings(init_timeout=SECONDS),
                 **{"name": run.name, **self._options, **earlier},

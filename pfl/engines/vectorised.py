@@ -20,7 +20,7 @@ from pfl.engines.stack import round as stack_round
 from pfl.engines.stack.optimizer import ELEMENTWISE
 from pfl.training.context import Context
 from pfl.training.optimizer_state import of_all_phases
-from pfl.training.phases import make_optimizer, prepare, release
+from pfl.training.phases import make_optimizer, prepared
 
 AnswerT = TypeVar("AnswerT", Result, Scores)
 
@@ -179,8 +179,8 @@ def _optimizers(context: Context) -> str | None:
     for part in (*context.plan, *context.adapt):
         if not isinstance(part, Phase):
             continue
-        optimizer = make_optimizer(module, part, info, prepare(context, part))
-        release(context)
+        with prepared(context, part) as trained:
+            optimizer = make_optimizer(module, part, info, trained)
         rule = type(optimizer)
         if rule not in ELEMENTWISE:
             return f"{rule.__name__} is not known to update each weight independently"

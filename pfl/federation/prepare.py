@@ -62,6 +62,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         raise ValueError("no client has training data")
     account = None
     if (privacy := settings.privacy) is not None:
+        private.check_loss(wanted.data)
         of = {"user": private.account_of, "sample": private_samples.account_of}[privacy.level]
         account = of(privacy, settings, context, coordinator)
     rounds = settings.rounds if account is None else account.affordable(settings.rounds)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pfl.core.data import FederatedData
 from pfl.federation.sampling import poisson_rate
 from pfl.federation.settings import Settings
 from pfl.passage import accountant
@@ -16,7 +18,8 @@ from pfl.training.context import Context
 from pfl.training.server_round import Coordinator
 
 _UNACCOUNTED = (
-    "the choice of settings and of the best round; sizes, losses and scores in the run's records"
+    "the choice of settings and of the best round; what data were standardised with; sizes, losses "
+    "and scores in the run's records"
 )
 # Noise of the seed is the same again; that of the system is not.
 _AGAIN = "; noise that was drawn anew, where a resumed run plays rounds again"
@@ -128,6 +131,20 @@ class ClientAccount(Account):
         return (
             f"{clip}; sigma {privacy.sigma:g}; Poisson cohorts, rate {passage.rate:g} of "
             f"{passage.clients} clients; all count equally, over {passage.expected:g}"
+        )
+
+
+def check_loss(data: FederatedData) -> None:
+    """Refuse class weights that are counted in the data: they enter every gradient, without noise.
+
+    Raises:
+        ValueError: The data count them.
+    """
+    loss = getattr(data, "loss", None)
+    if isinstance(loss, Mapping) and loss.get("class_weights") == "balanced":
+        raise ValueError(
+            "loop.privacy: data.loss: class_weights: balanced is counted in all clients' samples, "
+            "and no noise covers that: give the weights as numbers"
         )
 
 

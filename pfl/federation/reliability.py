@@ -41,8 +41,14 @@ def tabulated(
 
 
 def rows(federation: Federation) -> Iterator[dict[str, float]]:
-    """Yield the rows of all clients."""
+    """Yield the rows of all clients.
+
+    Raises:
+        ValueError: The task has no classes.
+    """
     data = federation.run.data
+    if not data.task.has_classes:
+        raise ValueError(f"confidence is for tasks with classes, but the task is {data.task}")
     for client in range(data.num_clients):
         split = data.split(client, "test")
         if len(split) == 0:

@@ -46,9 +46,10 @@ def restore(
     schema.check(content, run, clients)
     run.round = content["round"]
     run.server = checkpoint.unpack(run.server, content["server"], device)
+    bounded = isinstance(run.kept, KeptStates)
     for client, kept in content["kept"].items():
         # A bounded store gets copies, one at a time, of what is mapped from the file.
-        run.kept[int(client)] = clone(kept) if isinstance(run.kept, KeptStates) else kept
+        run.kept[int(client)] = clone(kept) if bounded else to(kept, device)
     run.history = content["history"]
     run.failures = content["failures"]
     load_states(run.callbacks, content["callbacks"])

@@ -12,10 +12,12 @@ from typing import Any
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.noise import GENERATOR
+from pfl.core.plain import plain_value
 from pfl.disk import reading, writing
 from pfl.disk.lock import locked
 from pfl.federation import checkpoint, identity, schema
 from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.identity import Identity
 from pfl.federation.later import ADVICE
 from pfl.federation.settings import Settings
 
@@ -67,7 +69,7 @@ class Wanted:
 
         Args:
             config: The run's configuration; unless both runs were started with one, only seeds
-                are compared.
+                and what epsilon depends on are compared.
             seed: The run's seed.
             noise: The generator of its noise; ``None`` if it drew none or did not record it.
         """
@@ -80,7 +82,8 @@ class Wanted:
     def _settings(self, config: str | None, seed: int | None) -> list[str]:
         if self.config is None or config is None or config.startswith(identity.STARTED):
             same = seed is None or seed == self.settings.seed
-            return [] if same else [f"seed {seed} (now {self.settings.seed})"]
+            differing = [] if same else [f"seed {seed} (now {self.settings.seed})"]
+            return differing + self._privacy(config)
         known = {"of the checkpoint": config, "of this run": self.config}
         old, new = (
             identity.of_run(reading.mapping_of_yaml(text, f"the configuration {whose}"))
@@ -88,11 +91,19 @@ class Wanted:
         )
         then, now = (settings.pop(ROUNDS, None) for settings in (old, new))
         changed = [
-            f"{key} {old.get(key)} (now {new.get(key)})"
-            for key in dict.fromkeys((*new, *old))
-            if old.get(key) != new.get(key) and (self.trains or not key.startswith(_TESTS))
+            line for key, line in _changes(old, new) if self.trains or not key.startswith(_TESTS)
         ]
         return changed or self._rounds(then, now)
+
+    def _privacy(self, config: str | None) -> list[str]:
+        """Return what would make the epsilon that this run tells wrong for the rounds before."""
+        if config is None or not self.trains:
+            return []
+        then = reading.mapping_of_yaml(config, "the configuration of the checkpoint")
+        loop = self.settings
+        now = {"privacy": plain_value(loop.privacy), "sampler": plain_value(loop.sampler)}
+        old, new = (_private(identity.of_run(run)) for run in (then, {"loop": now}))
+        return [line for _, line in _changes(old, new)]
 
     def _rounds(self, then: int | None, now: int | None) -> list[str]:
         if then is None or now is None or then == now:
@@ -213,6 +224,20 @@ def clear(folder: Path, files: Iterable[str]) -> None:
     writing.no_link(folder / FILE.parent)
     for file in map(Path, files):
         writing.clear(folder / file.parent, [file.name])
+
+
+def _changes(old: Identity, new: Identity) -> Iterator[tuple[str, str]]:
+    """Yield the keys of two identities that differ, each with both values in words."""
+    for key in dict.fromkeys((*new, *old)):
+        if old.get(key) != new.get(key):
+            yield key, f"{key} {old.get(key)} (now {new.get(key)})"
+
+
+def _private(settings: Identity) -> Identity:
+    """Return the settings of privacy, and the sampler with them; nothing of another run."""
+    privacy = {key: value for key, value in settings.items() if key.startswith("loop.privacy.")}
+    sampler = {key: value for key, value in settings.items() if key.startswith("loop.sampler")}
+    return privacy | sampler if privacy else {}
 
 
 def _recorded(folder: Path) -> tuple[str | None, int | None, str | None]:

@@ -146,7 +146,7 @@ class Callback:
         """
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Run after each round."""
+        """Run after each round, also if the run is interrupted before this callback's turn."""
 
     def on_fit_end(self, run: Run) -> None:
         """Run after the last round, whose checkpoint is saved by then."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -109,63 +110,62 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     feed = batching.Feed(job, phase, split, held)
     most = batching.most_steps(context, phase, length, len(split))
     noise = Noise.of(phase, [job], most, fabric.device)
-    trained = prepare(context, phase)
-    optimizer = make_optimizer(module, phase, job.info, trained)
-    for name, state in optimizer_state.read(phase.name, job.kept).items():
-        if name in trained:
-            optimizer.state[trained[name]] = _restored(optimizer, state)
-    # The wrapper is needed only for the loss scaler, and costs as much as a small step.
-    wrapped = optimizer
-    if context.scaler is not None:
-        wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
-    private = None
-    if job.sample_level is not None:
-        private = PrivateSteps(context, phase, [job], [len(split)], trained, most)
-    last_losses: list[float] = []
-    taken = tally.steps
-    module.on_train_start()
-    for number, step in enumerate(batching.steps(context, job, phase, length, len(split))):
-        if context.stop.is_set():
-            raise StoppedError
-        if step.index == 0:
-            module.on_train_epoch_start()
-        with fabric.autocast():
-            batch = feed.batch(step.positions)
-            if phase.noise:
-                draws = noise.of_step(number).items()
-                batch = batch._replace(noise={name: drawn[0] for name, drawn in draws})
-            module.on_train_batch_start(batch, step.index)
+    with prepared(context, phase) as trained:
+        optimizer = make_optimizer(module, phase, job.info, trained)
+        for name, state in optimizer_state.read(phase.name, job.kept).items():
+            if name in trained:
+                optimizer.state[trained[name]] = _restored(optimizer, state)
+        # The wrapper is needed only for the loss scaler, and costs as much as a small step.
+        wrapped = optimizer
+        if context.scaler is not None:
+            wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
+        private = None
+        if job.sample_level is not None:
+            private = PrivateSteps(context, phase, [job], [len(split)], trained, most)
+        last_losses: list[float] = []
+        taken = tally.steps
+        module.on_train_start()
+        for number, step in enumerate(batching.steps(context, job, phase, length, len(split))):
+            if context.stop.is_set():
+                raise StoppedError
+            if step.index == 0:
+                module.on_train_epoch_start()
+            with fabric.autocast():
+                batch = feed.batch(step.positions)
+                if phase.noise:
+                    draws = noise.of_step(number).items()
+                    batch = batch._replace(noise={name: drawn[0] for name, drawn in draws})
+                module.on_train_batch_start(batch, step.index)
+                if private is None:
+                    outcome = run_objective(phase, batch)
+                else:
+                    outcome, gradients, logged = private.alone(batch, number, step.empty)
+                loss = total(outcome.terms)
+            module.on_before_zero_grad(optimizer)
+            module.optimizer_zero_grad(step.epoch, step.index, optimizer)
+            module.on_before_backward(loss)
             if private is None:
-                outcome = run_objective(phase, batch)
+                fabric.backward(loss)
             else:
-                outcome, gradients, logged = private.alone(batch, number, step.empty)
-            loss = total(outcome.terms)
-        module.on_before_zero_grad(optimizer)
-        module.optimizer_zero_grad(step.epoch, step.index, optimizer)
-        module.on_before_backward(loss)
-        if private is None:
-            fabric.backward(loss)
-        else:
-            for name, gradient in gradients.items():
-                trained[name].grad = gradient
-        module.on_after_backward()
-        module.on_before_optimizer_step(optimizer)
-        if context.gradient_clip_val is not None:
-            module.configure_gradient_clipping(wrapped, context.gradient_clip_val, "norm")
-        module.optimizer_step(step.epoch, step.index, wrapped)
-        context.write(outcome.entries)
-        module.on_train_batch_end({"loss": loss.detach()}, batch, step.index)
-        if private is None:
-            logged = module.take_logged()
-        tally.add(phase.name, outcome, logged, step.samples)
-        if step.last:
-            module.on_train_epoch_end()
-            if phase.until is not None:
-                last_losses.append(loss.item())
-                if phase.until(last_losses):
-                    break
-    module.on_train_end()
-    release(context)
+                for name, gradient in gradients.items():
+                    trained[name].grad = gradient
+            module.on_after_backward()
+            module.on_before_optimizer_step(optimizer)
+            if context.gradient_clip_val is not None:
+                module.configure_gradient_clipping(wrapped, context.gradient_clip_val, "norm")
+            module.optimizer_step(step.epoch, step.index, wrapped)
+            context.write(outcome.entries)
+            module.on_train_batch_end({"loss": loss.detach()}, batch, step.index)
+            if private is None:
+                logged = module.take_logged()
+            tally.add(phase.name, outcome, logged, step.samples)
+            if step.last:
+                module.on_train_epoch_end()
+                if phase.until is not None:
+                    last_losses.append(loss.item())
+                    if phase.until(last_losses):
+                        break
+        module.on_train_end()
     tally.skipped += tally.steps == taken
     if not module.persist_optimizer:
         return {}
@@ -178,18 +178,20 @@ def run_objective(phase: Phase, batch: Batch) -> Outcome:
     return outcome if isinstance(outcome, Outcome) else Outcome(outcome)
 
 
-def prepare(context: Context, phase: Phase) -> dict[str, nn.Parameter]:
-    """Set modes, gradients and logging for a phase; return the parameters that it trains."""
+@contextmanager
+def prepared(context: Context, phase: Phase) -> Iterator[dict[str, nn.Parameter]]:
+    """Set modes, gradients and logging for a phase; yield the parameters that it trains.
+
+    Afterwards all but the modes is undone, also after an error: the module can be used elsewhere.
+    """
     context.set_mode(phase.evals)
-    context.module.collect_logged(True)
-    return context.train_only(phase.trains)
-
-
-def release(context: Context) -> None:
-    """Undo :func:`prepare`, except for modes, so that the module can be used elsewhere."""
-    context.module.collect_logged(False)
-    for parameter in context.train_only(("*",)).values():
-        parameter.grad = None
+    try:
+        context.module.collect_logged(True)
+        yield context.train_only(phase.trains)
+    finally:
+        context.module.collect_logged(False)
+        for parameter in context.train_only(("*",)).values():
+            parameter.grad = None
 
 
 def make_optimizer(

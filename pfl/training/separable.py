@@ -26,7 +26,7 @@ from pfl.training.batching import map_inputs
 from pfl.training.client_round import begin
 from pfl.training.context import Context, doubled
 from pfl.training.declaration import MethodError
-from pfl.training.phases import prepare, release, run_objective
+from pfl.training.phases import prepared, run_objective
 from pfl.training.sample_level import PrivateSteps
 
 SAMPLES = 6
@@ -109,18 +109,16 @@ def _lacking(context: Context, job: Job) -> str | None:
                 copied.write(part.then(Totals({}, {}, 0, 0)))
                 continue
             noise = {n: torch.zeros(s, device=batch.y.device) for n, s in part.noise.items()}
-            trained = prepare(copied, part)
-            steps = PrivateSteps(copied, part, [job], [len(batch.y)], trained, 1)
-            try:
-                with copied.fabric.autocast():
-                    steps.sums(map_inputs(part, batch, held=False)._replace(noise=noise))
-            except RuntimeError as error:
-                return (
-                    f"torch has no gradients of single samples of this network in "
-                    f"{precision.precision}; use 32-true ({error_line(error)})"
-                )
-            finally:
-                release(copied)
+            with prepared(copied, part) as trained:
+                steps = PrivateSteps(copied, part, [job], [len(batch.y)], trained, 1)
+                try:
+                    with copied.fabric.autocast():
+                        steps.sums(map_inputs(part, batch, held=False)._replace(noise=noise))
+                except RuntimeError as error:
+                    return (
+                        f"torch has no gradients of single samples of this network in "
+                        f"{precision.precision}; use 32-true ({error_line(error)})"
+                    )
     return None
 
 
@@ -159,22 +157,20 @@ def _coupled(context: Context, phase: Phase, batch: Batch) -> str | None:
             batch = batch._replace(x=phase.inputs(batch))
     places = [slice(number, number + 1) for number in range(len(batch.y))]
     singles = [Batch(each(itemgetter(i), batch.x), batch.y[i], noise=noise) for i in places]
-    trained = prepare(context, phase)
     try:
-        for _ in _states(trained, rng):
-            whole = _vectors(phase, trained, batch._replace(noise=noise))
-            alone = [_vectors(phase, trained, one) for one in singles]
-            for term, vector in whole.items():
-                mean = torch.stack([vectors[term] for vectors in alone]).mean(0)
-                if vector.isfinite().all() and not _same(vector, mean):
-                    return (
-                        f"its term {term!r} is no mean over the samples of a batch, but couples or "
-                        "adds them up"
-                    )
+        with prepared(context, phase) as trained:
+            for _ in _states(trained, rng):
+                whole = _vectors(phase, trained, batch._replace(noise=noise))
+                alone = [_vectors(phase, trained, one) for one in singles]
+                for term, vector in whole.items():
+                    mean = torch.stack([vectors[term] for vectors in alone]).mean(0)
+                    if vector.isfinite().all() and not _same(vector, mean):
+                        return (
+                            f"its term {term!r} is no mean over the samples of a batch, but "
+                            "couples or adds them up"
+                        )
     except MethodError as error:
         return str(error)
-    finally:
-        release(context)
     return None
 
 

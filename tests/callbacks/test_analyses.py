@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from pfl.callbacks.model_numbers import ModelNumbers
 from pfl.callbacks.spectrum import ClassifierSpectrum
 from pfl.federation.sampling import FixedStragglers, UniformSampler
 from pfl.loop import FederatedLoop
+from pfl.results import analyses
 from pfl.results.files import Columns
 from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
@@ -194,6 +196,50 @@ def test_pictures_are_drawn_of_what_analyses_wrote(tmp_path):
     nothing, _ = group([RunFolder.read(two.folder)])
     (lacking,) = draw(nothing, ["spectrum"])
     assert "ClassifierSpectrum" in lacking.refusal
+
+
+def table_of(text):
+    """Return the columns of a table whose names and numbers are separated by spaces."""
+    header, *cells = (line.split() for line in text.strip().splitlines())
+    return {"a": Columns(dict(zip(header, np.array(cells, float).T, strict=True)), "a.csv")}
+
+
+def test_shares_of_stragglers_by_hand():
+    """Client 2 misses round 2; the others have 3 of 4 in round 1, and 2 of 4 in round 2."""
+    figure = analyses.stragglers(
+        table_of(
+            """
+            round client trained trace
+            1     0      1       1
+            1     1      1       2
+            1     2      1       1
+            2     0      1       1
+            2     1      1       1
+            2     2      0       2
+            """
+        )
+    )
+    bars, curves = figure.axes
+    heights = {c.get_label(): [bar.get_height() for bar in c] for c in bars.containers[1::2]}
+    assert heights == {"in every round": [0.25, 0.375], "stragglers": [0.375]}
+    assert [line.get_ydata().tolist() for line in curves.lines] == [[0.375, 0.25], [0.25, 0.5]]
+
+
+def test_scores_after_replacement_by_hand():
+    """Clients with 1 and 3 samples: (0.2 + 3 * 0.6) / 4 and (0.4 + 3 * 0.8) / 4."""
+    figure = analyses.replaced(
+        table_of(
+            """
+            share highest test_samples score
+            0.5   1       1            0.2
+            0.5   1       3            0.6
+            0.5   0       1            0.4
+            0.5   0       3            0.8
+            """
+        )
+    )
+    means = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines}
+    assert means == {"highest information": pytest.approx([0.5]), "random": pytest.approx([0.7])}
 
 
 def test_an_analysis_needs_a_folder():

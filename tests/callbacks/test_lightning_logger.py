@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import pytest
 import yaml
 from lightning.pytorch.loggers import CSVLogger
@@ -11,6 +9,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning_modules.fedavg import FedAvg
 from pfl.federation.run import Callback
 from tests.helpers.federation import SGD, fit
+from tests.helpers.tables import csv_rows
 from tests.helpers.toy import blobs, mlp
 
 
@@ -24,8 +23,7 @@ def test_it_gets_hyperparameters_metrics_summary_and_fingerprint(tmp_path):
     }
     assert told["loop"]["rounds"] == 2
     assert told["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.1
-    with (tmp_path / "lightning_logs/version_0/metrics.csv").open() as file:
-        first, second, last = csv.DictReader(file)
+    first, second, last = csv_rows(tmp_path / "lightning_logs/version_0/metrics.csv")
     assert [row["step"] for row in (first, second, last)] == ["1", "2", "2"]
     for row, expected in ((first, run.history[0]), (second, run.history[1]), (last, run.summary)):
         for name, value in expected.items():

@@ -76,9 +76,8 @@ def fit(tmp_path, rounds, ckpt_path=None, pictures=False, callbacks=(), loop=Non
     loop = FederatedLoop(
         rounds=rounds,
         progress=False,
-        default_root_dir=str(tmp_path),
         callbacks=[*callbacks, WandB(mode="offline", pictures=pictures, **options)],
-        **(loop or {}),
+        **{"default_root_dir": str(tmp_path), **(loop or {})},
     )
     module = FedAvg(mlp(), optimizer=partial(torch.optim.SGD, lr=0.1))
     return loop.fit(module, blobs(), ckpt_path=ckpt_path, config="seed: 42\n")
@@ -158,6 +157,13 @@ def test_without_key_or_network_the_way_to_go_on_is_told_before_training(
     assert "Weights & Biases cannot be used online: set WandB's mode to offline" in error
     assert "WANDB_MODE=offline" in error
     assert list(tmp_path.glob("quickstart/*/metrics.csv")) == []
+
+
+def test_a_run_without_a_folder_makes_none_of_this_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fit(tmp_path, 1, loop={"default_root_dir": None})
+    assert [*tmp_path.glob("wandb/offline-run-*")]
+    assert not (tmp_path / "None").exists()
 
 
 def test_a_second_run_of_the_same_loop_is_a_run_of_its_own(tmp_path):

@@ -17,7 +17,7 @@ from pfl.core.types import Outcome, Pass
 from pfl.engines.guard import disagreement
 from pfl.loop import FederatedLoop
 from tests.engines.agreement import fit, module_of
-from tests.helpers.federation import HEAVY, context
+from tests.helpers.federation import HEAVY, LacksKernel, context
 from tests.helpers.toy import ToyData, blobs, mlp, normed
 
 
@@ -105,18 +105,9 @@ def test_a_method_that_is_right_stays_stacked():
     assert disagreement(context(Stacks(), blobs())) is None
 
 
-class LacksKernel(Stacks):
-    """A method with an operation that half precision does not have."""
-
-    def losses(self, batch):
-        if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("not implemented for 'BFloat16'")
-        return super().losses(batch)
-
-
 def test_what_cannot_be_stacked_in_half_precision_is_found():
-    assert disagreement(context(LacksKernel(), blobs())) is None
-    found = disagreement(context(LacksKernel(), blobs(), "bf16-mixed"))
+    assert disagreement(context(LacksKernel(mlp()), blobs())) is None
+    found = disagreement(context(LacksKernel(mlp()), blobs(), "bf16-mixed"))
     assert str(found).startswith("LacksKernel fails when stacked in bf16-mixed: ")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-
 import pytest
 import torch
 
@@ -15,6 +13,7 @@ from pfl.federation.sampling import UniformSampler
 from tests.engines.agreement import Logs, fit
 from tests.helpers.federation import SGD
 from tests.helpers.messages import parts
+from tests.helpers.tables import csv_rows
 from tests.helpers.toy import Line, lines, mlp
 
 
@@ -33,8 +32,7 @@ def test_each_client_has_the_mean_over_its_steps(tmp_path):
     loop = {"default_root_dir": str(tmp_path), "sampler": UniformSampler()}
     run = fit(module, SequentialEngine(), 1, data, **loop)
     assert run.history[0]["log/w"] == pytest.approx(0.875)
-    with (run.folder / "clients.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(run.folder / "clients.csv")
     assert [float(row["log/w"]) for row in rows] == pytest.approx([0.9, 0.85])
 
 

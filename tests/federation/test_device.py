@@ -197,6 +197,19 @@ def test_a_checkpoint_is_tested_validated_predicted_from_and_exported(written, e
     assert distance(named(found), named(expected)) < (1e-6, "")
 
 
+@pytest.mark.parametrize("memory", [None, 1.0])
+def test_what_clients_keep_is_where_it_was_after_a_resume(memory, tmp_path):
+    """On the device, or in bounded memory of the host; the run has no rounds left."""
+
+    def kept(**options):
+        made = loop(NAME, default_root_dir=str(tmp_path), kept_memory=memory)
+        run = made.fit(FedPer(mlp(), optimizer=SGD), blobs(), **options)
+        return {value.device.type for state in run.kept.values() for value in state.values()}
+
+    with simulated():
+        assert kept() == kept(ckpt_path="last") == {NAME if memory is None else HOST}
+
+
 def test_a_model_is_written_from_its_device_and_stays_there(tmp_path):
     """A site goes on training with it."""
     with simulated():

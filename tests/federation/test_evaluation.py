@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 
 import numpy as np
@@ -19,6 +18,7 @@ from pfl.results.runs import RunFolder
 from tests.helpers.discovery import build
 from tests.helpers.federation import SGD, fit
 from tests.helpers.messages import parts
+from tests.helpers.tables import csv_rows
 from tests.helpers.toy import blobs, mlp, normed
 
 GLOBAL = ("test/global/acc", "test/pooled/acc")
@@ -68,8 +68,7 @@ def test_clients_rows_tell_how_many_samples_they_were_tested_on(tmp_path):
     data = blobs()
     data.splits["test"][1] = tuple(part[:2] for part in data.splits["test"][1])
     run = fit(FedPer(mlp(), optimizer=SGD), data, 1, default_root_dir=str(tmp_path))
-    with (run.folder / "clients.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(run.folder / "clients.csv")
     sizes = [int(row["test_samples"]) for row in rows]
     assert sizes == [6, 2, 6]
     correct = sum(
@@ -94,8 +93,7 @@ def runs(tmp_path, *seeds, **loop):
 
 
 def rows_of(run):
-    with (run.folder / "clients.csv").open(newline="") as file:
-        return [(int(row["round"]), int(row["client"])) for row in csv.DictReader(file)]
+    return [(int(row["round"]), int(row["client"])) for row in csv_rows(run.folder / "clients.csv")]
 
 
 @pytest.mark.parametrize("point", ["post_broadcast", "post_local"])
@@ -110,8 +108,7 @@ def test_some_clients_are_tested_and_all_in_the_last_round(tmp_path, point):
     assert run.fingerprint == whole.fingerprint
     assert run.latest.clients == whole.latest.clients
     # Of the third round, by hand.
-    with (whole.folder / "clients.csv").open(newline="") as file:
-        found = [row for row in csv.DictReader(file) if row["round"] == "3"]
+    found = [row for row in csv_rows(whole.folder / "clients.csv") if row["round"] == "3"]
     scores = [float(found[client]["test/personal/acc"]) for client in chosen]
     assert run.history[2]["test/personal/acc"] == pytest.approx(sum(scores) / 2)
 

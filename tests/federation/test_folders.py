@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 import re
 import shutil
@@ -21,6 +19,7 @@ from pfl.disk.lock import NoLocksWarning
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
+from tests.helpers.locks import locks_fail
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
@@ -177,11 +176,7 @@ def test_the_same_loop_may_fit_anew_after_a_refused_resume(tmp_path):
 
 def test_a_federation_is_trained_where_there_are_no_locks(tmp_path, monkeypatch):
     whole = fit(tmp_path / "locks", 3)
-
-    def fail(descriptor, how):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", fail)
+    locks_fail(monkeypatch)
     with pytest.warns(NoLocksWarning):
         folder = fit(tmp_path / "none", kept_memory=0.0).folder
     with pytest.warns(NoLocksWarning):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import csv
 import errno
+import json
 import sys
 
 import pytest
 import torch
 
 from lightning_modules.fedper import FedPer
+from lightning_modules.fedrep import FedRep
+from pfl.callbacks.early_stopping import EarlyStopping
+from pfl.callbacks.fisher import FisherTraces
+from pfl.callbacks.spectrum import ClassifierSpectrum
 from pfl.disk import tensor_file
+from pfl.engines import op_threads
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.run import Callback
 from pfl.federation.sampling import UniformSampler
@@ -40,16 +46,16 @@ class EndsInACallback(Callback):
             raise KeyboardInterrupt
 
 
-def fit(folder, engine="auto", callbacks=(), ckpt_path=None):
+def fit(folder, engine="auto", callbacks=(), ckpt_path=None, module=None, rounds=5):
     loop = FederatedLoop(
-        rounds=5,
+        rounds=rounds,
         sampler=UniformSampler(0.7),
         engine=engine,
         callbacks=list(callbacks),
         default_root_dir=str(folder),
         progress=False,
     )
-    return loop.fit(FedPer(mlp()), blobs(), ckpt_path=ckpt_path)
+    return loop.fit(module or FedPer(mlp()), blobs(), ckpt_path=ckpt_path)
 
 
 def table(path):
@@ -73,6 +79,90 @@ def test_an_interrupted_round_leaves_no_trace(engine, callbacks, tmp_path):
     for name in ("metrics.csv", "clients.csv"):
         assert table(resumed.folder / name) == table(whole.folder / name)
     assert resumed.history[-1]["comm/bytes_total"] == whole.history[-1]["comm/bytes_total"]
+
+
+class EndsWithin(FisherTraces):
+    """Is interrupted between the rows of the second round, but not when it writes them again."""
+
+    ends = True
+
+    def rows(self, run, result):
+        for number, row in enumerate(super().rows(run, result)):
+            if self.ends and (result.round, number) == (2, 1):
+                self.ends = False
+                raise KeyboardInterrupt
+            yield row
+
+
+class EndsItsTurn(Callback):
+    def on_round_end(self, run, result):
+        if result.round == 2:
+            raise KeyboardInterrupt
+
+
+def stops(*callbacks):
+    """Callbacks that end a run of five rounds after three, and those that come before them."""
+    return [*callbacks, EarlyStopping("round", patience=2, mode="min")]
+
+
+@pytest.mark.parametrize(
+    "callbacks",
+    [(EndsItsTurn(), FisherTraces()), (EndsWithin(),), (FisherTraces(), EndsItsTurn())],
+    ids=["before others", "in an analysis", "after one"],
+)
+def test_a_round_that_is_entered_reaches_every_callback(callbacks, tmp_path):
+    """Also those whose turn it was not yet: a resume begins with the next round."""
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, callbacks=stops(*callbacks))
+    resumed = fit(tmp_path, callbacks=stops(*callbacks), ckpt_path="last")
+    whole = fit(tmp_path / "whole", callbacks=stops(FisherTraces()))
+    assert resumed.round == whole.round == 3
+    for name in ("fisher.csv", "metrics.csv", "clients.csv"):
+        assert table(resumed.folder / name) == table(whole.folder / name)
+
+
+def test_a_loop_that_is_left_early_is_saved_as_the_run_computes(tmp_path):
+    """With its own number of op threads, though the loop's body has another one."""
+
+    def federation():
+        return FederatedLoop(3, callbacks=[FisherTraces()], default_root_dir=str(tmp_path))
+
+    with op_threads.using(2):
+        rounds = federation().rounds_of(FedPer(mlp()), blobs())
+        run, _ = next(rounds)
+    rounds.close()
+    assert torch.load(run.folder / "checkpoints" / "last.ckpt")["op_threads"] == 2
+    federation().fit(FedPer(mlp()), blobs(), ckpt_path="last")
+    numbers = [row["round"] for row in table(run.folder / "fisher.csv")]
+    assert sorted(set(numbers)) == ["1", "2", "3"]
+
+
+class EndsInItsHead(FedRep):
+    """Is interrupted in the second round's first step, in a phase that trains the head alone."""
+
+    ends = False
+
+    def supervised(self, outputs, batch):
+        if self.ends:
+            self.ends = False
+            raise KeyboardInterrupt
+        return super().supervised(outputs, batch)
+
+
+class EndsOnce(Callback):
+    def on_round_end(self, run, result):
+        run.module.ends = result.round == 1
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+def test_the_same_module_goes_on_after_an_interruption_within_a_phase(engine, tmp_path):
+    """Its parameters require gradients as before: the next run trains all of them again."""
+    module = EndsInItsHead(mlp())
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, engine, [EndsOnce()], module=module)
+    assert all(parameter.requires_grad for parameter in module.parameters())
+    resumed = fit(tmp_path, engine, ckpt_path="last", module=module)
+    assert resumed.fingerprint == fit(tmp_path / "whole", engine, module=FedRep(mlp())).fingerprint
 
 
 class EndsAtTheEnd(Callback):
@@ -104,6 +194,22 @@ def test_an_interruption_at_the_end_loses_nothing(tmp_path):
         fit(tmp_path, callbacks=callbacks)
     assert [(one.ends, one.interruptions) for one in callbacks[::2]] == [(1, 0), (0, 1)]
     assert rounds_in(next(tmp_path.glob("*/2*")))["checkpoint"] == [1, 2, 3, 4, 5]
+
+
+def test_a_summary_tells_of_no_run_that_goes_on(tmp_path):
+    """A finished run to which rounds were added has none until they are finished."""
+
+    class Ends(Callback):
+        def on_round_end(self, run, result):
+            raise KeyboardInterrupt
+
+    file = fit(tmp_path).folder / "summary.json"
+    assert json.loads(file.read_text())["rounds"] == 5
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, callbacks=[Ends()], ckpt_path="last", rounds=7)
+    assert not file.exists()
+    fit(tmp_path, ckpt_path="last", rounds=7)
+    assert json.loads(file.read_text())["rounds"] == 7
 
 
 def test_callbacks_that_had_begun_are_closed_if_a_later_one_cannot_begin(tmp_path):
@@ -157,7 +263,7 @@ def test_a_run_is_saved_before_others_close(tmp_path):
 
 KEEPERS = ("federation/rounds.py", "callbacks/records.py", "callbacks/checkpoint.py")
 KEEPERS += ("disk/tensor_file.py", "federation/checkpoint.py", "/loop.py")
-KEEPERS += ("callbacks/row_file.py", "disk/writing.py")
+KEEPERS += ("callbacks/analysis.py", "callbacks/row_file.py", "disk/writing.py")
 
 
 class Signal:
@@ -191,7 +297,7 @@ def rounds_in(folder):
     """The rounds of which each file of a run knows."""
     found = {
         name: sorted({int(row["round"]) for row in table(folder / name)})
-        for name in ("metrics.csv", "clients.csv")
+        for name in ("metrics.csv", "clients.csv", "spectrum.csv")
         if (folder / name).exists()
     }
     file = folder / "checkpoints" / "last.ckpt"
@@ -207,6 +313,7 @@ def test_wherever_a_signal_comes_all_files_agree_and_nothing_is_lost(every, tmp_
         loop = FederatedLoop(
             rounds=2,
             engine="sequential",
+            callbacks=[ClassifierSpectrum()],
             default_root_dir=str(tmp_path / name),
             checkpoint_every=every,
             progress=False,
@@ -230,7 +337,7 @@ def test_wherever_a_signal_comes_all_files_agree_and_nothing_is_lost(every, tmp_
         assert len({str(rounds) for rounds in known.values()}) == 1, (at, known)
         resumed = short(name, str(folder))
         assert resumed.fingerprint == whole.fingerprint, at
-        for file in ("metrics.csv", "clients.csv"):
+        for file in ("metrics.csv", "clients.csv", "spectrum.csv"):
             assert table(folder / file) == table(whole.folder / file), at
     else:
         pytest.fail("the run has more lines than were tried")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shutil
@@ -34,6 +33,7 @@ from pfl.federation.prepare import prepared
 from pfl.federation.resume import FILE, Wanted
 from pfl.loop import FederatedLoop
 from tests.helpers.messages import parts, says
+from tests.helpers.tables import csv_rows
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 rng = np.random.default_rng(0)
@@ -135,10 +135,9 @@ def test_predictions_and_exported_models_are_those_of_clients_that_join(stored, 
     new = hospitals(tmp_path / "new.csv", "Chur", "Sion")
     source = ["--ckpt_path", str(stored), "--data", new, "--join", "2"]
     assert main(["predict", *source]) == 0
-    folder = stored / "predictions" / "new"
+    folder = stored / "predictions" / "test" / "new"
     assert sorted(file.name for file in folder.iterdir()) == ["client_3.csv", "client_4.csv"]
-    with (folder / "client_4.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(folder / "client_4.csv")
     assert {row["name"] for row in rows} == {"Sion"}
     assert all(16 <= int(row["row"]) < 32 for row in rows)
     out = tmp_path / "sion.ckpt"

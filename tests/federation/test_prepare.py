@@ -6,12 +6,40 @@ import pytest
 import torch
 
 from lightning_modules.fedavg import FedAvg
+from pfl.callbacks.early_stopping import EarlyStopping
+from pfl.callbacks.fisher import ReplacedParameters
 from pfl.core.kernels import kernels
+from pfl.engines.remote.loopback import LoopbackEngine
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.testing.federation import fit
 from pfl.testing.toy import blobs, mlp
+from tests.helpers.messages import parts
+
+
+@pytest.mark.parametrize(
+    ("owner", "given", "message"),
+    [
+        (EarlyStopping, {"mode": "maximum"}, "mode must be one of max, min, got 'maximum'"),
+        (
+            FederatedLoop,
+            {"evaluate_at": "post_local"},
+            "one of post_broadcast, post_local, got 'p'",
+        ),
+        (
+            FederatedLoop,
+            {"evaluate_at": ["after_local"]},
+            "each of evaluate_at ~ got 'after_local'",
+        ),
+        (FederatedLoop, {"on_nonfinite": "Stop"}, "on_nonfinite must be one of stop, skip"),
+        (LoopbackEngine, {"on_lost": "Stop"}, "on_lost must be one of stop, initial, got 'Stop'"),
+        (ReplacedParameters, {"by": "zeros"}, "by must be one of initial, zero, other"),
+    ],
+)
+def test_other_words_than_the_known_ones_are_refused(owner, given, message):
+    with pytest.raises(ValueError, match=parts(message)):
+        owner(**given)
 
 
 class Fails(UniformSampler):

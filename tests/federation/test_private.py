@@ -1,10 +1,13 @@
 """Private runs as wholes: what they equal, when they end, who is refused, and how they resume."""
 
 import math
+import re
 
 import pytest
 import torch
 
+from datamodules.partition.partitioner import IID
+from datamodules.tensors import TensorData
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedproto import FedProto
@@ -12,6 +15,7 @@ from lightning_modules.scaffold import SCAFFOLD
 from pfl.callbacks.spectrum import ClassifierSpectrum
 from pfl.core.server import Server
 from pfl.engines.sequential import SequentialEngine
+from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.private import ClientAccount
 from pfl.federation.sampling import (
     BernoulliSampler,
@@ -19,12 +23,13 @@ from pfl.federation.sampling import (
     UniformSampler,
     poisson_rate,
 )
+from pfl.loop import FederatedLoop
 from pfl.passage import accountant
 from pfl.passage.passage import Passage
 from pfl.passage.privacy import Privacy
 from pfl.passage.refusal import refusal
 from pfl.results.files import Columns
-from pfl.testing import mlp, normed
+from pfl.testing import blobs, mlp, normed
 from pfl.testing.federation import fit, outcome
 from tests.helpers import discovery
 from tests.helpers.messages import parts
@@ -95,6 +100,31 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, adaptive):
     assert (len(set(clips)) > 1) == adaptive
 
 
+def test_a_resume_in_python_keeps_its_privacy(tmp_path):
+    """Or it would tell an epsilon that does not hold for the rounds before; tests tell none."""
+    place = {"default_root_dir": str(tmp_path), "name": "x"}
+    often = BernoulliSampler(0.6, minimum=0, train_all=False)
+    for privacy, others in (
+        (None, [(noisy(), POISSON, "loop.privacy.sigma None (now 0.5)")]),
+        (
+            noisy(),
+            [
+                (None, POISSON, "loop.privacy.sigma 0.5 (now None)"),
+                (noisy(sigma=0.6), POISSON, "loop.privacy.sigma 0.5 (now 0.6)"),
+                (noisy(), often, "loop.sampler.probability 0.5 (now 0.6)"),
+            ],
+        ),
+    ):
+        begun = run(FedAvg, privacy, rounds=1, **place)
+        for other, sampler, message in others:
+            options = {"privacy": other, "sampler": sampler, "ckpt_path": str(begun.folder)}
+            with pytest.raises(CheckpointError, match=re.escape(message)):
+                run(FedAvg, **options, **place)
+        assert run(FedAvg, privacy, rounds=2, ckpt_path=str(begun.folder), **place).round == 2
+    loop = FederatedLoop(sampler=POISSON, progress=False, **place)
+    assert "test/personal/acc" in loop.test(FedAvg(mlp()), blobs(), str(begun.folder))
+
+
 @pytest.mark.parametrize("engine", ["threads", "loopback"])
 def test_engines_give_the_same_bits(engine):
     given = noisy(sigma=0.01, adaptive=True)
@@ -158,7 +188,8 @@ def test_an_epsilon_below_one_round_is_refused():
 def test_the_header_says_what_is_private_and_what_is_not():
     header = run(FedAvg, noisy()).header
     assert header["private"] == ClientAccount.meaning
-    assert "choice of settings" in header["unaccounted"]
+    for what in ("choice of settings", "standardised", "sizes, losses and scores"):
+        assert what in header["unaccounted"]
     assert "clip 1; sigma 0.5; Poisson cohorts, rate 0.5 of 3 clients" in header["mechanism"]
     assert "who knows the seed" in header["noise"]
     assert "privacy" not in run(FedAvg).header
@@ -213,6 +244,23 @@ def test_cohorts_are_poisson():
     assert shares == pytest.approx([1 / 8, 3 / 8, 3 / 8, 1 / 8], abs=0.03)
     both = sum(0 in one and 1 in one for one in drawn) / len(drawn)
     assert both == pytest.approx(1 / 4, abs=0.03)
+
+
+@pytest.mark.parametrize("level", ["user", "sample"])
+@pytest.mark.parametrize("engine", ["sequential", "loopback"])
+def test_weights_that_are_counted_in_the_data_are_refused(level, engine):
+    """Six samples of each class have the weights 1, 1, 1, which may be given as well."""
+    x, y = torch.randn(18, 5, generator=torch.Generator().manual_seed(0)), torch.arange(18) % 3
+
+    def weighted(weights):
+        data = TensorData({"x": x, "y": y}, 3, IID(), loss={"class_weights": weights})
+        data.setup()
+        options = {"engine": engine, "sampler": POISSON, "privacy": noisy(level=level)}
+        return fit(FedAvg(mlp(), task=data.task), data, rounds=1, **options)
+
+    with pytest.raises(ValueError, match=parts("is counted ~ give the weights as numbers")):
+        weighted("balanced")
+    assert level == "sample" or weighted([1.0, 1.0, 1.0]).round == 1
 
 
 def test_a_method_that_cannot_be_summed_is_refused_by_the_name_of_its_entry():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import re
@@ -26,6 +25,7 @@ from pfl.loop import FederatedLoop
 from pfl.results.runs import RunFolder
 from tests.helpers.federation import SGD, fit
 from tests.helpers.messages import parts
+from tests.helpers.tables import csv_rows
 from tests.helpers.toy import blobs, mlp, normed
 
 NAN, INF = math.nan, math.inf
@@ -33,8 +33,7 @@ EVERYONE = UniformSampler()
 
 
 def rows_of(run):
-    with (run.folder / "clients.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
+    return csv_rows(run.folder / "clients.csv")
 
 
 # The server's aggregate.

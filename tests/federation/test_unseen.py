@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from lightning_modules import (
     APFL,
@@ -29,11 +29,12 @@ from pfl.cli.runs import predict
 from pfl.cli.runs import test as run_test
 from pfl.core.data import info_of
 from pfl.core.held_out import HeldOut
-from pfl.core.server import ServerState
-from pfl.core.state import named
+from pfl.core.state import assign, named
+from pfl.core.task import Classification, Regression
 from pfl.core.types import ClientInfo
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
+from pfl.federation.sampling import UniformSampler
 from pfl.federation.unseen import hurt
 from pfl.loop import FederatedLoop
 from pfl.results.compare import compare
@@ -48,6 +49,7 @@ from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import blobs, mlp, normed
 from pfl.training import client_round
 from tests.helpers.messages import parts
+from tests.helpers.tables import csv_rows
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 SIZES = (9, 6, 4, 8, 7)
@@ -98,11 +100,33 @@ def test_an_unseen_client_with_a_seen_ones_data_scores_the_same_where_nothing_is
 
 
 def test_a_newcomer_of_local_trains_as_a_client_of_local_does():
-    """After k local rounds it is what k rounds of training make of it."""
-    row, (one,) = joined(Local(mlp(), optimizer=SGD), held(3), join_rounds=2, tune_epochs=0)
-    assert one["test/unseen/loss"] > one["test/unseen_joined_1/loss"]
-    assert one["test/unseen_joined_1/loss"] > one["test/unseen_joined/loss"]
-    assert row["gap/participation"] == row["test/personal/acc"] - row["test/unseen_joined/acc"]
+    """After k local rounds it is what k rounds of training make of it; an epoch is one batch."""
+    late = fit(Local(mlp(), optimizer=SGD), held(3, batch_size=9), 2, join_rounds=2)
+    found = late.personal(3).module.state_dict()
+    data = blobs(SIZES, batch_size=9)
+    member = fit(Local(mlp(), optimizer=SGD), data, 2, sampler=UniformSampler()).kept[3]
+    torch.testing.assert_close({name: found[name] for name in member}, member)
+
+
+@pytest.mark.parametrize(
+    ("task", "score", "sign"), [(Classification(), "acc", 1), (Regression(), "loss", -1)]
+)
+def test_gaps_are_positive_where_unseen_data_do_worse(task, score, sign):
+    """Of samples: the members' scores on training less test data, of the one model of FedAvg."""
+    data = held(3, 4, task=task)
+    run = fit(FedAvg(mlp(), optimizer=SGD, task=task), data, 2, join_rounds=1)
+    row = run.history[-1]
+    federation = ToyFederation(FedAvg(mlp(), optimizer=SGD, task=task), data)
+    federation.state = run.server
+    apart = []
+    for client in (0, 1, 2):
+        job = replace(federation.job(client), splits=("train", "test"), model="global")
+        scores = client_round.test(federation.context, job)
+        apart.append(scores["train"][score] - scores["test"][score])
+    assert row["gap/sample"] == pytest.approx(sign * sum(apart) / 3)
+    assert row["gap/sample"] != 0
+    apart = row[f"test/personal/{score}"] - row[f"test/unseen_joined/{score}"]
+    assert row["gap/participation"] == sign * apart
 
 
 def test_nothing_is_trained_before_the_zero_shot_test():
@@ -182,8 +206,7 @@ def test_joining_leaves_every_state_of_the_checkpoint(tmp_path):
     row = loop.test(FedPer(mlp(), optimizer=SGD), held(3), str(run.folder))
     assert (run.folder / FILE).read_bytes() == bytes_before
     assert row["test/unseen_joined/acc"] == run.history[-1]["test/unseen_joined/acc"]
-    with (run.folder / "clients.csv").open(newline="") as file:
-        last = [row for row in csv.DictReader(file) if row["unseen"]]
+    last = [row for row in csv_rows(run.folder / "clients.csv") if row["unseen"]]
     assert [row["client"] for row in last] == ["3"]
 
 
@@ -260,10 +283,17 @@ def test_fedsimsup_mixes_by_label_similarity():
 
 
 def test_ifca_chooses_the_network_of_least_training_loss_before_it_trains():
-    federation, _, _ = welcomed(IFCA(mlp(), optimizer=SGD))
-    assert isinstance(federation.state, ServerState)
-    (one,) = joined(IFCA(mlp(), optimizer=SGD), held(3))[1]
-    assert one["test/unseen/loss"] < 2
+    data = held(3)
+    run = fit(IFCA(mlp(), optimizer=SGD), data, 2)
+    module = IFCA(mlp())
+    assign(module, run.server.shared)
+    (train, y), (test, to) = data.splits["train"][3], data.splits["test"][3]
+    (_, chosen), (_, other) = sorted(
+        (float(cross_entropy(net(train), y)), float(cross_entropy(net(test), to)))
+        for net in module.clusters
+    )
+    assert chosen != pytest.approx(other)
+    assert run.history[-1]["test/unseen/loss"] == pytest.approx(chosen)
 
 
 def test_batch_norms_that_stay_are_measured_in_one_pass():
@@ -304,14 +334,12 @@ def hospitals(tmp_path_factory):
 def test_names_stay_in_tables_predictions_and_the_report(hospitals, capsys):
     folder = RunFolder.read(hospitals)
     assert folder.client_names == ["Basel", "Bern", "Geneva", "Lausanne", "Zug"]
-    with (hospitals / "clients.csv").open(newline="") as file:
-        last = [row for row in csv.DictReader(file) if row["round"] == "2"]
+    last = [row for row in csv_rows(hospitals / "clients.csv") if row["round"] == "2"]
     assert [row["name"] for row in last if row["unseen"]] == ["Zug"]
     assert folder.clients["client"].max() == 4
     source = ["--config", str(hospitals / "config.yaml"), "--ckpt_path", str(hospitals)]
     predict(source)
-    with (hospitals / "predictions" / "client_4.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(hospitals / "predictions" / "test" / "client_4.csv")
     assert {row["name"] for row in rows} == {"Zug"}
     # Its rows of the file are the last twelve, every second of which is of class 1.
     assert all(48 <= int(row["row"]) < 60 for row in rows)
@@ -324,8 +352,7 @@ def test_names_stay_in_tables_predictions_and_the_report(hospitals, capsys):
 def test_each_model_is_tested_on_every_clients_data(hospitals):
     source = ["--config", str(hospitals / "config.yaml"), "--ckpt_path", str(hospitals)]
     run_test([*source, "--cross"])
-    with (hospitals / "cross.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(hospitals / "cross.csv")
     assert len(rows) == 25
     at_home = {int(r["client"]): float(r["score"]) for r in rows if r["model"] == r["client"]}
     folder = RunFolder.read(hospitals)

@@ -17,7 +17,7 @@ from pfl.engines.stack import round as stack_round
 from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import ToyData, ToyNet, blobs, mlp
 from pfl.training import batching, client_round
-from pfl.training.phases import prepare
+from pfl.training.phases import prepared
 from pfl.training.sample_level import PrivateSteps
 from tests.training.opacus_numbers import CASES, FILE, example
 
@@ -76,8 +76,8 @@ def test_a_batch_without_samples_changes_nothing_but_by_noise():
     context, job = federation.context, federation.job(0)
     phase = context.plan[0]
     private = replace(job, sample_level=SampleLevel(1.0, 2.0))
-    steps = PrivateSteps(context, phase, [private], [1], prepare(context, phase), 1)
-    with context.fabric.autocast():
+    with prepared(context, phase) as parameters, context.fabric.autocast():
+        steps = PrivateSteps(context, phase, [private], [1], parameters, 1)
         batch = context.data.split(0, "train").batch(torch.zeros(1).long())
         empty, full = (steps.alone(batch, 0, what)[1]["net.head.weight"] for what in (True, False))
     assert (empty - full).item() == pytest.approx(1.0, abs=1e-6)
@@ -140,8 +140,8 @@ def test_no_sample_moves_the_sum_by_more_than_the_clip():
     context, job, clip = federation.context, federation.job(0), 0.05
     phase = context.plan[0]
     private = replace(job, sample_level=SampleLevel(clip, 0.0))
-    steps = PrivateSteps(context, phase, [private], [9], prepare(context, phase), 1)
-    with context.fabric.autocast(), torch.no_grad():
+    with prepared(context, phase) as parameters, context.fabric.autocast(), torch.no_grad():
+        steps = PrivateSteps(context, phase, [private], [9], parameters, 1)
         batch = context.data.split(0, "train").batch(torch.arange(9))
         whole = steps.sums(batch)
         for left_out in range(9):

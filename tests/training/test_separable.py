@@ -19,6 +19,7 @@ from pfl.testing.toy import blobs, mlp, normed
 from pfl.training.context import Context
 from pfl.training.separable import obstacle
 from tests.helpers.discovery import methods, subject
+from tests.helpers.federation import LacksKernel
 
 STATISTICS = "it takes statistics of the samples, without noise"
 COUPLED = "is no mean over the samples of a batch"
@@ -42,8 +43,6 @@ REFUSED = {
     "PerFedAvg": f"phase 'meta': its term 'ce' {COUPLED}",
     "UniVarFL": f"phase 'local': its term 'he' {COUPLED}",
 }
-# Their servers need class counts.
-SERVERS = {"FedSimSup", "FedSimSupSerial"}
 
 
 def verdict(module, data=None):
@@ -58,8 +57,6 @@ def test_methods_are_refused_by_name_and_reason(method):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = verdict(subject(method).module())
-    if method.__name__ in SERVERS:
-        return
     reason = REFUSED.get(method.__name__)
     if reason is None:
         assert found is None
@@ -148,15 +145,6 @@ def test_a_loss_scale_is_refused():
     context.scaler = torch.amp.GradScaler("cpu")
     job = ToyFederation(FedAvg(mlp())).job(0)
     assert "16-mixed scales losses" in obstacle(context, job)
-
-
-class LacksKernel(FedAvg):
-    """A method with an operation that half precision does not have."""
-
-    def losses(self, batch):
-        if torch.is_autocast_enabled("cpu"):
-            raise RuntimeError("not implemented for 'BFloat16'")
-        return super().losses(batch)
 
 
 def in_halves(module):

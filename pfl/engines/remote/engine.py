@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 import torch
 
-from pfl.core.checks import at_least_one
+from pfl.core.checks import at_least_one, one_of
 from pfl.core.data import FederatedData
 from pfl.core.elsewhere import reference_of, standing_for
 from pfl.core.state import to
@@ -50,7 +50,7 @@ class RemoteEngine(Engine):
             upload nothing, and have no scores. ``None`` needs all, and ends the run else.
 
     Raises:
-        ValueError: ``workers`` or ``min_sites`` is below one.
+        ValueError: ``workers`` or ``min_sites`` is below one, or ``on_lost`` is another word.
     """
 
     name: str = "remote"
@@ -62,6 +62,7 @@ class RemoteEngine(Engine):
         workers: int | None = None,
         min_sites: int | None = None,
     ) -> None:
+        one_of("on_lost", on_lost, ("stop", "initial"))
         at_least_one(workers=workers, min_sites=min_sites)
         self.on_lost, self.workers, self.min_sites = on_lost, workers, min_sites
         self._post: Correspondence | None = None
@@ -110,12 +111,15 @@ class RemoteEngine(Engine):
             SiteError: Too few sites answer, or one refuses or has lost its client's state.
             JobError: The method failed at a site.
         """
-        self._silent.clear()
+        sites = self._connected().sites
+        # Clients that join later train within a round, and at no site.
+        if not jobs or any(job.info.client in sites for job in jobs):
+            self._silent.clear()
         for result in self._run(jobs, self._train, client_round.train):
             if result is not None:
                 yield result
         least = len(jobs) if self.min_sites is None else min(self.min_sites, len(jobs))
-        if (left := len(jobs) - len(self._silent)) < least:
+        if (left := sum(job.info.client not in self._silent for job in jobs)) < least:
             raise SiteError(f"{left} of {len(jobs)} sites answered, but min_sites is {least}")
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:

@@ -128,8 +128,7 @@ class Host:
         if verb in ("train", "test"):
             number = wire.asked(verb, wire.Order, content)[0].round
         most = self._allowed.most_rounds
-        # After the last round, models are tested as for the next one.
-        if most is not None and number > most + (verb == "test"):
+        if most is not None and number > most:
             raise Refusal(f"the owner allows {most} rounds; this is round {number}")
         answer = self._site.answer(verb, content)
         limit = self._allowed.upload_megabytes

@@ -81,7 +81,6 @@ class Site:
             "hello": self._hello,
             "train": self._train,
             "test": self._test,
-            "state_hash": self._state_hash,
             "bye": self._bye,
         }
         try:
@@ -135,10 +134,6 @@ class Site:
         if order.model == "personal" or self._context.module.personal_is_global():
             self._tested(self._context)
         return wire.written("test", wire.Marks(_plain(scores)))
-
-    def _state_hash(self, content: bytes) -> bytes:
-        wire.asked("state_hash", wire.Empty, content)
-        return wire.written("state_hash", wire.Versions(self._kept.versions()))
 
     def _bye(self, content: bytes) -> bytes:
         wire.asked("bye", wire.Empty, content)

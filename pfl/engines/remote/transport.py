@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Protocol, TypeAlias
 
-Verb: TypeAlias = Literal["hello", "train", "test", "state_hash", "bye"]
+Verb: TypeAlias = Literal["hello", "train", "test", "bye"]
 
 
 class SiteError(OSError):

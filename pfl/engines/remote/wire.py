@@ -169,13 +169,6 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Versions:
-    """The kept states that a site has stored, the oldest first."""
-
-    versions: list[Reference]
-
-
-@dataclass(frozen=True)
 class Empty:
     """A message that says nothing but its verb."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pfl.core.failure import during
 from pfl.core.state import Entries, flattened, total, unflattened
@@ -17,7 +17,7 @@ from pfl.engines.stack.tally import StackedTally
 from pfl.training import batching
 from pfl.training.client_round import takes_part
 from pfl.training.context import StoppedError
-from pfl.training.phases import make_optimizer, prepare, release, run_objective
+from pfl.training.phases import make_optimizer, prepared, run_objective
 from pfl.training.sample_level import PrivateSteps
 
 
@@ -89,7 +89,8 @@ def run_phase(stack: Stack, phase: Phase, tally: StackedTally) -> dict[int, Stat
     for row in rows:
         tally.clients[row].steps += len(schedule[row])
         tally.clients[row].samples += sum(step.samples for step in schedule[row])
-    return _take_steps(stack, part, rows, phase, feed, tally)
+    with prepared(stack.context, phase) as trained:
+        return _take_steps(stack, part, rows, phase, trained, feed, tally)
 
 
 def _take_steps(
@@ -97,6 +98,7 @@ def _take_steps(
     part: Stack,
     places: Sequence[int],
     phase: Phase,
+    trained: Mapping[str, nn.Parameter],
     feed: StackedFeed,
     tally: StackedTally,
 ) -> dict[int, State]:
@@ -107,11 +109,11 @@ def _take_steps(
         part: The clients that take steps, the one with the most first.
         places: Their rows in the stack and the tally.
         phase: The phase.
+        trained: The module's parameters that it trains.
         feed: The batches.
         tally: Counts the terms.
     """
     context, module, schedule = stack.context, stack.context.module, feed.schedule
-    trained = prepare(context, phase)
     single = make_optimizer(module, phase, part.jobs[0].info, trained)
     optimizer = StackedOptimizer(single, trained, part, len(places), phase, schedule.fixed)
     kept: dict[int, State] = {}
@@ -162,5 +164,4 @@ def _take_steps(
         for rows, new in entries:
             part.write(rows, new)
     put_away(schedule.finished(len(schedule)))
-    release(context)
     return kept

@@ -91,15 +91,18 @@ def test_a_site_that_is_gone_for_good_is_left_out_to_the_end(tmp_path):
 def test_newcomers_are_compared_with_the_members_that_answer(tmp_path):
     """The gap of training to test scores is a mean over clients 0 and 2 if client 1 is silent."""
     gaps = {}
-    for who, dead in (("all", ()), ("some", (2,))):
+    for who, turns in (("all", ()), ("some", (2,))):
         data = blobs((4, 9, 3, 6))
         data.held_out = HeldOut((3,))
-        engine = Recorded(tmp_path / who, Dead(1, *dead), min_sites=2)
+        dead = Dead(1, *turns)
+        engine = Recorded(tmp_path / who, dead, min_sites=2)
         with warnings.catch_warnings(record=True):
             run = fit(small(), engine, 2, data, sampler=everyone, join_rounds=1)
         gaps[who] = run.history[-1]["gap/sample"]
         assert "test/unseen_joined/acc" in run.history[-1]
     assert gaps["all"] != gaps["some"]
+    # Newcomers train within the round: who was silent in it is not asked again.
+    assert dead.asked == ["hello", "train", "test", "train"]
 
 
 def test_too_few_sites_end_the_run(tmp_path):

@@ -10,15 +10,19 @@ from threading import Lock
 import pytest
 import torch
 import yaml
+from torchmetrics import MeanMetric
 
+from datamodules import Digits
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
+from lightning_modules.nets import MLP
 from pfl.__main__ import main
 from pfl.cli import site as verb
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
 from pfl.cli.runs import fit
+from pfl.core.elsewhere import reference_of
 from pfl.engines.remote import nvflare, wire
 from pfl.engines.remote.engine import RemoteEngine
 from pfl.engines.remote.host import Allowed, Host
@@ -44,6 +48,12 @@ RUN = {
         },
     },
 }
+
+
+class OwnersData(Digits):
+    """A data set of the owner's own code."""
+
+
 PARSING = Lock()
 OWNER = {"client": 0, "folder": "site0", "superlink": "127.0.0.1:1", "methods": ["FedPer"]}
 
@@ -112,6 +122,8 @@ class Hosted(RemoteEngine):
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # What a site must not import could be.
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("WANDB_MODE", "disabled")
 
 
@@ -127,7 +139,8 @@ def ran(*hosts, method="FedPer", **changed):
 
 
 def test_sites_that_build_what_the_server_names_give_the_sequential_bits():
-    (one, told), (other, _) = host(0), host(1)
+    """Also where the owner allows no round more: the last tests are of the last round."""
+    (one, told), (other, _) = host(0, allowed=Allowed(("FedPer",), most_rounds=2)), host(1)
     assert ran(one, other).fingerprint == ran().fingerprint
     assert told[0] == "a server asks for FedPer, 2 rounds"
     assert [line.split(",")[0] for line in told[1:]] == ["round 1: trained", "round 2: trained"]
@@ -159,9 +172,10 @@ def test_rounds_beyond_the_last_are_refused_whatever_the_run_said():
     found, _ = host(allowed=Allowed(("FedPer",), most_rounds=3))
     found._site = object()
     order = wire.Order(0, 4, 9, 1, [], "personal", False, op_threads=1)
-    answer = found.answer({"verb": "train"}, wire.written("train", order))
-    record, _ = wire.read("train", wire.Report, answer)
-    assert record == wire.Failure("refused", "the owner allows 3 rounds; this is round 4")
+    for name, form in (("train", wire.Report), ("test", wire.Marks)):
+        answer = found.answer({"verb": name}, wire.written(name, order))
+        record, _ = wire.read(name, form, answer)
+        assert record == wire.Failure("refused", "the owner allows 3 rounds; this is round 4")
 
 
 @pytest.mark.parametrize(
@@ -180,20 +194,153 @@ def test_other_messages_are_refused_in_words(verb, content, told):
     assert told in record.message
 
 
+class OwnersNet(MLP):
+    """A network of the owner's own code."""
+
+
+class OwnersMetric(MeanMetric):
+    """A metric of the owner's own code."""
+
+
+def refused(told, model=RUN["model"], loop=(), **options):
+    """Expect a run with some options of the data to be refused, without an import of its code."""
+    code = f"open({str(Path('imported').resolve())!r}, 'w')\nclass Net: pass\n"
+    for name in ("my_code", "my-code", "é"):
+        Path(f"{name}.py").write_text(code)
+    data = {**RUN["data"], "init_args": {**RUN["data"]["init_args"], **options}}
+    run = {**RUN, "model": model, "loop": {**RUN["loop"], **dict(loop)}, "data": data}
+    with pytest.raises(Refusal, match=parts(f"the run's method ~ {told}")):
+        workshop().build(run)
+    assert not Path("imported").exists()
+
+
+NAMED = {"class_path": "my_code.Net"}
+
+
 @pytest.mark.parametrize(
-    "model",
+    "options",
     [
-        {"class_path": "os.system"},
-        {"class_path": "FedPer", "init_args": {"net": {"class_path": "my_code.Net"}}},
-        {"class_path": "FedPer", "init_args": {"net": ["my_code.Net"]}},
+        {"net": NAMED},
+        {"net": "my_code.Net"},
+        {"net": ["my_code.Net"]},
+        {"net": [[NAMED]]},
+        {"net": {"_target_": "my_code.Net"}},
+        {"net": {"class_path": "MLP", "dict_kwargs": {"hidden": NAMED}}},
+        {"net": {"class_path": "MLP", "init_args": {"hidden": NAMED}}},
+        {"net.class_path": "my_code.Net"},
+        {"net": "MLP", "optimizer": NAMED},
+        {"net": {"class_path": "é.Net"}},
+        {"net": "é.Net"},
     ],
 )
-def test_a_server_names_nothing_of_the_owners_own(model):
-    """A module of the working folder is not even imported."""
-    Path("my_code.py").write_text("open('imported', 'w')\nclass Net: pass\n")
-    with pytest.raises(Refusal, match=r"the run's method .*names (os|my_code)"):
-        workshop().build({**RUN, "model": model})
-    assert not Path("imported").exists()
+def test_a_server_names_nothing_of_the_owners_own(options):
+    """No method, no network and no optimizer; a module is not even imported."""
+    refused("names my_code.Net", NAMED)
+    refused("names ~ .Net", {"class_path": "FedPer", "init_args": options})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{class_path: my_code.Net}",
+        '{"class_path": "my_code.Net"}',
+        "[my_code.Net]",
+        "- my_code.Net",
+        "'my_code.Net'",
+        "my_code.Net # a comment",
+        "|\n my_code.Net",
+        "!!str my_code.Net",
+        "&a my_code.Net",
+        "!!python/object/apply:os.system [touch imported]",
+    ],
+)
+def test_nor_in_text_that_a_parser_reads(text):
+    told = "expected plain text"
+    refused(told, {"class_path": "FedPer", "init_args": {"net": text}})
+    refused(told, loop={"precision": text})
+    refused(told, metrics=[text])
+    refused(told, batch_size=text)
+
+
+def test_nor_a_class_that_is_already_imported():
+    net = {"class_path": "OwnersNet", "init_args": {"hidden": 4}}
+    refused("model.net: names ~ OwnersNet", {"class_path": "FedPer", "init_args": {"net": net}})
+
+
+@pytest.mark.parametrize("net", ["my-code.Net", {"class_path": "my-code.Net"}])
+def test_nor_a_module_whose_name_is_no_identifier(net):
+    refused("model.net", {"class_path": "FedPer", "init_args": {"net": net}})
+    refused("'my-code.Net' is not a metric", metrics=["my-code.Net"])
+
+
+@pytest.mark.parametrize(
+    ("net", "told"),
+    [
+        ({"class_path": "os.system", "init_args": {"command": "touch imported"}}, "names os"),
+        ({"class_path": "torch.hub.load"}, "names torch.hub.load"),
+        ({"class_path": "GraphModule"}, "names torch.fx.GraphModule"),
+        ({"class_path": "LightningModule"}, "names lightning.LightningModule"),
+        (
+            {"class_path": "torchvision.transforms.v2.Lambda", "init_args": {"lambd": "os.abort"}},
+            "names os.abort",
+        ),
+        (
+            {
+                "class_path": "torchvision.transforms.v2.Lambda",
+                "init_args": {"lambd": "pfl.core.export.write"},
+            },
+            "the function pfl.core.export.write is not allowed",
+        ),
+        (
+            {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}},
+            "weights may be downloaded only with",
+        ),
+    ],
+)
+def test_nor_what_runs_commands_or_downloads(net, told):
+
+    refused(told, {"class_path": "FedPer", "init_args": {"net": net}})
+
+
+@pytest.mark.parametrize("precision", [NAMED, "my_code.Net", "lightning.fabric.MixedPrecision"])
+def test_nor_a_plug_in_of_lightning_s(precision):
+    refused("names", loop={"precision": precision})
+
+
+@pytest.mark.parametrize("form", [str, lambda path: {"metric": path}, lambda path: [path]])
+def test_nor_a_metric_of_the_owner_s(form):
+    refused("names ~ OwnersMetric", metrics=[form(f"{__name__}.OwnersMetric")])
+    refused("names my_code.Net", metrics=[form("my_code.Net")])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("batch_size", "abc", "expected int, got abc"),
+        ("batch_size", 0, "batch_size must be at least 1, got 0"),
+        ("eval_batch_size", -3, "eval_batch_size must be at least 1, got -3"),
+        ("shuffle", "x", "expected bool, got x"),
+        ("drop_last", [1], "expected bool"),
+        ("metrics", "abc", "expected Sequence, got abc"),
+    ],
+)
+def test_options_of_the_run_are_checked_as_those_of_a_configuration(option, value, told):
+    refused(told, **{option: value})
+    # The owner's data are as they were.
+    shop = workshop()
+    before = vars(shop._owner.data)[option]
+    with pytest.raises(Refusal):
+        shop.build({**RUN, "data": {"init_args": {option: value}}})
+    assert vars(shop._owner.data)[option] == before
+
+
+def test_an_owner_s_own_data_set_stays_allowed():
+    """Only what the server names is restricted."""
+    init_args = {"num_clients": 2, "partition": "IID", "max_samples": 200}
+    data = {"class_path": f"{__name__}.OwnersData", "init_args": init_args}
+    context = workshop(data=data).build(RUN)
+    assert type(context.data) is OwnersData
+    assert context.data.batch_size == 16
 
 
 def test_the_same_hello_builds_once():
@@ -289,14 +436,14 @@ def test_a_site_that_is_started_anew_goes_on_where_it_was():
     (one, _), (other, _) = host(0), host(1)
     run = ran(one, other)
     anew, _ = host(0)
-    content = wire.written("state_hash", wire.Empty())
-    answers = [one.answer({"verb": "state_hash"}, content)]
+    kept = reference_of(run.kept[0])
+    order = wire.Order(0, 2, 2, 1, ["test"], "personal", False, op_threads=1, kept=kept)
+    answers = [one.answer({"verb": "test"}, wire.written("test", order))]
     one.close()
-    answers += [anew.answer({"verb": "state_hash"}, content)]
+    answers += [anew.answer({"verb": "test"}, wire.written("test", order))]
     assert answers[0] == answers[1]
-    record, _ = wire.read("state_hash", wire.Versions, answers[1])
-    assert [version.round for version in record.versions] == [1, 2]
-    assert run.round == 2
+    assert "acc" in wire.read("test", wire.Marks, answers[1])[0].scores["test"].names
+    assert [file.name[0] for file in sorted(Path("site0").rglob("*.state"))] == ["1", "2"]
 
 
 class Stop(Callback):

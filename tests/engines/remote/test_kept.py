@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch import nn
 from lightning_modules.ditto import Ditto
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedrep import FedRep
-from pfl.core.elsewhere import Reference, reference_of
+from pfl.core.elsewhere import reference_of
 from pfl.core.state import digest
 from pfl.disk import container
 from pfl.disk.lock import BusyError
@@ -208,8 +210,10 @@ def test_a_personal_model_exists_only_at_its_site(tmp_path):
 
 def test_a_hash_that_is_a_path_leads_nowhere():
     away = {"digest": "../" * 5 + "etc/passwd", "round": 1}
+    nothing = wire.Numbers([], [])
+    report = asdict(wire.Report(0, 1, 1, True, nothing, nothing, {}))
     with pytest.raises(container.ContainerError, match="no hash of a state"):
-        wire.read("x", wire.Versions, container.pack({"x": {"versions": [away]}}, {}))
+        wire.read("train", wire.Report, container.pack({"train": {**report, "kept": away}}, {}))
 
 
 def test_a_link_in_the_place_of_a_state_is_not_followed(tmp_path):
@@ -242,13 +246,3 @@ def test_two_sites_never_use_one_folder(tmp_path):
         KeptVersions(tmp_path)
     kept.close()
     KeptVersions(tmp_path)
-
-
-def test_state_hash_tells_what_a_site_has(tmp_path):
-    engine = Recorded(tmp_path)
-    run = fit(small(), engine, 1, blobs(SIZES), sampler=UniformSampler(1.0))
-    answer = engine.at[2].answer("state_hash", wire.written("state_hash", wire.Empty()))
-    versions, _ = wire.read("state_hash", wire.Versions, answer)
-    assert [Reference(one.digest, one.round) for one in versions.versions] == [
-        reference_of(run.kept[2])
-    ]

@@ -218,9 +218,11 @@ def wait_for(condition, seconds=20.0):
     return condition()
 
 
+needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a Linux kernel")
 SLEEPER = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 
 
+@needs_proc
 def test_a_leashed_command_is_ended(tmp_path):
     with (tmp_path / "log").open("wb") as log:
         process = leashed([sys.executable, "-c", SLEEPER], log, {})
@@ -231,7 +233,7 @@ def test_a_leashed_command_is_ended(tmp_path):
     assert not alive(inner)
 
 
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a Linux kernel")
+@needs_proc
 def test_a_leashed_command_ends_with_a_process_that_is_killed(tmp_path):
     log = tmp_path / "log"
     program = (
