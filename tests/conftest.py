@@ -24,6 +24,9 @@ settings.load_profile("repeat")
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
+# The campaign kills processes, and limits their memory, as POSIX does.
+collect_ignore = ["campaign"] if os.name == "nt" else []
+
 # A shell starts background jobs deaf to Ctrl-C, and so would be the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -45,6 +48,12 @@ def _on_the_cpu():
         patch.setattr(devices, "fabric", fabric)
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Seed torch's default stream before a test and its fixtures, for those that draw from it."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -24,12 +24,24 @@ def test_a_new_environment_gets_the_two_commands_of_the_readme_and_nothing_else(
     assert [line for line in script[start:] if "install" in line] == commands
 
 
-def test_the_oldest_versions_are_the_lower_bounds():
+def project():
+    """Return what ``pyproject.toml`` says of the project."""
     tomllib = pytest.importorskip("tomllib", reason="tomllib comes with Python 3.11")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_the_tests_of_every_optional_package_have_a_command():
+    """Those of ``sweep`` belong to every test environment."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"^pip install .*'\.\[test,([\w,]+)\]' && pytest", text, re.MULTILINE)
+    extras = {*project()["optional-dependencies"]} - {"dev", "docs", "sweep", "test"}
+    assert sorted(",".join(named).split(",")) == sorted(extras)
+
+
+def test_the_oldest_versions_are_the_lower_bounds():
     # Tools of developers and of the site are pinned by constraints.txt.
-    extras = {**project["optional-dependencies"], "dev": (), "docs": ()}
-    wanted = [word for words in (project["dependencies"], *extras.values()) for word in words]
+    extras = {**project()["optional-dependencies"], "dev": (), "docs": ()}
+    wanted = [word for words in (project()["dependencies"], *extras.values()) for word in words]
     bounds = [re.match(r"([\w-]+)(?:\[\w+\])?>=([\w.]+)", word) for word in wanted]
     pinned = sorted(f"{bound[1]}=={bound[2]}" for bound in bounds if bound)
     assert lines_of("constraints-oldest.txt") == pinned

@@ -1,4 +1,3 @@
-import csv
 import json
 import pickle
 from dataclasses import replace
@@ -14,6 +13,7 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.local import Local
 from pfl.callbacks.early_stopping import EarlyStopping
 from pfl.core.failure import NonFiniteError
+from pfl.core.state import clone
 from pfl.core.types import Cohort
 from pfl.federation.checkpoint import CheckpointError, load, save
 from pfl.federation.run import Callback
@@ -22,6 +22,7 @@ from pfl.federation.summary import summarise
 from pfl.loop import FederatedLoop
 from tests.helpers.federation import Diverges
 from tests.helpers.messages import parts
+from tests.helpers.tables import csv_rows
 from tests.helpers.toy import blobs, mlp
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -29,11 +30,6 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 def loop(rounds=3, **options):
     return FederatedLoop(rounds=rounds, progress=False, **options)
-
-
-def rows(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_fedavg_by_hand():
@@ -106,7 +102,7 @@ def test_a_loop_that_is_left_early_is_resumed(tmp_path):
         folder = run.folder
         if result.round == 2:
             break
-    assert [row["round"] for row in rows(folder / "metrics.csv")] == ["1", "2"]
+    assert [row["round"] for row in csv_rows(folder / "metrics.csv")] == ["1", "2"]
     whole = loop(3, sampler=UniformSampler(0.7)).fit(FedPer(mlp(), optimizer=SGD), blobs())
     rest = federation().rounds_of(FedPer(mlp(), optimizer=SGD), blobs(), ckpt_path="last")
     resumed, result = next(rest)
@@ -149,7 +145,7 @@ def test_a_client_that_sits_out_keeps_its_state():
 
     class Watch(Callback):
         def on_round_end(self, run, result):
-            results.append((result.cohort, {c: dict(k) for c, k in run.kept.items()}))
+            results.append((result.cohort, {c: clone(k) for c, k in run.kept.items()}))
 
     loop(4, sampler=UniformSampler(0.4), callbacks=[Watch()]).fit(module, blobs())
     for (_, before), (cohort, after) in pairwise(results):
@@ -203,8 +199,8 @@ def test_records(tmp_path):
         FedAvg(mlp(), optimizer=SGD), blobs(), config="seed: 42\n"
     )
     assert run.folder.parent == tmp_path / "x"
-    assert [row["round"] for row in rows(run.folder / "metrics.csv")] == ["1", "2", "3"]
-    clients = rows(run.folder / "clients.csv")
+    assert [row["round"] for row in csv_rows(run.folder / "metrics.csv")] == ["1", "2", "3"]
+    clients = csv_rows(run.folder / "clients.csv")
     assert [(row["round"], row["client"]) for row in clients] == [
         (r, c) for r in "23" for c in "012"
     ]
@@ -238,7 +234,7 @@ def test_a_resume_drops_rows_beyond_the_checkpoint(tmp_path):
     run = loop(4, default_root_dir=str(tmp_path)).fit(
         FedAvg(mlp(), optimizer=SGD), blobs(), ckpt_path="last"
     )
-    assert [row["round"] for row in rows(run.folder / "metrics.csv")] == ["1", "2", "3", "4"]
+    assert [row["round"] for row in csv_rows(run.folder / "metrics.csv")] == ["1", "2", "3", "4"]
     assert run.fingerprint == loop(4).fit(FedAvg(mlp(), optimizer=SGD), blobs()).fingerprint
 
 

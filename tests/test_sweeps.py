@@ -70,12 +70,15 @@ def test_every_point_parses(sweep, tmp_path):
         file.write_text(json.dumps(point), encoding="utf-8")
         values = Experiment.parse(parser, words).values
         for key, value in point.items():
-            assert _plain(values[key]) == value or isinstance(value, list | dict), key
+            assert _plain(values[key]) == value, key
         found.add(json.dumps(point, sort_keys=True))
     assert len(found) == len(points(content["parameters"])), "two points are the same"
 
 
 def _plain(value):
+    """Return a value as a sweep writes it: an object by its class, callbacks by their names."""
+    if isinstance(value, list):
+        return [{"class_path": item.class_path.rpartition(".")[2]} for item in value]
     return getattr(value, "class_path", value)
 
 

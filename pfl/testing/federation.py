@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lightning.fabric import Fabric
 
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
-from pfl.core.types import Job, Result, Split, State
+from pfl.core.types import Broadcast, Job, Result, Split, State
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
@@ -76,6 +77,12 @@ class ToyFederation:
         self.state = self.coordinator.aggregate(self.state, uploads_of(results))
         self.number += 1
         return results
+
+    def welcome(self) -> tuple[Broadcast, State]:
+        """Return what a newcomer with the first client's data starts with."""
+        members = self.coordinator.disclosed(self.infos)
+        newcomer = replace(members[0], round=self.number)
+        return self.server.welcome(self.state, newcomer, members)
 
 
 def fit(

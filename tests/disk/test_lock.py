@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 import subprocess
@@ -16,17 +15,14 @@ from pfl.disk import lock
 from pfl.disk.lock import BusyError, NoLocksWarning, locked
 from pfl.engines.cores import Share
 from pfl.federation.store import KeptStates
+from tests.helpers.locks import locks_fail
 from tests.helpers.messages import parts
 
 
 @pytest.fixture(params=[errno.ENOLCK, errno.EOPNOTSUPP], ids=errno.errorcode.get)
 def no_locks(request, monkeypatch):
     """A file system without locks, as some of networks are."""
-
-    def fail(descriptor, how):
-        raise OSError(request.param, os.strerror(request.param))
-
-    monkeypatch.setattr(fcntl, "flock", fail)
+    locks_fail(monkeypatch, request.param)
 
 
 def ended():
@@ -87,10 +83,7 @@ def test_what_may_be_another_machines_stays(text, said, no_locks, tmp_path):
 
 
 def test_other_errors_of_a_lock_are_told(monkeypatch, tmp_path):
-    def fail(descriptor, how):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(fcntl, "flock", fail)
+    locks_fail(monkeypatch, errno.EIO)
     with pytest.raises(OSError, match="Input/output error"), locked(tmp_path):
         pass
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from lightning.fabric import Fabric
+from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedavg import FedAvg
 from pfl.core.data import info_of
@@ -16,6 +17,7 @@ from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
 from pfl.testing.federation import ToyFederation
 from pfl.training import client_round
+from tests.helpers.toy import mlp
 
 
 def sgd(lr=0.1, **options):
@@ -28,6 +30,17 @@ HEAVY = sgd(momentum=0.9, weight_decay=0.01)
 
 def fit(module, data, rounds=3, **loop):
     return FederatedLoop(rounds=rounds, progress=False, **loop).fit(module, data)
+
+
+def centralised(data, steps):
+    """Return a network after full-batch steps of :data:`HEAVY` on the data of client 0."""
+    module, split = FedAvg(mlp()), data.split(0, "train")
+    optimizer = HEAVY(module.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        cross_entropy(module(split.x), split.targets).backward()
+        optimizer.step()
+    return module.state_dict()
 
 
 @dataclass
@@ -48,6 +61,15 @@ class Diverges(FedAvg):
         if info.client == 1:
             upload.shared["net.head.weight"][0] = float("nan")
         return upload
+
+
+class LacksKernel(FedAvg):
+    """A method with an operation that half precision does not have."""
+
+    def losses(self, batch):
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("not implemented for 'BFloat16'")
+        return super().losses(batch)
 
 
 def follow(module, data, rounds=3, **loop):

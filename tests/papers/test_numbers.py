@@ -5,16 +5,15 @@ The list is typed from the papers, never written from configurations. ``config``
 that is zero. Where ``source`` says "ours" or names another method, the line pins our own choice.
 """
 
-import csv
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.helpers.tables import csv_rows
 from tests.papers.resolved import SHIPPED, laid
 
-with Path(__file__).with_name("numbers.csv").open(encoding="utf-8", newline="") as stream:
-    NUMBERS = list(csv.DictReader(stream))
+NUMBERS = csv_rows(Path(__file__).with_name("numbers.csv"))
 FILES = sorted({row["config"] for row in NUMBERS})
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import errno
-import fcntl
 import json
 import os
 import signal
@@ -20,6 +17,8 @@ from filelock import FileLock
 from pfl.__main__ import main
 from pfl.cli import runs
 from pfl.sweeps.search import INTERRUPTED, KILLED
+from tests.helpers.locks import locks_fail
+from tests.helpers.tables import csv_rows
 from tests.sweeps.conftest import LR, sweep, write
 
 ROOT = Path(__file__).parents[2]
@@ -64,11 +63,7 @@ def test_two_processes_share_a_sweep():
 
 def test_a_file_system_without_locks_is_refused_before_anything_is_stored(monkeypatch, capsys):
     """SQLite has no other protection of its file; a run of its own is trained there."""
-
-    def fail(descriptor, how):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", fail)
+    locks_fail(monkeypatch)
     write()
     assert sweep() == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
@@ -103,11 +98,9 @@ def test_a_killed_point_is_run_again_and_goes_on_from_its_checkpoint(capsys):
     assert len((folder / "metrics.csv").read_text().splitlines()) == 61
     assert sorted(again.intermediate_values) == list(range(1, 61))
     # The seconds of all rounds, not only of those after the kill.
-    with (folder / "metrics.csv").open(newline="") as file:
-        spent = sum(float(row["time/round"]) for row in csv.DictReader(file))
+    spent = sum(float(row["time/round"]) for row in csv_rows(folder / "metrics.csv"))
     assert again.user_attrs["seconds"] == pytest.approx(spent)
-    with (FOLDER / "points.csv").open(newline="") as file:
-        told = {row["point"]: float(row["seconds"]) for row in csv.DictReader(file)}
+    told = {row["point"]: float(row["seconds"]) for row in csv_rows(FOLDER / "points.csv")}
     assert told["1"] == pytest.approx(spent)
     found = json.loads((folder / "summary.json").read_text())["fingerprint"]
     capsys.readouterr()

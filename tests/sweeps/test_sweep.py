@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shlex
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml
 from pfl.__main__ import main
 from pfl.cli import runs
 from tests.helpers.messages import says
+from tests.helpers.tables import csv_rows
 from tests.sweeps.conftest import HIDDEN, LR, METRIC, sweep, write
 
 HYPERBAND = {"type": "hyperband", "min_iter": 1, "eta": 2}
@@ -21,8 +21,7 @@ HYPERBAND = {"type": "hyperband", "min_iter": 1, "eta": 2}
 
 def points(name="s"):
     """The rows of ``points.csv``."""
-    with Path("runs", "sweeps", name, "points.csv").open() as file:
-        return list(csv.DictReader(file))
+    return csv_rows(Path("runs", "sweeps", name, "points.csv"))
 
 
 def study(name="s"):
@@ -47,8 +46,7 @@ def test_a_grid_runs_every_point_once_and_ends(capsys):
     values = [float(row["test/personal/acc"]) for row in rows]
     assert values == sorted(values, reverse=True)
     for row in rows:
-        with (Path(row["folder"]) / "metrics.csv").open() as file:
-            last = list(csv.DictReader(file))[-1]
+        last = csv_rows(Path(row["folder"]) / "metrics.csv")[-1]
         assert last["test/personal/acc"] == row["test/personal/acc"]
         config = yaml.safe_load((Path(row["folder"]) / "config.yaml").read_text())
         init_args = config["model"]["init_args"]
@@ -278,8 +276,7 @@ def test_points_that_fall_behind_are_stopped(capsys):
     assert states == {"0.3": "done", "0.001": "stopped", "1e-05": "stopped"}
     row = points()[-1]
     assert row["reason"].startswith("stopped after round 1 of 4: ")
-    with (Path(row["folder"]) / "metrics.csv").open() as file:
-        (only,) = csv.DictReader(file)
+    (only,) = csv_rows(Path(row["folder"]) / "metrics.csv")
     assert only["test/personal/acc"] == row["test/personal/acc"]
     # It is an interrupted run, not a finished one, and could be resumed.
     assert not (Path(row["folder"]) / "summary.json").exists()

@@ -1,4 +1,4 @@
-"""Three methods that keep every promise, and methods that break one each in a line or two."""
+"""Methods that keep every promise, and methods that break one each in a line or two."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ class DropsOut(Method):
 
 
 # How it is built.
+
+
+class IsAPlainModule(torch.nn.Module):
+    def __init__(self, net, optimizer):
+        super().__init__()
 
 
 class TakesAnything(Method):
@@ -176,6 +181,11 @@ class DrawsOnTheServer(Method):
                 return super().aggregate(state, [random.choice(uploads)] if uploads else [])
 
         return Lottery()
+
+
+class DrawsFromNumpyInObjective(Method):
+    def losses(self, batch):
+        return super().losses(batch._replace(x=batch.x + np.random.rand()))
 
 
 class MutatesInObjective(Method):

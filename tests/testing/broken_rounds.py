@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
 import torch
 
+from pfl.core.seeds import generator
 from pfl.core.server import Server, ServerState
+from pfl.core.types import Broadcast
 from tests.testing.broken import Method
 
 # What travels.
@@ -53,6 +56,15 @@ class SendsItsOwnWeights(Method):
         return replace(super().upload(info), shared={n: entries[n] for n in self.shared_names()})
 
 
+class SendsTheBroadcastBack(Method):
+    def receive(self, broadcast, info):
+        super().receive(broadcast, info)
+        self.received = broadcast.shared
+
+    def upload(self, info):
+        return replace(super().upload(info), shared=self.received)
+
+
 class WritesToTheBroadcast(Method):
     def receive(self, broadcast, info):
         broadcast.shared["net.backbone.0.bias"].mul_(0.5)
@@ -89,25 +101,105 @@ class KeepsOnTheServer(Method):
         return Greedy()
 
 
+class ClipsUploads(Method):
+    def server(self):
+        class Clips(Server):
+            def aggregate(self, state, uploads):
+                for upload in uploads:
+                    upload.shared["net.backbone.0.bias"].clamp_(-0.01, 0.01)
+                return super().aggregate(state, uploads)
+
+        return Clips()
+
+
+class DrawsAtTheStart(Method):
+    """Keeps every promise: the seed of the run decides the draw."""
+
+    def server(self):
+        class Shifted(Server):
+            def init(self, shared, clients):
+                rng = generator(self.seed, "shift")
+                return ServerState(
+                    {n: v + torch.rand((), generator=rng) for n, v in shared.items()}
+                )
+
+        return Shifted()
+
+
 class DividesByClients(Method):
     def server(self):
         class Shares(Server):
             def init(self, shared, clients):
-                return ServerState(shared, report={"share": 1 / min(c.samples for c in clients)})
+                few = torch.tensor(min(client.samples for client in clients))
+                return ServerState({name: value / few for name, value in shared.items()})
 
         return Shares()
 
 
-class NeedsUploads(Method):
+class FadesWithoutUploads(Method):
     def server(self):
-        class Eager(Server):
+        class Fades(Server):
             def aggregate(self, state, uploads):
-                return replace(super().aggregate(state, uploads[:1]), round=uploads[0].client)
+                after = super().aggregate(state, uploads)
+                shared = {name: (1 if uploads else 0.9) * v for name, v in after.shared.items()}
+                return replace(after, shared=shared)
 
-        return Eager()
+        return Fades()
+
+
+class AwaitsEveryClient(Method):
+    """Its server holds a number of each client, and NaN for one that is left out."""
+
+    def server(self):
+        class Awaits(Server):
+            def init(self, shared, clients):
+                return ServerState({**shared, "biases": torch.zeros(len(clients))})
+
+            def broadcast(self, state, client, round):
+                return Broadcast({n: v for n, v in state.shared.items() if n != "biases"})
+
+            def merge(self, state, uploads):
+                biases = torch.full_like(state.shared["biases"], torch.nan)
+                for upload in uploads:
+                    biases[upload.client] = upload.shared["net.backbone.0.bias"][0]
+                after = super().merge(state, uploads)
+                return replace(after, shared={**after.shared, "biases": biases})
+
+        return Awaits()
 
 
 # Newcomers.
+
+
+class DrawsForNewcomers(Method):
+    def server(self):
+        class Jitters(Server):
+            def welcome(self, state, info, members):
+                sent, kept = super().welcome(state, info, members)
+                shared = {name: v + torch.randn_like(v) for name, v in sent.shared.items()}
+                return replace(sent, shared=shared), kept
+
+        return Jitters()
+
+
+class RemembersLabels(Method):
+    """The test of a newcomer knows the labels that it saw when it joined before."""
+
+    def __init__(self, net, **options):
+        super().__init__(net, **options)
+        self.seen = defaultdict(float)
+
+    def receive(self, broadcast, info):
+        super().receive(broadcast, info)
+        self.client = info.client
+
+    def losses(self, batch):
+        self.seen[self.client] += float(batch.x[:, 0] @ batch.y.float())
+        return super().losses(batch)
+
+    def personalise(self, broadcast, info):
+        super().personalise(broadcast, info)
+        self.net.head.bias[0].add_(self.seen[info.client])
 
 
 class WelcomesForGood(Method):

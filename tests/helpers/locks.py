@@ -1,0 +1,15 @@
+"""File systems without locks."""
+
+import errno
+import os
+
+import pytest
+
+
+def locks_fail(monkeypatch, number=errno.ENOLCK):
+    """Let every lock fail with this error, by default as on file systems that have no locks."""
+
+    def fail(descriptor, how):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", fail)
