@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import statistics
 from lightning_modules.losses import linear
-from lightning_modules.steps.gradients import slopes_at
+from lightning_modules.steps.gradients import slopes_at, with_gradient
 from lightning_modules.steps.optimizers import learning_rate
 from pfl.core.checks import within
 from pfl.core.server import Server, ServerState
@@ -118,8 +118,9 @@ class APFL(ClientModule):
         apart = [personal[name].detach() - p.detach() for name, p in self.net.named_parameters()]
         slope = linear(apart, slopes.values())
         factor = self.alpha if self.v_grad == "chain" else 1.0
-        surrogate = linear(personal.values(), [factor * slopes[name] for name in personal])
+        of_personal = [factor * slopes[name] for name in personal]
+        terms["mixed"] = with_gradient(mixed, personal.values(), of_personal)
         entries = {f"personal.{name}": value for name, value in after.items()}
         entries["alpha"] = (self.alpha - self.rate * slope).clamp(0, 1)
         entries["rate"] = self.rate if self.alpha_update == "step" else torch.zeros_like(self.rate)
-        return Outcome({**terms, "mixed": mixed + surrogate - surrogate.detach()}, entries)
+        return Outcome(terms, entries)

@@ -238,6 +238,13 @@ class CD2Server(Server[CD2State]):
         private = {name: (d.dim, d.private(share)) for name, d in self.divisions.items()}
         return Broadcast(shared=shared_part(state.shared, private))
 
+    def welcome(
+        self, state: CD2State, info: ClientInfo, members: Sequence[ClientInfo]
+    ) -> tuple[Broadcast, State]:
+        """Return the broadcast, and whole entries if a newcomer keeps any."""
+        _, kept = Server(inherits=self.inherits).welcome(state, info, members)
+        return self.broadcast(state, info.client, info.round), kept
+
     def share(self, round: int, rounds: int) -> float:
         """Return p_t, the share of private channels in a round.
 

@@ -6,16 +6,19 @@ paragraph of section 3.2. Neither paper gives settings.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from lightning_modules.cd2_pfed import CD2PFed
+from lightning_modules.cd2_pfed import CD2PFed, CD2State
+from lightning_modules.fedas import LAST
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.alignment import Alignment, AlignTarget, alignment_parts
 from lightning_modules.steps.phases import remember
+from pfl.core.server import Server
 from pfl.core.types import Plan
 
 
@@ -61,3 +64,7 @@ class CD2PFedAligned(CD2PFed):
         """Declare the alignment, CD2-pFed's training, and storing the backbone."""
         last = remember(self.net.backbone, "previous")
         return [*alignment_parts(self, self.align), *super().plan(), last]
+
+    def server(self) -> Server[CD2State]:
+        """Return CD2-pFed's server, whose backbone is the last one of a newcomer."""
+        return replace(super().server(), inherits=LAST)

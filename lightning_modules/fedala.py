@@ -69,6 +69,8 @@ class FedALA(ClientModule):
         within("(0, 100]", mix_percent=mix_percent)
         not_negative(mix_lr=mix_lr, threshold=threshold)
         at_least_one(window=window, max_init_epochs=max_init_epochs)
+        if not (top == "all" or (isinstance(top, int) and top >= 1)):
+            raise ValueError(f"top must be all or a number of layers, at least 1, got {top!r}")
         patterns = ("*",) if top == "all" else last_layers(net, top)[0]
         self.top = [name for name, _ in net.named_parameters() if matches(name, patterns)]
         self.mix_lr = mix_lr

@@ -19,9 +19,10 @@ from lightning_modules.nets import SplitNet
 from lightning_modules.steps.alignment import Alignment, AlignTarget, alignment_parts
 from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
 from lightning_modules.steps.phases import remember
+from lightning_modules.steps.servers import stepped
 from pfl.core.server import Server, ServerState, received
 from pfl.core.space import Dimension
-from pfl.core.state import add, assign, subtract
+from pfl.core.state import assign
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
 Normaliser: TypeAlias = Literal["sum", "softmax", "min_max"]
@@ -187,15 +188,13 @@ class FedASServer(Server[ServerState]):
         """Return the state with the averaged values; see :meth:`Server.merge`."""
         after = super().merge(state, uploads)
         if self.step_scale == "one_over_m":
-            step = subtract(after.shared, state.shared)
-            after = replace(after, shared=add(state.shared, step, scale=1 / len(uploads)))
+            after = replace(after, shared=stepped(state.shared, after.shared, 1 / len(uploads)))
         return replace(after, report={"trace_fallback": float(self._scores(uploads) is None)})
 
     def merge_mean(self, state: ServerState, mean: Upload, count: float) -> ServerState:
         """Return the state with the mean, in which traces have no weight."""
         scale = 1 / count if self.step_scale == "one_over_m" else 1.0
-        step = subtract(mean.shared, state.shared)
-        return replace(state, shared=add(state.shared, step, scale))
+        return replace(state, shared=stepped(state.shared, mean.shared, scale))
 
     def _scores(self, uploads: Sequence[Upload]) -> Tensor | None:
         """Return (m,) unnormalised weights, or ``None`` if the traces give none."""

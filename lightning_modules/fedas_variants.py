@@ -59,8 +59,8 @@ class FedASVariant(FedAS):
         options: See :class:`~lightning_modules.fedas.FedAS`.
 
     Raises:
-        ValueError: A number is out of range, or ``global`` features are requested without class
-            means or without synchronisation, whose server holds them.
+        ValueError: A number is out of range, ``alignment`` is off, or ``global`` features are
+            requested without class means or without synchronisation, whose server holds them.
     """
 
     def __init__(
@@ -74,6 +74,8 @@ class FedASVariant(FedAS):
     ) -> None:
         super().__init__(net, **options)
         not_negative(align_weight=align_weight)
+        if not self.alignment:
+            raise ValueError("alignment: false is for FedAS: FedASVariant always aligns")
         self.align_manner: Manner = align_manner
         self.align_weight = align_weight
         self.to_all = align_object == "global"

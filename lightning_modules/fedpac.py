@@ -83,7 +83,7 @@ class FedPAC(ClientModule):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        not_negative(alignment=alignment, head_epochs=head_epochs)
+        not_negative(alignment=alignment, head_lr=head_lr, head_epochs=head_epochs)
         within("[0, 1)", min_share=min_share)
         self.alignment = alignment
         self.head_optimizer = with_lr(self.optimizer, head_lr)

@@ -32,7 +32,7 @@ class FedPer(ClientModule):
 
     Raises:
         ValueError: The network has fewer than ``personal_layers`` layers, or
-            ``fit_head_before_eval`` is negative.
+            ``fit_head_before_eval`` is negative, or positive without a personal layer.
     """
 
     vectorizable = True
@@ -47,6 +47,8 @@ class FedPer(ClientModule):
     ) -> None:
         super().__init__(net, **options)
         not_negative(fit_head_before_eval=fit_head_before_eval)
+        if fit_head_before_eval and personal_layers == 0:
+            raise ValueError("fit_head_before_eval needs a personal layer: personal_layers is 0")
         parts: tuple[Patterns, Patterns] = ("net.head.*",), ("net.backbone.*",)
         if personal_layers is not None:
             parts = last_layers(net, personal_layers, prefix="net.")

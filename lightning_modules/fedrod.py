@@ -17,6 +17,7 @@ from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import zero_last_layer
 from pfl.core.checks import not_negative
+from pfl.core.state import assign
 from pfl.core.types import Batch, Broadcast, ClientInfo, Terms
 
 
@@ -42,7 +43,8 @@ class FedROD(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: ``gamma`` is negative.
+        ValueError: ``gamma`` is negative, the task has ``label_smoothing``, or the head's last
+            linear layer is frozen or adapted, so that it cannot be set to zero.
     """
 
     kept = ("personal.*",)
@@ -60,10 +62,17 @@ class FedROD(ClientModule):
     ) -> None:
         super().__init__(net, **options)
         not_negative(gamma=gamma)
+        if "label_smoothing" in self.task.options():
+            raise ValueError(
+                "FedROD cannot take label_smoothing, which gives every class a share of each "
+                "label: the generic loss rules out the classes that a client lacks"
+            )
         self.gamma = gamma
         self.personal = copy.deepcopy(net.head)
-        if head_init == "zero":
-            zero_last_layer(self.personal)
+        # With a copy, too: the global model needs a head of zeros.
+        zero_last_layer(self.personal)
+        if head_init == "copy":
+            assign(self.personal, net.head.state_dict())
         self.log_prior = nn.Buffer(torch.zeros(net.num_classes))
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:

@@ -126,7 +126,8 @@ class FedSimSup(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, epochs=epochs, **options)
-        not_negative(sup_epochs=sup_epochs, mix_C=mix_C, mix_gamma=mix_gamma)
+        not_negative(lr_sup=lr_sup, lr_inter=lr_inter, sup_epochs=sup_epochs)
+        not_negative(mix_C=mix_C, mix_gamma=mix_gamma)
         kinds = [supervisor] if isinstance(supervisor, nn.Module) else supervisor
         if not kinds:
             raise ValueError("supervisor needs at least one network, got an empty list")

@@ -45,7 +45,7 @@ class FineTuned(ClientModule, ABC):
         options: See the method, and :class:`ClientModule`.
 
     Raises:
-        ValueError: ``ft_epochs`` is negative.
+        ValueError: A number is negative.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class FineTuned(ClientModule, ABC):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        not_negative(ft_epochs=ft_epochs)
+        not_negative(ft_epochs=ft_epochs, ft_lr=ft_lr)
         self.ft_epochs = self.epochs if ft_epochs is None else ft_epochs
         self.ft_part: Part = ft_part
         self.ft_optimizer = None if ft_lr is None else with_lr(self.optimizer, ft_lr)

@@ -97,7 +97,10 @@ class IFCA(ClientModule):
         return ("clusters.*.head.*", BODY) if self.share_body else ("clusters.*",)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load all models; a shared backbone is that of the first one."""
+        """Load all models; a shared backbone, and the network until it is chosen, are the first's.
+
+        A client without training data never chooses.
+        """
         super().receive(broadcast, info)
         if self.share_body:
             first, *others = self.clusters
@@ -105,6 +108,7 @@ class IFCA(ClientModule):
                 assign(
                     other.get_submodule("backbone"), first.get_submodule("backbone").state_dict()
                 )
+        assign(self.net, self.clusters[0].state_dict())
 
     def plan(self) -> Plan:
         """Declare choosing a model, training it, and copying it back to its cluster."""

@@ -57,7 +57,7 @@ class LPFT(FedAvg):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        not_negative(lp_epochs=lp_epochs, ft_epochs=ft_epochs)
+        not_negative(lp_epochs=lp_epochs, lp_lr=lp_lr, ft_epochs=ft_epochs, ft_lr=ft_lr)
         rate = learning_rate(self.configure_optimizers())
         self.lp_epochs = lp_epochs
         self.lp_optimizer = with_lr(self.optimizer, rate if lp_lr is None else lp_lr)

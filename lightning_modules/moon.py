@@ -17,7 +17,7 @@ from lightning_modules.losses import model_contrastive
 from lightning_modules.nets import Projected, SplitNet
 from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.phases import remember
-from pfl.core.checks import not_negative, positive
+from pfl.core.checks import at_least_one, not_negative, positive
 from pfl.core.seeds import derive, scoped
 from pfl.core.space import Dimension
 from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
@@ -43,7 +43,7 @@ class MOON(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: ``mu`` is negative, or ``tau`` not positive.
+        ValueError: A number is out of range.
     """
 
     kept = ("previous.*", "participated")
@@ -63,6 +63,7 @@ class MOON(ClientModule):
     ) -> None:
         not_negative(mu=mu)
         positive(tau=tau)
+        at_least_one(out_dim=out_dim)
         if projector:
             with scoped(derive(seed_of(net), "projector")):
                 net = Projected(net, out_dim)

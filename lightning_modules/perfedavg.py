@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import Frozen, statistics
-from lightning_modules.losses import linear
-from lightning_modules.steps.gradients import slopes_at
+from lightning_modules.steps.gradients import slopes_at, with_gradient
+from lightning_modules.steps.optimizers import beyond_plain_sgd
 from pfl.core.checks import at_least_one, not_negative, positive
 from pfl.core.space import Dimension
 from pfl.core.state import add, each, joined, subtract
@@ -32,7 +32,7 @@ class PerFedAvg(ClientModule):
     A meta-step from w, with independent parts D, D', D'' of a batch, is ``w~ = w - alpha grad(w;
     D)``, ``g = grad(w~; D')``, and ``w <- w - beta d`` with ``d = g`` (FO) or ``d = g - alpha
     (grad(w + delta g; D'') - grad(w - delta g; D'')) / (2 delta)`` (HF). beta is the learning rate
-    of the optimiser, which must have no momentum. Under a plain Trainer the objective is
+    of the optimiser, which must be SGD without momentum. Under a plain Trainer the objective is
     cross-entropy. The whole network travels both ways; nothing stays with the client, as the
     adapted copy is discarded after the test.
 
@@ -55,7 +55,7 @@ class PerFedAvg(ClientModule):
             the adaptation.
 
     Raises:
-        ValueError: A number is out of range, a word is unknown, or the optimiser has momentum.
+        ValueError: A number is out of range, or a word is unknown.
     """
 
     vectorizable = True
@@ -74,7 +74,7 @@ class PerFedAvg(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        not_negative(inner_lr=inner_lr, adapt_steps=adapt_steps)
+        not_negative(inner_lr=inner_lr, adapt_steps=adapt_steps, adapt_epochs=adapt_epochs)
         positive(delta=delta)
         at_least_one(part_size=part_size)
         self.parts = 2 if variant == "fo" else 3
@@ -117,11 +117,13 @@ class PerFedAvg(ClientModule):
         """Return the optimiser of the meta-step.
 
         Raises:
-            ValueError: The optimiser has momentum.
+            ValueError: It is not SGD, or has momentum.
         """
         optimizer = super().configure_optimizers()
-        if any(group.get("momentum") for group in optimizer.param_groups):
-            raise ValueError("Per-FedAvg takes plain gradient steps: the momentum must be 0")
+        if other := beyond_plain_sgd(optimizer):
+            raise ValueError(
+                f"Per-FedAvg takes plain gradient steps, by SGD with a momentum of 0; got {other}"
+            )
         return optimizer
 
     def _meta(self, batch: Batch) -> Outcome:
@@ -139,9 +141,9 @@ class PerFedAvg(ClientModule):
             behind, _, _ = slopes_at(self.net, back, buffers, part, self.task.loss)
             curvature = subtract(ahead, behind)
             direction = add(direction, curvature, -self.inner_lr / (2 * self.delta))
-        surrogate = linear(self.net.parameters(), direction.values())
+        value = with_gradient(loss, self.net.parameters(), direction.values())
         entries = {f"net.{name}": value for name, value in buffers.items()}
-        return Outcome({self.task.loss_name: loss + surrogate - surrogate.detach()}, entries)
+        return Outcome({self.task.loss_name: value}, entries)
 
 
 def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:

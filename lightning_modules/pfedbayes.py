@@ -119,9 +119,18 @@ class PFedBayes(ClientModule):
         **options: Any,
     ) -> None:
         not_negative(
-            kl_weight=kl_weight, inner_lr=inner_lr, eps_std=eps_std, server_step=server_step
+            kl_weight=kl_weight,
+            inner_lr=inner_lr,
+            init_mean_std=init_mean_std,
+            eps_std=eps_std,
+            server_step=server_step,
         )
-        at_least_one(inner_steps=inner_steps, mc_samples=mc_samples, eval_samples=eval_samples)
+        at_least_one(
+            inner_steps=inner_steps,
+            mc_samples=mc_samples,
+            local_steps=local_steps,
+            eval_samples=eval_samples,
+        )
         with scoped(derive(seed_of(net), "pfedbayes")):
             gaussian = MeanFieldNet(net, init_raw_std, init_mean_std)
         super().__init__(gaussian, optimizer=optimizer, weighting=weighting, **options)
@@ -188,25 +197,29 @@ class PFedBayes(ClientModule):
     def server(self) -> Server[ServerState]:
         """Return a server that moves the means and rhos towards their averages."""
         q = ("net.", "personal.module.")
-        return MovingServer(self.weighting, self.server_step, inherits=q)
+        names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
+        return MovingServer(self.weighting, self.server_step, names, inherits=q)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits at the means, or the log of the mean probability over draws."""
         if self.eval_weights == "mean":
             logits: Tensor = self.net(x)
             return logits
-        draws: Tensor = self.net(x, self.eval_samples, generator=generator(0, "pfedbayes", "test"))
+        draws = self._draws(x, self.eval_samples, generator(0, "pfedbayes", "test"))
         return draws.log_softmax(-1).logsumexp(0) - math.log(self.eval_samples)
 
     def losses(self, batch: Batch) -> Terms:
         """Return the cross-entropy of draws from v; without a federation there is no prior."""
-        shapes = self.net.noise_shapes(self.mc_samples)
-        draws = draw_noise(shapes, next(self.net.parameters()))
-        noise = {name: self.eps_std * draw for name, draw in draws.items()}
-        logits = self.net(batch.x, noise=noise)
+        logits = self._draws(batch.x, self.mc_samples)
         losses = self.task.sample_losses
         loss = monte_carlo_cross_entropy(logits, batch.y, batch.weight, losses=losses)
         return {self.task.loss_name: loss}
+
+    def _draws(self, x: Tensor, samples: int, rng: torch.Generator | None = None) -> Tensor:
+        """Return (samples, B, C) logits of draws of all weights."""
+        draws = draw_noise(self.net.noise_shapes(samples), next(self.net.parameters()), rng)
+        logits: Tensor = self.net(x, noise={n: self.eps_std * draw for n, draw in draws.items()})
+        return logits
 
     def _fit(self, batch: Batch) -> Outcome:
         """Take the steps of q, and return the objective of v."""

@@ -15,8 +15,8 @@ from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.layers import copy_into, frozen, statistics
-from lightning_modules.losses import linear, proximal
-from lightning_modules.steps.gradients import slopes_at
+from lightning_modules.losses import proximal
+from lightning_modules.steps.gradients import slopes_at, with_gradient
 from lightning_modules.steps.servers import MovingServer
 from pfl.core.checks import at_least_one, not_negative, positive
 from pfl.core.server import Server, ServerState
@@ -73,7 +73,7 @@ class PFedMe(ClientModule):
         super().__init__(net, **options)
         not_negative(proximity=proximity, inner_wd=inner_wd, server_step=server_step)
         positive(inner_lr=inner_lr)
-        at_least_one(inner_steps=inner_steps)
+        at_least_one(inner_steps=inner_steps, local_steps=local_steps)
         self.proximity = proximity
         self.inner_steps = inner_steps
         self.inner_lr = inner_lr
@@ -83,6 +83,7 @@ class PFedMe(ClientModule):
         self.adapt_untrained = adapt_untrained
         self.personal = frozen(net)
         self.trained = nn.Buffer(torch.zeros(()))
+        self.factor = nn.Buffer(torch.ones(()))  # of this round's learning rates
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
@@ -97,6 +98,8 @@ class PFedMe(ClientModule):
         """Load the received model into both models."""
         super().receive(broadcast, info)
         copy_into(self.personal, self.net)
+        # It may fall to zero; its inverse must be finite in float32.
+        self.factor.fill_(max(self.lr_factor(info), 1e-30))
 
     def plan(self) -> Plan:
         """Declare one phase, in which each batch makes the inner steps and the outer step."""
@@ -128,7 +131,8 @@ class PFedMe(ClientModule):
 
     def server(self) -> Server[ServerState]:
         """Return a server that moves towards the average."""
-        return MovingServer(self.weighting, self.server_step)
+        names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
+        return MovingServer(self.weighting, self.server_step, names)
 
     def _envelope(self, batch: Batch) -> Outcome:
         """Return the Moreau envelope of the loss at w, from K steps of theta."""
@@ -143,14 +147,15 @@ class PFedMe(ClientModule):
     def _approach(self, batch: Batch) -> Outcome:
         """Take the same K steps with the network itself; the personal copy stands for w.
 
-        The K steps are expressed as one step of the optimiser with learning rate eta_p.
+        The K steps are expressed as one step of the optimiser, whose learning rate is eta_p times
+        the factor of the round.
         """
         start = {name: value.detach() for name, value in self.net.named_parameters()}
         anchor = dict(self.personal.module.named_buffers())
         theta, loss, buffers = self._solve(start, anchor, batch)
-        slopes = [(1 / self.inner_lr) * value for value in subtract(start, theta).values()]
-        surrogate = linear(self.net.parameters(), slopes)
-        terms = {self.task.loss_name: loss + surrogate - surrogate.detach()}
+        way = subtract(start, theta).values()
+        slopes = [(1 / self.inner_lr) * value / self.factor for value in way]
+        terms = {self.task.loss_name: with_gradient(loss, self.net.parameters(), slopes)}
         return Outcome(terms, _prefixed("net", buffers))
 
     def _solve(self, theta: State, anchor: State, batch: Batch) -> tuple[State, Tensor, State]:

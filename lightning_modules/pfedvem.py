@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.layers import VariationalLinear
-from lightning_modules.layers.variational import inverse_softplus
+from lightning_modules.layers import VariationalLinear, inverse_softplus
 from lightning_modules.losses import monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.optimizers import with_lr
-from pfl.core.checks import not_negative, within
+from pfl.core.checks import at_least_one, not_negative, within
 from pfl.core.seeds import scoped
 from pfl.core.server import Server, ServerState, received
 from pfl.core.space import Dimension
@@ -118,7 +117,8 @@ class PFedVEM(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(_with_gaussian_head(net, init_std), optimizer, epochs, **options)
-        not_negative(head_epochs=head_epochs)
+        not_negative(lr_head=lr_head, lr_base=lr_base, head_epochs=head_epochs)
+        at_least_one(mc_samples=mc_samples)
         within("[0, 1)", server_momentum=server_momentum)
         self.head_optimizer = with_lr(self.optimizer, lr_head)
         self.base_optimizer = with_lr(self.optimizer, lr_base)

@@ -18,11 +18,11 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import statistics
 from lightning_modules.losses import linear
 from lightning_modules.steps.gradients import slopes_at
-from lightning_modules.steps.optimizers import learning_rate
+from lightning_modules.steps.optimizers import beyond_plain_sgd, learning_rate
+from lightning_modules.steps.servers import stepped
 from pfl.core.checks import positive
 from pfl.core.server import Server, ServerState, received
 from pfl.core.space import Dimension
-from pfl.core.state import add, select, subtract
 from pfl.core.types import (
     Batch,
     Broadcast,
@@ -94,7 +94,12 @@ class SCAFFOLD(ClientModule):
         self.rate = nn.Buffer(torch.zeros(()))
         optimizer = self.configure_optimizers()
         self.lr = learning_rate(optimizer)
-        _warn_unless_plain(optimizer)
+        if other := beyond_plain_sgd(optimizer):
+            warnings.warn(
+                f"SCAFFOLD's control variates assume plain SGD, got {other}: they will be of the "
+                "wrong size",
+                stacklevel=2,
+            )
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
@@ -204,17 +209,5 @@ class ScaffoldServer(Server[ScaffoldState]):
         """Return the state after the step ``eta_g``, given that after a step of 1."""
         if self.eta_g == 1:
             return after
-        old = select(state.shared, self.controlled)
-        moved = add(old, subtract(select(after.shared, self.controlled), old), self.eta_g)
-        return replace(after, shared={**after.shared, **moved})
-
-
-def _warn_unless_plain(optimizer: torch.optim.Optimizer) -> None:
-    momentum = any(group.get("momentum", 0) > 0 for group in optimizer.param_groups)
-    if momentum or not isinstance(optimizer, torch.optim.SGD):
-        name = type(optimizer).__name__ + (" with momentum" if momentum else "")
-        warnings.warn(
-            f"SCAFFOLD's control variates assume plain SGD, got {name}: they will be of the wrong "
-            "size",
-            stacklevel=3,
-        )
+        moved = stepped(state.shared, after.shared, self.eta_g, self.controlled)
+        return replace(after, shared=moved)

@@ -50,11 +50,7 @@ class MeanFieldNet(nn.Module):
                     mean.normal_(0, init_mean_std)
 
     def forward(
-        self,
-        x: Tensor,
-        samples: int | None = None,
-        noise: Mapping[str, Tensor] | None = None,
-        generator: torch.Generator | None = None,
+        self, x: Tensor, samples: int | None = None, noise: Mapping[str, Tensor] | None = None
     ) -> Tensor:
         """Return the logits at the means, or for S draws of all weights, each shared by the batch.
 
@@ -63,7 +59,6 @@ class MeanFieldNet(nn.Module):
             samples: S; ``None`` without ``noise`` uses the means.
             noise: Standard normal draws with the shapes of :meth:`noise_shapes`, from which the
                 weights are computed; ``None`` lets the network draw them.
-            generator: Random generator of these draws; ``None`` is torch's default.
 
         Returns:
             (B, C) at the means, (S, B, C) for draws. Batch norms in train mode update their running
@@ -76,8 +71,7 @@ class MeanFieldNet(nn.Module):
             if samples is None:
                 logits: Tensor = self.mean(x)
                 return logits
-            like = next(self.mean.parameters())
-            noise = draw_noise(self.noise_shapes(samples), like, generator)
+            noise = draw_noise(self.noise_shapes(samples), next(self.mean.parameters()))
         count = check_noise(noise, samples, self.noise_shapes)
         moments = self.moments()
         return torch.stack(

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_modules.losses import gaussian_kl
-from pfl.core.checks import at_least_one, not_negative, positive
+from pfl.core.checks import at_least_one, positive
 
 MIN_STD = 1e-6
 
@@ -25,12 +25,11 @@ class VariationalLinear(nn.Module):
     Args:
         in_features: D.
         out_features: C.
-        init_std: Initial standard deviation of every weight and bias.
-        init_mean_std: Standard deviation of the normal draws around zero with which the means
-            start. pFedVEM's 1 gives logits of size ``sqrt(D)``.
+        init_std: Initial standard deviation of every weight and bias. The means start as standard
+            normal draws, which give logits of size ``sqrt(D)``.
 
     Raises:
-        ValueError: ``init_std`` is not positive, or ``init_mean_std`` is negative.
+        ValueError: ``init_std`` is not positive.
 
     Example:
         >>> layer = VariationalLinear(4, 3, init_std=0.1)
@@ -39,18 +38,15 @@ class VariationalLinear(nn.Module):
         (torch.Size([2, 3]), torch.Size([5, 2, 3]))
     """
 
-    def __init__(
-        self, in_features: int, out_features: int, init_std: float = 1.0, init_mean_std: float = 1.0
-    ) -> None:
+    def __init__(self, in_features: int, out_features: int, init_std: float = 1.0) -> None:
         super().__init__()
         positive(init_std=init_std)
-        not_negative(init_mean_std=init_mean_std)
         self.in_features = in_features
         self.out_features = out_features
         shape = (out_features, in_features)
         raw = inverse_softplus(init_std)
-        self.mean_weight = nn.Parameter(torch.randn(shape) * init_mean_std)
-        self.mean_bias = nn.Parameter(torch.randn(out_features) * init_mean_std)
+        self.mean_weight = nn.Parameter(torch.randn(shape))
+        self.mean_bias = nn.Parameter(torch.randn(out_features))
         self.raw_std_weight = nn.Parameter(torch.full(shape, raw))
         self.raw_std_bias = nn.Parameter(torch.full((out_features,), raw))
 
@@ -65,11 +61,7 @@ class VariationalLinear(nn.Module):
         return softplus_std(self.raw_std_bias)
 
     def forward(
-        self,
-        z: Tensor,
-        samples: int | None = None,
-        noise: Mapping[str, Tensor] | None = None,
-        generator: torch.Generator | None = None,
+        self, z: Tensor, samples: int | None = None, noise: Mapping[str, Tensor] | None = None
     ) -> Tensor:
         """Return the logits at the means, or for K draws of the weights, each shared by the batch.
 
@@ -78,7 +70,6 @@ class VariationalLinear(nn.Module):
             samples: K; ``None`` without ``noise`` uses the means.
             noise: Standard normal draws with the shapes of :meth:`noise_shapes`, from which the
                 weights are computed; ``None`` lets the layer draw them.
-            generator: Random generator of these draws; ``None`` is torch's default.
 
         Returns:
             (B, C) at the means, (K, B, C) for draws.
@@ -89,7 +80,7 @@ class VariationalLinear(nn.Module):
         if noise is None:
             if samples is None:
                 return F.linear(z, self.mean_weight, self.mean_bias)
-            noise = draw_noise(self.noise_shapes(samples), self.mean_weight, generator)
+            noise = draw_noise(self.noise_shapes(samples), self.mean_weight)
         check_noise(noise, samples, self.noise_shapes)
         weight = self.mean_weight + self.std_weight * noise["weight"]
         bias = self.mean_bias + self.std_bias * noise["bias"]

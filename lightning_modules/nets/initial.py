@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lightning_modules.nets.split import last_layers
 from pfl.core.seeds import scoped
-from pfl.core.state import assign, fingerprint, select
+from pfl.core.state import assign, constants, fingerprint, select
 
 
 def seed_of(net: nn.Module) -> int:
@@ -56,12 +56,21 @@ def _drawable(value: Tensor) -> Tensor:
 def zero_last_layer(net: nn.Module) -> None:
     """Set the last layer to zero, so that the network predicts zeros until it is trained.
 
+    Raises:
+        ValueError: The last linear layer has frozen entries, as an adapted one has.
+
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
         >>> zero_last_layer(net)
         >>> net(torch.ones(1, 2)).tolist()
         [[0.0, 0.0]]
     """
+    linears = [module for module in net.modules() if isinstance(module, nn.Linear)]
+    if linears and (fixed := constants(linears[-1])):
+        raise ValueError(
+            f"the last linear layer of {type(net).__name__} cannot be set to zero, as it has "
+            f"frozen entries: {', '.join(fixed)} (with LoRA, name the layer in trained)"
+        )
     last, _ = last_layers(net, 1)
     entries = select(net.state_dict(), last)
     assign(net, {name: torch.zeros_like(value) for name, value in entries.items()})

@@ -14,6 +14,7 @@ from torchvision.models.resnet import BasicBlock
 
 from lightning_modules.nets.blocks import Conv2d, ImageShape, mean_over_image, output_size
 from lightning_modules.nets.split import SplitNet
+from pfl.core.checks import at_least_one, known_words
 
 Norm: TypeAlias = Literal["batch", "group"]
 
@@ -32,7 +33,7 @@ class CNN8(SplitNet):
         projector: Width of the projector, D.
 
     Raises:
-        ValueError: The image is too small.
+        ValueError: The image is too small, a word is unknown, or ``projector`` is below one.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class CNN8(SplitNet):
         norm: Norm = "batch",
         projector: int = 256,
     ) -> None:
+        known_words(type(self), {"norm": norm})
+        at_least_one(projector=projector)
         # (output channels, kernel, stride)
         plan = [(16, 3, 1), (16, 1, 1), (32, 3, 2), (32, 3, 1), (32, 1, 1), (64, 3, 2), (64, 3, 1)]
         layers: list[nn.Module] = []
@@ -73,6 +76,9 @@ class ResNet18(SplitNet):
         norm: Batch norm (the papers), or group norm with 16 channels per group.
         first_stride: Stride of the first stage.
         projector: Width of a two-layer projector after the pooling, D; ``None`` for none.
+
+    Raises:
+        ValueError: A word or the stride is unknown, or ``projector`` is below one.
     """
 
     def __init__(
@@ -83,6 +89,8 @@ class ResNet18(SplitNet):
         first_stride: Literal[1, 2] = 1,
         projector: int | None = None,
     ) -> None:
+        known_words(type(self), {"norm": norm, "first_stride": first_stride})
+        at_least_one(projector=projector)
         layers: OrderedDict[str, nn.Module] = OrderedDict(
             conv1=nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False),
             bn1=_norm2d(64, norm),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lightning_modules.nets.blocks import ImageShape
 from lightning_modules.nets.split import SplitNet
+from pfl.core.checks import at_least_one
 
 
 class ViT(SplitNet):
@@ -34,7 +35,8 @@ class ViT(SplitNet):
             stays untrained, because its classes differ.
 
     Raises:
-        ValueError: The sizes do not fit together, or the file does not fit the network.
+        ValueError: A size is below one, the sizes do not fit together, or the file does not fit the
+            network.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class ViT(SplitNet):
         mlp: int = 128,
         checkpoint: str | None = None,
     ) -> None:
+        at_least_one(patch=patch, width=width, blocks=blocks, heads=heads, mlp=mlp)
         channels, height, breadth = input_shape
         if height % patch or breadth % patch:
             raise ValueError(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 
-from lightning_modules.losses import cross_entropy
+from lightning_modules.losses import cross_entropy, linear
 from pfl.core.types import Batch, State
+
+# Those of torch.optim.Adam.
+BETAS, EPS = (0.9, 0.999), 1e-8
 
 
 def slopes_at(
@@ -61,14 +64,26 @@ def slopes_at(
     return dict(zip(leaves, fixed, strict=True)), value.detach(), after
 
 
+def with_gradient(value: Tensor, parameters: Iterable[Tensor], slopes: Iterable[Tensor]) -> Tensor:
+    """Return a constant that has a gradient with respect to parameters.
+
+    Args:
+        value: The constant.
+        parameters: At least one tensor.
+        slopes: The gradient with respect to each parameter.
+
+    Example:
+        >>> w = nn.Parameter(torch.tensor([2.0]))
+        >>> loss = with_gradient(torch.tensor(5.0), [w], [torch.tensor([3.0])])
+        >>> loss.item(), *torch.autograd.grad(loss, w)
+        (5.0, tensor([3.]))
+    """
+    surrogate = linear(parameters, slopes)
+    return value + surrogate - surrogate.detach()
+
+
 def adam_step(
-    values: State,
-    slopes: State,
-    moments: tuple[State, State],
-    step: Tensor,
-    lr: float,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
+    values: State, slopes: State, moments: tuple[State, State], step: Tensor, lr: float
 ) -> tuple[State, tuple[State, State]]:
     """Take one step of Adam as a pure function, identical to a step of ``torch.optim.Adam``.
 
@@ -78,19 +93,17 @@ def adam_step(
         moments: Running means of the gradient and of its square, zeros before the first step.
         step: Number of this step, starting at 1.
         lr: Learning rate.
-        betas: Decay rates of the two running means.
-        eps: Number added to the square root of the second.
 
     Returns:
         The new values and moments.
     """
-    first = {n: torch.lerp(slopes[n], mean, betas[0]) for n, mean in moments[0].items()}
-    second = {n: torch.lerp(slopes[n].square(), s, betas[1]) for n, s in moments[1].items()}
+    first = {n: torch.lerp(slopes[n], mean, BETAS[0]) for n, mean in moments[0].items()}
+    second = {n: torch.lerp(slopes[n].square(), s, BETAS[1]) for n, s in moments[1].items()}
     after = {}
     # 1 - beta ** step, without the cancellation in float32.
-    unbias = [-torch.expm1(step * math.log(beta)) for beta in betas]
+    unbias = [-torch.expm1(step * math.log(beta)) for beta in BETAS]
     scale = -lr / unbias[0]
     for name, value in values.items():
-        root = (second[name] / unbias[1]).sqrt_().add_(eps)
+        root = (second[name] / unbias[1]).sqrt_().add_(EPS)
         after[name] = torch.addcdiv(value, first[name] * scale, root)
     return after, (first, second)

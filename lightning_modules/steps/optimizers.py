@@ -1,4 +1,4 @@
-"""Learning rates: optimiser factories with another rate, and checks of a rate."""
+"""Optimiser factories with another learning rate, and checks of optimisers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Iterable
 
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
+from pfl.core.checks import not_negative
 from pfl.core.types import OptimizerFactory
 
 
@@ -20,7 +21,7 @@ def with_lr(optimizer: OptimizerFactory, lr: float) -> OptimizerFactory:
         lr: The learning rate of all parameter groups.
 
     Raises:
-        ValueError: ``lr`` is negative.
+        ValueError: ``lr`` is negative or NaN.
 
     Example:
         >>> import torch
@@ -29,8 +30,7 @@ def with_lr(optimizer: OptimizerFactory, lr: float) -> OptimizerFactory:
         >>> group["lr"], group["momentum"]
         (0.1, 0.9)
     """
-    if lr < 0:
-        raise ValueError(f"a learning rate must not be negative, got {lr}")
+    not_negative(lr=lr)
 
     def make(parameters: Iterable[Tensor]) -> Optimizer:
         made = optimizer(parameters)
@@ -56,6 +56,20 @@ def learning_rate(optimizer: Optimizer) -> float:
     if len(rates) > 1:
         raise ValueError(f"one learning rate for all parameters is needed, got {rates}")
     return rates[0]
+
+
+def beyond_plain_sgd(optimizer: Optimizer) -> str | None:
+    """Return what an optimiser is, in words; ``None`` if it is SGD without momentum.
+
+    Example:
+        >>> import torch
+        >>> beyond_plain_sgd(torch.optim.SGD([torch.zeros(2)], lr=0.1, momentum=0.9))
+        'SGD with momentum'
+    """
+    momentum = any(group.get("momentum") for group in optimizer.param_groups)
+    if isinstance(optimizer, SGD) and not momentum:
+        return None
+    return type(optimizer).__name__ + (" with momentum" if momentum else "")
 
 
 def warn_of_overshoot(optimizer: Optimizer, strength: float, name: str) -> None:

@@ -1,4 +1,4 @@
-"""A server that several methods share."""
+"""A server that several methods share, and the step that others take, too."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
-from pfl.core.state import add, subtract
-from pfl.core.types import Upload
+from pfl.core.state import add, select, subtract
+from pfl.core.types import Patterns, State, Upload
 
 
 @dataclass(eq=False)
@@ -21,12 +21,14 @@ class MovingServer(Server[ServerState]):
     Args:
         weighting: As in :class:`~pfl.core.server.Server`.
         step: beta; 1 gives the average, more than 1 goes beyond it.
+        parameters: Names of the entries that go beyond the average; the others stop at it.
 
     Raises:
         ValueError: ``step`` is negative.
     """
 
     step: float = 1.0
+    parameters: Patterns = ("*",)
 
     def __post_init__(self) -> None:
         not_negative(server_step=self.step)
@@ -36,9 +38,23 @@ class MovingServer(Server[ServerState]):
         after = super().merge(state, uploads)
         if self.step == 1:
             return after
-        change = subtract(after.shared, state.shared)
-        return replace(after, shared=add(state.shared, change, self.step))
+        # Beyond their average, running variances could be negative.
+        names = self.parameters if self.step > 1 else ("*",)
+        return replace(after, shared=stepped(state.shared, after.shared, self.step, names))
 
     def merge_mean(self, state: ServerState, mean: Upload, count: float) -> ServerState:
         """Take the same step towards the mean; see :meth:`pfl.core.server.Server.merge_mean`."""
         return self.merge(state, [mean])
+
+
+def stepped(old: State, new: State, scale: float, names: Patterns = ("*",)) -> State:
+    """Return ``old + scale (new - old)`` for the entries with such names; the others are new.
+
+    Example:
+        >>> import torch
+        >>> old, new = {"w": torch.tensor(1.0)}, {"w": torch.tensor(3.0)}
+        >>> stepped(old, new, 2.0)
+        {'w': tensor(5.)}
+    """
+    start = select(old, names)
+    return {**new, **add(start, subtract(select(new, names), start), scale)}

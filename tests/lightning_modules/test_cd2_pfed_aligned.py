@@ -44,6 +44,20 @@ def test_the_target_is_the_whole_last_model():
     assert torch.equal(kept["0.bias"][3:], result.kept["own.module.backbone.0.bias"][3:])
 
 
+def test_a_newcomers_last_backbone_is_the_servers():
+    """Whole: a channel has the value that it had when it was last shared."""
+    federation = Federation(CD2PFedAligned(mlp(), optimizer=sgd(), ramp_rounds=2))
+    federation.round(0, 1)
+    federation.round(0, 1)
+    sent, kept = federation.welcome()
+    assert sent.shared["net.backbone.0.bias"].shape == (3,)
+    whole = select(federation.state.shared, ("net.backbone.*",))
+    assert kept["previous.module.0.bias"].shape == (6,)
+    assert equal(kept, {n.replace("net.backbone", "previous.module"): v for n, v in whole.items()})
+    federation.kept[2] = kept
+    assert federation.train(2).finite
+
+
 def test_own_features_are_no_target_to_move_to():
     """A client alone, in its second round, receives what it left, and per-sample targets agree.
 

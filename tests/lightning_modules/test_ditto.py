@@ -149,15 +149,6 @@ def test_refreshing_moves_a_copy_towards_the_model_just_received():
         assert kept["personal.w"].item() == 1.0
 
 
-def test_a_client_never_sampled_is_tested_with_the_initial_model():
-    _, (first,) = follow(Ditto(mlp(), optimizer=SGD), blobs(), 1, sampler=UniformSampler(0.4))
-    for row in first.clients:
-        split = blobs().split(row["client"], "test")
-        untrained = cross_entropy(mlp()(split.x), split.targets).item()
-        trained = row["client"] in first.trained
-        assert (row["test/personal/loss"] == pytest.approx(untrained)) is not trained
-
-
 def test_overshooting_is_warned_of():
     with pytest.warns(UserWarning, match=parts("lambda ~ 1")):
         Ditto(mlp(), optimizer=SGD, proximity=10.0)

@@ -204,5 +204,6 @@ def test_numbers_out_of_range_are_refused():
     refuses(ala, "(0, 100]", mix_percent=(0, 101))
     refuses(ala, "negative", mix_lr=-1)
     refuses(ala, "at least 1", window=0)
+    refuses(ala, "all ~ at least 1", top=("al", 0))
     with pytest.raises(ValueError, match=parts("2 layers ~ 3")):
         ala(top=3)

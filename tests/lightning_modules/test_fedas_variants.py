@@ -93,6 +93,11 @@ def test_class_means_over_clients_by_hand():
     assert means(after)[0] == 3.0
 
 
+def test_without_alignment_it_is_no_variant():
+    with pytest.raises(ValueError, match=parts("alignment: false ~ FedAS")):
+        make(mlp(), alignment=False)
+
+
 def test_global_features_need_class_means_and_the_server_of_traces():
     for options in ({"align_target": "per_sample"}, {"synchronisation": False}):
         with pytest.raises(

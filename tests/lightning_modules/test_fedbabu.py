@@ -9,7 +9,16 @@ from lightning_modules.fedbabu import FedBABU
 from lightning_modules.freeze import Freeze
 from pfl.core.types import Broadcast
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, context, equal, fit, job
+from tests.helpers.federation import (
+    HEAVY,
+    SGD,
+    Federation,
+    context,
+    differing,
+    equal,
+    fit,
+    job,
+)
 from tests.helpers.toy import blobs, mlp
 from tests.lightning_modules.test_freeze import floats, head
 
@@ -73,8 +82,13 @@ def test_default_is_five_epochs_on_everything():
 
 def test_a_client_never_seen_is_tuned_like_the_others():
     """A client keeps nothing, so a new one is usable at once."""
-    run = fit(FedBABU(mlp(), optimizer=SGD), blobs())
-    assert all(not kept for kept in run.kept.values())
+    federation = Federation(FedBABU(mlp(), optimizer=SGD))
+    federation.round(0, 1)
+    assert federation.kept == {0: {}, 1: {}}
+    received = dict(mlp().state_dict())
+    for name, value in federation.state.shared.items():
+        received[name.removeprefix("net.")] = value
+    assert differing(received, federation.personal(2)) == received.keys()
 
 
 def test_orthogonal_heads_are_shared_with_freeze():

@@ -280,5 +280,5 @@ def test_absent_clients_keep_their_head_under_a_new_body():
 
 
 def test_numbers_out_of_range_are_refused():
-    refuses(pac, "negative", alignment=-1, head_epochs=-1)
+    refuses(pac, "negative", alignment=-1, head_lr=-1, head_epochs=-1)
     refuses(pac, "[0, 1)", min_share=1.0)

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
@@ -15,6 +14,7 @@ from pfl.training import client_round
 from tests.helpers.federation import (
     HEAVY,
     SGD,
+    centralised,
     close,
     context,
     equal,
@@ -50,15 +50,9 @@ def test_no_personal_layer_is_fedavg_and_all_are_local():
 
 def test_one_client_is_centralised_sgd():
     """Invariant 3."""
-    data, own = blobs(sizes=(9,), batch_size=99), mlp()
+    data = blobs(sizes=(9,), batch_size=99)
     run = fit(FedPer(mlp(), optimizer=HEAVY, epochs=4), data, 1)
-    split, optimizer = data.split(0, "train"), HEAVY(own.parameters())
-    for _ in range(4):
-        optimizer.zero_grad()
-        cross_entropy(own(split.x), split.targets).backward()
-        optimizer.step()
-    found = {**run.server.shared, **run.kept[0]}
-    assert close(found, {f"net.{name}": p.data for name, p in own.named_parameters()})
+    assert close({**run.server.shared, **run.kept[0]}, centralised(data, 4))
 
 
 def test_bodies_are_the_same_and_heads_differ():
@@ -120,5 +114,7 @@ def test_a_single_class_client_collapses_to_that_class():
 def test_bad_numbers_are_refused():
     make = partial(FedPer, mlp())
     refuses(make, "negative", fit_head_before_eval=-1)
+    with pytest.raises(ValueError, match=parts("fit_head_before_eval ~ personal_layers ~ 0")):
+        make(personal_layers=0, fit_head_before_eval=2)
     with pytest.raises(ValueError, match=parts("2 layers ~ 3")):
         make(personal_layers=3)

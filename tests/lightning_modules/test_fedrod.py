@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedrod import FedROD
-from lightning_modules.nets import SplitNet
+from lightning_modules.nets import LoRA, SplitNet
 from pfl.core.seeds import scoped
+from pfl.core.task import Classification
 from pfl.core.types import Batch, Broadcast, ClientInfo
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
@@ -27,7 +28,7 @@ from tests.helpers.federation import (
     job,
 )
 from tests.helpers.floats import of_network
-from tests.helpers.messages import refuses
+from tests.helpers.messages import parts, refuses
 from tests.helpers.stacking import check_vmap
 from tests.helpers.stacking import clients as stacked
 from tests.helpers.toy import ToyData, blobs, mlp, normed
@@ -261,3 +262,16 @@ def test_a_head_of_two_layers_starts_at_zero_and_learns():
 
 def test_a_negative_exponent_is_refused():
     refuses(partial(FedROD, mlp()), "negative", gamma=-1)
+
+
+def test_smoothed_labels_are_refused():
+    with pytest.raises(ValueError, match=parts("FedROD ~ label_smoothing")):
+        FedROD(mlp(), task=Classification(label_smoothing=0.1))
+
+
+@pytest.mark.parametrize("init", ["zero", "copy"])
+def test_a_head_that_cannot_be_zero_is_refused(init):
+    """Under LoRA its weights are frozen, and only their change is trained."""
+    net = LoRA(SplitNet(nn.Flatten(), nn.Linear(5, 3)), rank=1, trained=[])
+    with pytest.raises(ValueError, match=parts("last linear layer ~ zero ~ weight, bias")):
+        FedROD(net, head_init=init)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import warnings
 from itertools import pairwise
@@ -22,6 +21,7 @@ from pfl.loop import FederatedLoop
 from pfl.testing import check_method
 from tests.helpers.federation import equal, follow
 from tests.helpers.messages import parts
+from tests.helpers.tables import csv_rows
 from tests.helpers.toy import blobs, mlp
 
 SIZES = (6, 4, 9, 5, 3, 7, 4)
@@ -198,8 +198,7 @@ def test_a_kind_that_nobody_holds_has_no_score():
 
 def test_the_kind_is_a_column_of_the_clients_records(tmp_path):
     run = fit(make(2), rounds=2, default_root_dir=str(tmp_path))
-    with (run.folder / "clients.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(run.folder / "clients.csv")
     module = make(2)
     assert [int(row["group"]) for row in rows] == 2 * kinds(module, len(SIZES))
     last = [row for row in rows if row["round"] == "2" and row["group"] == "1"]

@@ -114,5 +114,5 @@ def test_every_client_is_tuned_also_one_that_never_took_part():
     )
 
 
-def test_negative_epochs_are_refused():
-    refuses(partial(FedAvgP, mlp()), "negative", ft_epochs=-1)
+def test_negative_numbers_are_refused():
+    refuses(partial(FedAvgP, mlp()), "negative", ft_epochs=-1, ft_lr=-1)

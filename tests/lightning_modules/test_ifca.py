@@ -12,7 +12,17 @@ from pfl.core.server import ServerState
 from pfl.core.types import Broadcast, Totals, Upload
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, follow, job
+from tests.helpers.federation import (
+    HEAVY,
+    SGD,
+    Federation,
+    close,
+    context,
+    equal,
+    fit,
+    follow,
+    job,
+)
 from tests.helpers.messages import refuses
 from tests.helpers.toy import ToyData, blobs, mlp, normed
 
@@ -175,6 +185,13 @@ def test_models_are_chosen_on_training_data_before_a_test():
     )
     assert module.cluster.item() == 1
     assert test["test"]["acc"] == 0.0
+
+
+def test_a_client_without_training_data_is_tested_with_the_first_model():
+    federation = Federation(IFCA(mlp(), optimizer=SGD, k=1), blobs(sizes=(9, 6, 0)))
+    federation.round(0, 1)
+    tested = {f"net.{name}": value for name, value in federation.personal(2).items()}
+    assert equal(tested, plain(federation.state.shared))
 
 
 def test_a_common_body_is_averaged_over_all_and_sent_once():

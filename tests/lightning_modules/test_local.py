@@ -3,6 +3,7 @@
 import pytest
 from torch.nn.functional import cross_entropy
 
+from lightning_modules.ditto import Ditto
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
 from pfl.federation.sampling import UniformSampler
@@ -64,8 +65,9 @@ def test_the_schedule_is_the_samplers():
     assert counts == [1, 3]
 
 
-def test_a_client_never_sampled_is_tested_with_the_initial_model():
-    _, (first,) = follow(Local(mlp(), optimizer=SGD), blobs(), 1, sampler=UniformSampler(0.4))
+@pytest.mark.parametrize("method", [Local, Ditto])
+def test_a_client_never_sampled_is_tested_with_the_initial_model(method):
+    _, (first,) = follow(method(mlp(), optimizer=SGD), blobs(), 1, sampler=UniformSampler(0.4))
     for row in first.clients:
         split = blobs().split(row["client"], "test")
         untrained = cross_entropy(mlp()(split.x), split.targets).item()

@@ -166,3 +166,4 @@ def test_bad_numbers_are_refused():
     make = partial(MOON, mlp())
     refuses(make, "negative", mu=-1.0)
     refuses(make, "positive", tau=0.0)
+    refuses(make, "at least 1", out_dim=0)

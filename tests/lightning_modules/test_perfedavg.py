@@ -205,14 +205,15 @@ def test_batch_norm_gets_at_least_two_samples():
     assert all(result.finite for result in federation.round())
 
 
-def test_momentum_is_refused():
-    module = PerFedAvg(mlp(), optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9))
-    with pytest.raises(ValueError, match=parts("Per-FedAvg ~ momentum ~ 0")):
+@pytest.mark.parametrize("optimizer", [sgd(momentum=0.9), torch.optim.Adam])
+def test_steps_that_are_not_plain_are_refused(optimizer):
+    module = PerFedAvg(mlp(), optimizer=optimizer)
+    with pytest.raises(ValueError, match=parts("Per-FedAvg ~ SGD ~ momentum of 0 ~ got")):
         Federation(module).round()
 
 
 def test_numbers_out_of_range_are_refused():
     make = partial(PerFedAvg, mlp())
-    refuses(make, "negative", inner_lr=-1, adapt_steps=-1)
+    refuses(make, "negative", inner_lr=-1, adapt_steps=-1, adapt_epochs=-2)
     refuses(make, "positive", delta=0)
     refuses(make, "at least 1", part_size=0)

@@ -220,9 +220,10 @@ def test_draws_of_a_test_repeat_and_are_probabilities():
     once = module(x)
     assert torch.equal(once, module(x))
     torch.testing.assert_close(once.exp().sum(1), torch.ones(4))
-    narrow = PFedBayes(mlp(), init_raw_std=-30.0, eval_weights="mc").eval()
-    expected = narrow.net.mean(x).log_softmax(1)
-    torch.testing.assert_close(narrow(x), expected, rtol=1e-3, atol=1e-3)
+    for options in ({"init_raw_std": -30.0}, {"eps_std": 0.0}):
+        narrow = PFedBayes(mlp(), eval_weights="mc", **options).eval()
+        expected = narrow.net.mean(x).log_softmax(1)
+        torch.testing.assert_close(narrow(x), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_normalisation_travels_as_plain_numbers():
@@ -279,5 +280,5 @@ def test_testing_changes_no_kept_state():
 
 def test_numbers_out_of_range_are_refused():
     make = partial(PFedBayes, mlp())
-    refuses(make, "negative", kl_weight=-1)
-    refuses(make, "at least 1", inner_steps=0, mc_samples=0)
+    refuses(make, "negative", kl_weight=-1, init_mean_std=-1)
+    refuses(make, "at least 1", inner_steps=0, mc_samples=0, local_steps=(0, -3))

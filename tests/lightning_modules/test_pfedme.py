@@ -188,6 +188,14 @@ def test_an_untrained_client_makes_its_theta_from_the_global_model(square_loss):
     assert plain.personal(0)["w"].tolist() == [1.0]
 
 
+@pytest.mark.parametrize(("decay", "expected"), [(0.5, 0.83), (1e-200, 1.0)])
+def test_a_schedule_leaves_the_adaptation_alone(decay, expected, square_loss):
+    """theta = 0.83 as after the first batch above; at a rate of 1e-400, which is 0, no step."""
+    federation = point(1.0, proximity=2.0, inner_lr=0.1, inner_steps=2, lr_decay=decay)
+    federation.number = 3
+    assert federation.personal(0)["w"].tolist() == pytest.approx([expected])
+
+
 def test_who_has_a_theta_is_not_adapted(square_loss):
     federation = point(1.0)
     federation.round()
@@ -223,5 +231,5 @@ def test_padding_changes_nothing(samples):
 def test_numbers_out_of_range_are_refused():
     make = partial(PFedMe, mlp())
     refuses(make, "negative", proximity=-1, inner_wd=-1, server_step=-1)
-    refuses(make, "at least 1", inner_steps=0)
+    refuses(make, "at least 1", inner_steps=0, local_steps=(0, -3))
     refuses(make, "positive", inner_lr=0)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 from lightning_modules.nets import CNN8, ResNet18
+from tests.helpers.messages import refuses
 from tests.helpers.stacking import check_stacked
 
 CIFAR = (3, 32, 32)
@@ -38,6 +41,13 @@ def test_first_stage_of_univarfls_resnet_halves_the_image():
     first = ResNet18(10, first_stride=2).backbone.layer1(torch.zeros(1, 64, 8, 8))
     assert first.shape == (1, 64, 4, 4)
     assert ResNet18(10).backbone.layer1(torch.zeros(1, 64, 8, 8)).shape == (1, 64, 8, 8)
+
+
+def test_unknown_words_and_bad_sizes_are_refused():
+    for build in (CNN8, ResNet18):
+        refuses(partial(build, 10), "batch, group", norm="grp")
+        refuses(partial(build, 10), "at least 1", projector=0)
+    refuses(partial(ResNet18, 10), "1, 2", first_stride=3)
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])

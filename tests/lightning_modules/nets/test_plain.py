@@ -124,6 +124,8 @@ def test_head_split_changes_names_only():
             nets.append(CNN3(10, head_split=head_split))
     x = torch.rand(2, *CIFAR)
     assert torch.equal(nets[0](x), nets[1](x))
+    with pytest.raises(ValueError, match=parts("head_split ~ last_fc, fc_block ~ fc")):
+        CNN3(10, head_split="fc")
 
 
 def test_an_mlp_takes_tables_with_any_number_of_hidden_layers():

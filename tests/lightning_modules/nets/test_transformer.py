@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from lightning_modules.nets import ViT
 from lightning_modules.nets.initial import redraw
 from pfl.core.seeds import scoped
-from tests.helpers.messages import parts
+from tests.helpers.messages import parts, refuses
 
 SMALL = {"patch": 2, "width": 8, "blocks": 2, "heads": 2, "mlp": 6}
 
@@ -82,6 +84,10 @@ def test_the_class_token_is_read():
 def test_sizes_that_do_not_fit_are_refused(shape, options, message):
     with pytest.raises(ValueError, match=parts(message)):
         make(shape=shape, **options)
+
+
+def test_sizes_below_one_are_refused():
+    refuses(partial(ViT, 10), "at least 1", patch=0, width=0, blocks=(0, -1), heads=0, mlp=0)
 
 
 def test_new_initial_values_reach_every_entry():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lightning_modules.steps.optimizers import learning_rate, warn_of_overshoot, with_lr
-from tests.helpers.messages import parts
+from tests.helpers.messages import parts, refuses
 
 
 def sgd(lr):
@@ -26,8 +26,7 @@ def test_with_lr_replaces_the_rate_of_every_group_and_nothing_else():
 
 
 def test_a_negative_rate_is_refused():
-    with pytest.raises(ValueError, match=parts("learning rate ~ negative ~ -1")):
-        with_lr(partial(torch.optim.SGD, lr=0.1), -1)
+    refuses(partial(with_lr, partial(torch.optim.SGD, lr=0.1)), "negative", lr=(-1, float("nan")))
 
 
 def test_several_rates_are_not_one():

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lightning_modules.pfedbayes import PFedBayes
+from lightning_modules.pfedme import PFedMe
 from lightning_modules.steps.servers import MovingServer
 from pfl.core.server import ServerState
 from pfl.core.types import Upload
+from tests.helpers.federation import SGD, Federation, differing
 from tests.helpers.messages import parts
+from tests.helpers.toy import normed
 
 START = ServerState({"w": torch.tensor([1.0])})
 UPLOADS = [Upload(i, n, {"w": torch.tensor([v])}) for i, (n, v) in enumerate([(3, 2.0), (1, 6.0)])]
@@ -18,6 +22,28 @@ UPLOADS = [Upload(i, n, {"w": torch.tensor([v])}) for i, (n, v) in enumerate([(3
 def test_it_goes_that_part_of_the_way_to_the_average(step, expected):
     """From 1 towards 3/4 * 2 + 1/4 * 6 = 3."""
     assert MovingServer(step=step).aggregate(START, UPLOADS).shared["w"].item() == expected
+
+
+def test_only_parameters_go_beyond_the_average():
+    """Half the way from (1, 1) to (3, 0) is (2, 0.5); twice the way would end at (5, -1)."""
+    start = ServerState({"w": torch.tensor(1.0), "variance": torch.tensor(1.0)})
+    uploads = [Upload(0, 1, {"w": torch.tensor(3.0), "variance": torch.tensor(0.0)})]
+    for step, expected in ((0.5, [2.0, 0.5]), (2.0, [5.0, 0.0])):
+        server = MovingServer(step=step, parameters=("w",))
+        assert [v.item() for v in server.merge(start, uploads).shared.values()] == expected
+
+
+@pytest.mark.parametrize("method", [PFedMe, PFedBayes])
+def test_running_statistics_stop_at_the_average(method):
+    near, far = (
+        Federation(method(normed(bias=False), server_step=step, optimizer=SGD))
+        for step in (1.0, 2.0)
+    )
+    near.round()
+    far.round()
+    parameters = {f"net.{name}" for name, _ in near.module.net.named_parameters()}
+    assert differing(near.state.shared, far.state.shared) == parameters
+    assert parameters < near.state.shared.keys()
 
 
 def test_without_uploads_it_stays():
