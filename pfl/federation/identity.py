@@ -36,7 +36,7 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"data.shuffle": True, "data.max_train_samples": None, "data.public": None},
     **{"data.max_length": None, "data.standardise": "none"},
     **{"data.loss": None, "TabularData.positive": None, "MLP.batch_norm": False},
-    "model.supervisor_draw": "random",
+    **{"model.supervisor_draw": "random", "VariationalLinear.init_mean_std": 1.0},
     **{"data.hierarchy": None, "data.classes_per_superclass": 50},
     **{"loop.evaluate_clients": None, "loop.evaluate_from": None},
     **{"data.unseen": None, "loop.unseen_every": None, "loop.join_rounds": 5},
