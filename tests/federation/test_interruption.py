@@ -41,8 +41,10 @@ class EndsInTraining(SequentialEngine):
 
 
 class EndsInACallback(Callback):
+    last = 3
+
     def on_round_end(self, run, result):
-        if result.round == 3:
+        if result.round == self.last:
             raise KeyboardInterrupt
 
 
@@ -94,10 +96,8 @@ class EndsWithin(FisherTraces):
             yield row
 
 
-class EndsItsTurn(Callback):
-    def on_round_end(self, run, result):
-        if result.round == 2:
-            raise KeyboardInterrupt
+class EndsItsTurn(EndsInACallback):
+    last = 2
 
 
 def stops(*callbacks):
