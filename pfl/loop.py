@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -13,8 +12,8 @@ from lightning.fabric import Fabric
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from pfl.callbacks import foreign
-from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.checkpoint import Checkpoint
+from pfl.callbacks.interruption import interrupt
 from pfl.callbacks.lightning_logger import LightningLogger
 from pfl.callbacks.progress import ProgressBar
 from pfl.callbacks.records import Records
@@ -22,7 +21,6 @@ from pfl.core import devices as core_devices
 from pfl.core import export
 from pfl.core.checks import at_least_one, finite, not_negative, one_of, positive
 from pfl.core.data import FederatedData
-from pfl.core.failure import error_line
 from pfl.core.held_out import everyone, members
 from pfl.core.types import EvaluationPoint, Result, RoundResult, Split
 from pfl.engines.base import Engine
@@ -385,42 +383,8 @@ class FederatedLoop:
                 callback.on_fit_end(run)
                 open_ones.remove(callback)
         except BaseException as cause:
-            _interrupt(run, [] if run.latest is before else waiting, open_ones, cause)
+            interrupt(run, [] if run.latest is before else waiting, open_ones, cause)
             raise
-
-
-def _interrupt(
-    run: Run, waiting: Iterable[Callback], callbacks: Iterable[Callback], cause: BaseException
-) -> None:
-    """Let each callback close an interrupted run, whatever happens in another one.
-
-    A resume goes on after the last round, so those that wait for it get it first. Then the run is
-    saved, before others close: they may wait for a network until they are interrupted.
-    """
-
-    def turn(callback: Callback) -> tuple[bool, bool]:
-        return not isinstance(callback, Analysis), not isinstance(callback, Checkpoint)
-
-    for callback in waiting:
-        if run.latest is not None and not isinstance(callback, Checkpoint):
-            with _closing(callback, cause):
-                callback.on_round_end(run, run.latest)
-    for callback in sorted(callbacks, key=turn):
-        with _closing(callback, cause):
-            callback.on_interrupt(run)
-
-
-@contextmanager
-def _closing(callback: Callback, cause: BaseException) -> Iterator[None]:
-    """Turn what a callback raises, as a second interruption does, into a warning."""
-    try:
-        yield
-    except BaseException as error:
-        # A full disk both ends a run and hinders its saving: it is told once.
-        if error_line(error) != error_line(cause):
-            warnings.warn(
-                f"{callback.name} could not close the run: {error_line(error)}", stacklevel=4
-            )
 
 
 def _next(federation: Federation, rounds: Iterator[RoundResult]) -> RoundResult | None:

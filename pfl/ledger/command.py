@@ -17,8 +17,9 @@ from pfl.tables.cells import expand
 from pfl.tables.plan import TablePlan, plan
 from pfl.tables.spec import TableFile
 
-# Settings of where images are, in the form of an identity.
-_IMAGES = {"data", "data.root", "data.mean", "data.std", "data.grayscale"}
+# Settings of where images are, in the form of an identity; and what reads a data set's own images.
+_IMAGES = {"data.root", "data.mean", "data.std", "data.grayscale"}
+_FOLDERS = {"ImageFolder", "CIFAR100Folder"}
 
 
 def ledger(options: argparse.Namespace, table: TableFile | None) -> None:
@@ -53,8 +54,8 @@ def _check_departure(
 ) -> None:
     """Check that runs with other settings than the table's are told as such.
 
-    Where the images are may differ, and what the paper's released code sets of clients, cohorts and
-    tests.
+    Where the images are may differ, also that they are a folder instead of torchvision's files, and
+    what the paper's released code sets of clients, cohorts and tests.
 
     Args:
         table: Runs as the table has them.
@@ -72,8 +73,9 @@ def _check_departure(
             changed = sorted(
                 key
                 for key in ours.keys() | theirs.keys()
-                if key not in _IMAGES
-                and ours.get(key) != theirs.get(key)
+                if ours.get(key) != theirs.get(key)
+                and key not in _IMAGES
+                and not (key == "data" and ours[key] in _FOLDERS)
                 and (key not in dealt or ours.get(key) != dealt[key])
             )
             if changed and not departure:

@@ -22,7 +22,7 @@ from pfl.ledger.judge import (
     natural,
     partition_name,
 )
-from pfl.results.statistics import Deviation, Estimate, agree, half_width, in_or_out
+from pfl.results.statistics import Deviation, Estimate, agree, half_width, in_or_out, is_within
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class RunGroup:
     def half(self, a: Scored, b: Scored) -> float | None:
         """Return half the interval of the gap between two methods; ``None`` if it is unknown.
 
-        Where rounds differ by more than seeds do, it is what both give, if that is wider: with more
-        degrees of freedom it could be narrower.
+        It is what runs of a method differ by gives. Rounds that differ by more widen it, and never
+        narrow it, as their more degrees of freedom could.
         """
         between = _half(self._noise(a), self._noise(b))
         of_rounds = _half(self._noise_of_rounds(a), self._noise_of_rounds(b))
@@ -77,7 +77,7 @@ class RunGroup:
         return None if estimate is None else estimate.spread
 
     def _noise_of_rounds(self, run: Scored) -> Deviation | None:
-        """Return what runs differ by, or its rounds if they differ by more and none is printed."""
+        """Return the same, or what its rounds differ by if that is more and none is printed."""
         noise = self._noise(run)
         if noise is None or run.rounds is None or run.entry.spread is not None:
             return noise
@@ -154,7 +154,7 @@ class Draw:
     @property
     def verdict(self) -> str:
         """``in``, ``out`` or ``-``."""
-        return in_or_out(None if self.half is None else abs(self.difference) <= self.half)
+        return in_or_out(is_within(self.difference, self.half))
 
 
 def draws(runs: Iterable[Scored], known: Background) -> list[Draw]:

@@ -111,12 +111,23 @@ def agree(ours: Estimate | None, theirs: Estimate | None) -> bool | None:
     Returns:
         The answer; ``None`` if no spread is known, or a mean is not finite.
     """
-    half = half_width(ours, theirs)
-    if ours is None or theirs is None or half is None:
+    if ours is None or theirs is None:
         return None
-    beyond = abs(ours.mean - theirs.mean) - half
-    # Rounded, because printed numbers are: 0.81 is within 0.80 ± 0.01.
-    return round(beyond, 9) <= 0 if math.isfinite(beyond) else None
+    return is_within(ours.mean - theirs.mean, half_width(ours, theirs))
+
+
+def is_within(difference: float, half: float | None) -> bool | None:
+    """Return whether a difference is within half an interval; ``None`` if one is not known.
+
+    Example:
+        Both are rounded, because printed numbers are: 0.81 is within 0.80 ± 0.01.
+
+        >>> 0.81 - 0.80 <= 0.01, is_within(0.81 - 0.80, 0.01)
+        (False, True)
+    """
+    if half is None or not math.isfinite(difference - half):
+        return None
+    return round(abs(difference) - half, 9) <= 0
 
 
 def in_or_out(inside: bool | None) -> str:

@@ -82,6 +82,9 @@ def test_runs_on_one_partition_are_one_draw():
     assert [draw.verdict for draw in draws(runs, NOTHING)] == ["-", "-"]
     (alone,) = draws(runs[:2], known)
     assert alone.half == pytest.approx(0.0515, abs=1e-4)
+    (close,) = draws(runs[2:3], known)
+    assert abs(close.difference) > 0.04  # by a rounding error
+    assert replace(close, half=0.04).verdict == "in"
 
 
 @pytest.mark.parametrize(

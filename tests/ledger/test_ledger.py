@@ -215,6 +215,8 @@ def test_runs_with_other_settings_stand_apart(work, capsys):
     assert main(["table", "table.yaml", "--seeds", "0", "--data.init_args.max_samples=900"]) == 0
     assert keep("--seeds", "0", "--data.init_args.max_samples=900") == 2
     assert says(capsys.readouterr().err, "data.max_samples is not ~ --departure")
+    assert keep("--seeds", "0", "--data", "MNIST") == 2
+    assert says(capsys.readouterr().err, "FedPer, beta=0.1: data is not ~ --departure")
     page_before, pictures = Path("docs/ledger.md").read_text(), drawn()
     assert keep(*rounds, "--departure", "Three rounds, five units") == 0
     (first, _), (second, _) = cells.read(Path("results/ledger"))
