@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ class CellOutcome:
         cell: The cell.
         runs: Finished runs by seed.
         values: (seeds,) metric of each finished run.
-        trouble: Reasons why other runs are missing, each once.
+        trouble: Reasons why other runs are missing, or have no number, each once.
         scale: Share of the rounds and of the data.
     """
 
@@ -80,6 +81,8 @@ def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOut
             finished_run = RunFolder.read(folder)
             values.append(finished_run.mean(cell.metric, finished_run.chosen(cell.at, cell.metric)))
             runs[seed] = finished_run
+            if not math.isfinite(values[-1]):
+                trouble[f"{cell.metric} of seed {seed} is not a number"] = None
         except RunError as error:
             trouble[str(error)] = None
     return CellOutcome(cell, runs, np.array(values), tuple(trouble), plan.scale)

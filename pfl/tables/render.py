@@ -33,7 +33,7 @@ def sheets(table: TableFile, plan: TablePlan, outcomes: Sequence[CellOutcome]) -
         chosen = set(members)
         inside = [outcome for outcome in outcomes if outcome.cell.column in chosen]
         title = table.caption + shortened(plan) + (f"; {_named(head)}" if head else "")
-        made.append(_sheet(title, inside, 1 if head else 0, plan, footnotes))
+        made.append(_sheet(title, inside, 1 if head else 0, table, plan, footnotes))
     reasons = [f"[{number}] {what.rstrip('.')}." for what, number in footnotes.items()]
     notes = [*_notes(outcomes, plan), *table.notes, *reasons]
     return [*made[:-1], replace(made[-1], notes=notes)]
@@ -43,34 +43,56 @@ def _sheet(
     title: str,
     outcomes: Sequence[CellOutcome],
     skip: int,
+    table: TableFile,
     plan: TablePlan,
     footnotes: dict[str, int],
 ) -> Sheet:
-    """Return a sheet without notes; the first ``skip`` axes are in its title."""
+    """Return a sheet without notes; the first ``skip`` axes are in its title.
+
+    The title has the unit, if all cells have the same; if not, those in per cent say so.
+    """
     columns = list(dict.fromkeys(outcome.cell.column for outcome in outcomes))
     rows = list(dict.fromkeys(outcome.cell.row for outcome in outcomes))
     by_place = {(outcome.cell.row, outcome.cell.column): outcome for outcome in outcomes}
     unit = max((o.cell.reported.unit for o in outcomes if o.cell.reported), default=NumberFormat())
-    cells = [
-        [row, *(_text(by_place[row, column], unit, footnotes) for column in columns)]
-        for row in rows
-    ]
+    shares = {outcome.cell: _is_share(outcome.cell.metric, table) for outcome in outcomes}
+    alike = all(shares.values())
+
+    def text(outcome: CellOutcome) -> str:
+        if shares[outcome.cell]:
+            sign = "" if alike or unit.factor == 1 else " %"
+            return _text(outcome, unit, footnotes, sign)
+        return _text(outcome, NumberFormat(*names.scale(outcome.cell.metric)), footnotes)
+
+    cells = [[row, *(text(by_place[row, column]) for column in columns)] for row in rows]
     headings = [", ".join(map(_named, column[skip:])) or "ours" for column in columns]
     return Sheet(
-        title=f"{title} ({'%' if unit.factor == 100 else 'fraction'})",
+        title=title + f" ({'%' if unit.factor == 100 else 'fraction'})" * alike,
         columns=["", *headings],
         rows=cells,
         records=[_record(plan, outcome) for outcome in outcomes],
     )
 
 
-def _text(outcome: CellOutcome, unit: NumberFormat, footnotes: dict[str, int]) -> str:
+def _is_share(metric: str, table: TableFile) -> bool:
+    """Return ``True`` if a metric is shown in per cent, or as fractions if its paper prints these.
+
+    What is told of clients that join later is shown as the table's own score is.
+    """
+    own = table.metric.rpartition("/")[0]
+    return names.in_per_cent(own if metric in names.LATER else metric)
+
+
+def _text(
+    outcome: CellOutcome, unit: NumberFormat, footnotes: dict[str, int], sign: str = ""
+) -> str:
     """Format a cell, for instance as ``90.81 ± 0.31 (91.03, -0.22, in)``.
 
     A part of the experiment has no verdict.
     """
     ours, reported = outcome.ours, outcome.cell.reported
     text = NONE if ours is None else ours.text(unit.factor, unit.digits)
+    text += sign * (text != NONE)
     if reported is not None:
         told = [plus_minus(reported.value, reported.error, unit.factor, unit.digits)]
         if (apart := outcome.difference) is not None:

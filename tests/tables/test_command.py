@@ -265,6 +265,25 @@ def test_a_part_of_the_experiment_has_no_verdict():
 # Cells.
 
 
+def test_only_shares_are_in_per_cent():
+    """An error is shown as it is; beside it, accuracies say that they are in per cent."""
+    scores = {"accuracy": "test/personal/acc", "error": "test/personal/loss"}
+    values = {label: {"metric": f"{metric}/last"} for label, metric in scores.items()}
+    write(columns={"score": {"values": values}}, rows={"FedPer": None})
+    assert table("--out", "both.md") == 0
+    assert table("--columns", "error", "--out", "one.md") == 0
+    assert table("--columns", "accuracy", "--out", "other.md") == 0
+    summary = RunFolder.read(finished()[0]).summary["summary"]
+    accuracy, error = (summary[f"{metric}/last"] for metric in scores.values())
+    for name, title, told in (
+        ("both", "Toys", [f"{100 * accuracy:.2f} %", f"{error:.4f}"]),
+        ("one", "Toys", [f"{error:.4f}"]),
+        ("other", "Toys (%)", [f"{100 * accuracy:.2f}"]),
+    ):
+        lines = Path(f"{name}.md").read_text().splitlines()
+        assert (lines[0], cells(lines[4])) == (f"**{title}**", ["FedPer", *told])
+
+
 def test_our_number_beside_the_reported_one(capsys):
     """Worked by hand, with t(0.975, 2 degrees of freedom) = 4.3027.
 
@@ -318,7 +337,8 @@ def test_a_seed_without_a_number_leaves_no_mean_and_no_verdict():
     by_hand([1, 2], [[0.25, math.nan], [0.42, 0.42]])
     assert table("--read", "--out", "t.md", "t.csv") == 0
     lines = Path("t.md").read_text(encoding="utf-8").splitlines()
-    assert cells(lines[4])[1] == "- (27.61, -, -)"
+    assert cells(lines[4])[1] == "- (27.61, -, -) [1]"
+    assert lines[-1] == "[1] test/personal/acc of seed 2 is not a number."
     assert records()[0]["inside"] == ""
 
 

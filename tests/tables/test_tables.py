@@ -15,6 +15,7 @@ from pfl.tables import reported
 from pfl.tables.cells import expand
 from pfl.tables.plan import parse, plan
 from pfl.tables.reader import read
+from pfl.tables.render import _is_share
 from pfl.tables.sizes import Surveyor
 from tests.test_configs import built
 
@@ -68,6 +69,12 @@ def test_the_example_of_the_documentation_is_a_part_of_the_table(tmp_path):
     whole = described(Path("configs", "tables", "fedas_table4.yaml"))
     cells = expand(whole, ["PA alone", "PA and CS"], ["0.2", "1.0"])
     assert example == names_of(whole, cells)
+
+
+@pytest.mark.parametrize(("name", "share"), [("later_digits", True), ("fifth_hospital", False)])
+def test_gaps_are_shown_as_the_score_of_their_table(name, share):
+    """Accuracies in per cent, and areas under curves as fractions."""
+    assert _is_share("gap/sample", described(Path("configs", "tables", f"{name}.yaml"))) == share
 
 
 @every_table
