@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
 from pfl.federation import identity
-from pfl.federation.identity import Identity
+from pfl.federation.identity import STARTED, Identity
 from pfl.results import names
 from pfl.results.files import Floats, RunError
 from pfl.results.runs import At, Replicate, RunFolder, mean_present
@@ -117,19 +118,39 @@ def _labels(runs: Sequence[RunFolder]) -> list[str]:
         same = [i for r, i in zip(runs, identities, strict=True) if r.method == run.method]
         differing = [
             key
-            for key, value in content.items()
+            for key in content
             if any(
-                other.get(key, value) != value
+                _differs(key, content, other)
                 for other in (identities if key.startswith("data") else same)
             )
         ]
         short = short_names(differing)
         parts = [f"{short[key]}={_shown(content[key])}" for key in differing]
         labels.append(", ".join([run.method, *parts]))
-    return [
-        label if labels.count(label) == 1 else f"{label} ({run.path.name})"
-        for label, run in zip(labels, runs, strict=True)
-    ]
+    named = labels
+    # Runs that were started in the same second have folders of the same name.
+    for places in ([run.path.name for run in runs], [str(run.path) for run in runs]):
+        if len(set(named)) < len(named):
+            named = [
+                label if labels.count(label) == 1 else f"{label} ({place})"
+                for label, place in zip(labels, places, strict=True)
+            ]
+    return named
+
+
+def _differs(key: str, content: Identity, other: Identity) -> bool:
+    """Return ``True`` if an option distinguishes a setting from another.
+
+    One that the other lacks does so (a codec, a limit of the samples), unless it belongs to a class
+    that the other lacks too: then the class does. A run without a configuration has no options, and
+    one that was started from Python has others.
+    """
+    if key in other:
+        return bool(content[key] != other[key])
+    if not other or (STARTED in content) != (STARTED in other):
+        return False
+    owners = accumulate(key.split(".")[:-1], "{}.{}".format)
+    return not any(owner in content and content[owner] != other.get(owner) for owner in owners)
 
 
 def _shown(value: object) -> str:
@@ -140,7 +161,7 @@ def _shown(value: object) -> str:
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Shorten dotted keys to their shortest unique endings.
+    """Shorten dotted keys to their shortest unique endings; none begins with a place in a list.
 
     Example:
         >>> short_names(["model.net.lr", "model.lr", "data.size"])
@@ -149,7 +170,11 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     short = {}
     for key in keys:
         parts = key.split(".")
-        ends = (".".join(parts[-count:]) for count in range(1, len(parts)))
+        ends = (
+            ".".join(parts[-count:])
+            for count in range(1, len(parts))
+            if not parts[-count].isdigit()
+        )
         alone = (end for end in ends if sum(f".{one}".endswith(f".{end}") for one in keys) == 1)
         short[key] = next(alone, key)
     return short

@@ -100,6 +100,34 @@ def test_keys_of_the_same_end_are_told_apart(settings_of):
     assert settings[1].label == "FedAvg, net.lr=2, optimizer.lr=0.2"
 
 
+def test_an_option_that_the_others_lack_is_named(settings_of):
+    """A codec and an analysis with options of their own, of which the class tells; a limit."""
+    codec = config(codec={"up": {"class_path": "TopK", "init_args": {"share": 0.1}}})
+    stop = {"class_path": "pfl.callbacks.EarlyStopping", "init_args": {"patience": 3}}
+    limited = config()
+    limited["data"]["init_args"]["max_samples"] = 600
+    runs = [config(), codec, config(callbacks=[stop]), limited]
+    settings, _ = settings_of(*((content, 1) for content in runs))
+    assert [s.label for s in settings] == [
+        *("FedAvg", "FedAvg, up=TopK", "FedAvg, callbacks.0=EarlyStopping"),
+        "FedAvg, max_samples=600",
+    ]
+
+
+def test_of_a_run_from_python_only_what_both_state_is_named(settings_of):
+    """It states every default of its objects, and which layers its network has."""
+    other = {"started": "from Python", **config(lr=0.2)}
+    other["model"]["init_args"]["optimizer"]["init_args"]["momentum"] = 0
+    settings, _ = settings_of((config(), 1), (other, 1), (None, 1))
+    assert [s.label for s in settings] == ["FedAvg, lr=0.1", "FedAvg, lr=0.2", "FedAvg"]
+
+
+def test_folders_of_the_same_name_are_told_apart(tmp_path):
+    runs = [RunFolder.read(write_run(tmp_path / place / "x", [[0.5]])) for place in "ab"]
+    settings, _ = group(runs)
+    assert [s.label for s in settings] == [f"FedAvg ({run.path})" for run in runs]
+
+
 def test_runs_without_a_configuration_are_never_one_setting(settings_of):
     settings, _ = settings_of((None, 1), (None, 2))
     assert [s.label for s in settings] == ["FedAvg (00)", "FedAvg (01)"]
