@@ -125,12 +125,7 @@ def _tests(scores: Mapping[str, Floats], more: bool) -> dict[str, Paired]:
     names = [name for name in scores if name != TUNED_REFERENCE]
     sign = 1 if more else -1
     reference = scores[TUNED_REFERENCE]
-    whole = [
-        None
-        if np.isnan(scores[name] - reference).any()
-        else paired(sign * scores[name], sign * reference)
-        for name in names
-    ]
+    whole = [paired(sign * scores[name], sign * reference) for name in names]
     tested = zip(names, adjusted(whole), strict=True)
     return {name: test for name, test in tested if test is not None}
 

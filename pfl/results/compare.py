@@ -148,8 +148,11 @@ def _tests(
 
 
 def _client_scores(setting: Setting, metric: str, at: At) -> dict[object, float]:
-    """Return scores by client; empty for a score on the common test set."""
-    if names.is_pooled(metric):
+    """Return scores by client; empty for a score on the common test set.
+
+    They are empty as well if a client has no score (NaN): without it, the others would be compared.
+    """
+    if names.is_pooled(metric) or np.isnan(setting.values(metric, at)).any():
         return {}
     scores = setting.per_client(metric, at)
     return dict(zip(scores.clients, scores.values.tolist(), strict=True))

@@ -45,7 +45,7 @@ class Paired:
 
 
 def paired(ours: Floats, theirs: Floats) -> Paired | None:
-    """Test the mean difference of pairs; return ``None`` for fewer than two pairs.
+    """Test the mean difference of pairs; ``None`` for fewer than two, or if one is not finite.
 
     Args:
         ours: (n,) scores of clients, or means over clients for each seed.
@@ -53,7 +53,7 @@ def paired(ours: Floats, theirs: Floats) -> Paired | None:
     """
     differences = np.round(ours - theirs, _DIGITS)
     count = len(differences)
-    if count < 2:
+    if count < 2 or not np.isfinite(differences).all():
         return None
     mean, spread = float(differences.mean()), float(differences.std(ddof=1))
     if np.ptp(differences) == 0:

@@ -70,6 +70,35 @@ def test_pairs_are_of_the_same_clients_and_seeds(settings):
     assert "replicates" not in local.tests
 
 
+def test_without_a_clients_score_there_is_no_test_of_the_others(tmp_path):
+    """The third client of FedAS has none after seed 2; its other tests and Local's stay."""
+    nan = float("nan")
+    table = {
+        ("FedAvg", 1): [0.2, 0.4, 0.6],
+        ("FedAvg", 2): [0.4, 0.8, 0.6],
+        ("FedAS", 1): [0.5, 0.6, 0.7],
+        ("FedAS", 2): [0.6, 0.7, nan],
+        ("Local", 1): [0.1, 0.9, 0.6],
+        ("Local", 2): [0.1, 0.8, 0.6],
+    }
+    runs = [
+        write_run(
+            tmp_path / f"{method}{seed}",
+            [row],
+            method=method,
+            seed=seed,
+            config={"model": {"class_path": method}},
+        )
+        for (method, seed), row in table.items()
+    ]
+    comparison = compare(group([RunFolder.read(run) for run in runs])[0])
+    _, fedas, local = comparison.settings
+    assert (fedas.tests, set(local.tests)) == ({}, {"clients", "replicates"})
+    scores, clients, replicates = sheets(comparison)
+    assert scores.rows[1][:4] == ["FedAS", "2", "1", "-"]
+    assert [[row[0] for row in one.rows] for one in (clients, replicates)] == [["Local"]] * 2
+
+
 def test_of_the_common_test_set_seeds_are_compared_and_no_clients(settings):
     for run in (run for setting in settings for run in setting.runs):
         run.metrics.columns["test/pooled/acc"] = run.metrics["test/personal/acc"] / 2
