@@ -70,7 +70,8 @@ def outcomes(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[PointResult]:
 
 
 def _result(sweep: Sweep, trial: FrozenTrial) -> PointResult:
-    value = trial.value
+    # Optuna gives a pruned trial its last finite value, a failed point of "bayes" among them.
+    value = None if failed(trial) else trial.value
     stopped = trial.state == TrialState.PRUNED and not failed(trial)
     if stopped and trial.last_step is not None:
         value = trial.intermediate_values[trial.last_step]

@@ -61,7 +61,11 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
         ValueError: No point has a value.
     """
     results = outcomes(sweep, trials)
-    valued = [(one.trial, value) for one in results if np.isfinite(value := one.value or np.nan)]
+    valued = [
+        (one.trial, one.value)
+        for one in results
+        if one.value is not None and np.isfinite(one.value)
+    ]
     if not valued:
         raise ValueError("no point has a value yet")
     look: dict[Any, Any] = {

@@ -12,6 +12,9 @@ import yaml
 
 from pfl.__main__ import main
 from pfl.cli import runs
+from pfl.federation.run import Callback
+from pfl.sweeps.file import read
+from pfl.sweeps.pictures import parallel_coordinates
 from tests.helpers.messages import says
 from tests.helpers.tables import csv_rows
 from tests.sweeps.conftest import HIDDEN, LR, METRIC, sweep, write
@@ -153,6 +156,26 @@ def test_failing_points_are_kept_with_their_reason_and_the_others_go_on(method, 
     # Optuna learns from a pruned point that it is bad, and from a failed one nothing.
     states = {trial.state.name for trial in study().trials}
     assert states == {"COMPLETE", "PRUNED" if method == "bayes" else "FAIL"}
+
+
+@pytest.mark.parametrize("method", ["grid", "bayes"])
+def test_a_point_that_fails_late_has_no_value(method, monkeypatch):
+    """The first of its two rounds was reported."""
+
+    class Failing(Callback):
+        def on_round_end(self, run, result):
+            if run.round == 2:
+                raise ArithmeticError("no more")
+
+    fit = runs.fit
+    more = iter([[Failing()], []])
+    monkeypatch.setattr(runs, "fit", lambda words, last: fit(words, [*last, *next(more)]))
+    write(method=method, run_cap=2)
+    assert sweep() == 0
+    done, lost = points()
+    assert (done["state"], lost["state"], lost["test/personal/acc"]) == ("done", "failed", "")
+    (only,) = _drawn()
+    assert len(only) > 1
 
 
 def test_a_bug_in_a_method_is_shown_where_it_is(monkeypatch, capsys):
@@ -301,6 +324,27 @@ def test_a_target_ends_the_search():
 
 
 # Pictures.
+
+
+def _drawn():
+    """The lines of the parallel coordinates."""
+    figure = parallel_coordinates(read(Path("s.yaml")), study().trials)
+    return figure.axes[0].collections[0].get_segments()
+
+
+def test_a_value_of_zero_is_drawn(monkeypatch):
+    """The best of all errors."""
+
+    class Fake:
+        history = ()
+
+        def __init__(self, words):
+            self.summary = {"test/personal/loss": json.loads(Path(words[3]).read_text())[LR] - 0.1}
+
+    monkeypatch.setattr(runs, "fit", lambda words, _: Fake(words))
+    write(metric={"name": "test/personal/loss", "goal": "minimize"})
+    assert sweep() == 0
+    assert len(_drawn()) == 2
 
 
 def test_pictures(capsys):
