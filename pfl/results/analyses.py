@@ -126,10 +126,10 @@ def spectrum(tables: Tables) -> Figure:
         others = last & (table["client"] >= 0)
         each = table["value"][others].reshape(len(np.unique(table["client"][others])), -1)
         look = Look.of(number)
-        shown = table["value"][server] if server.any() else np.median(each, 0)
-        effective_rank = np.exp(entropy(shown))
+        of_server = table["value"][server]
+        effective_rank = np.exp(entropy(of_server if server.any() else np.median(each, 0)))
         legend = f"{label} ({effective_rank:.1f})"
-        axes[0].plot(1 + np.arange(len(shown)), shown, label=legend, **look.line)
+        axes[0].plot(1 + np.arange(len(of_server)), of_server, label=legend, **look.line)
         if len(each):
             x = 1 + np.arange(each.shape[1])
             low, middle, high = np.quantile(each, [0.25, 0.5, 0.75], axis=0)
@@ -140,7 +140,7 @@ def spectrum(tables: Tables) -> Figure:
         panel.set_yscale("log")
         panel.set_xlabel("index")
     axes[0].set_ylabel("singular value over the largest")
-    legend_above(figure, axes[0])
+    legend_above(figure, axes[0], least=1)  # which has the ranks
     return figure
 
 

@@ -29,7 +29,8 @@ def reported(settings: Sequence[Setting], column: str) -> Figure:
     """Draw a value that the server reported for each client in each evaluated round, as a map.
 
     Clients are sorted by their training samples, the largest at the top; the map is empty where a
-    client did not take part. Only the first of several seeds is drawn.
+    client did not take part, and lacks those that were never tested. Only the first of several
+    seeds is drawn.
 
     Args:
         settings: One map is drawn for each setting whose server reported the value.
@@ -57,7 +58,7 @@ def reported(settings: Sequence[Setting], column: str) -> Figure:
         panel.set_axis_off()
     for panel in grid[:, 0]:
         panel.set_ylabel("clients, by training samples")
-    for panel in grid.T.flat[: len(maps)] if rows == 1 else grid[-1]:
+    for panel in grid.flat[: len(maps)][-columns:]:  # the lowest of each column
         panel.set_xlabel("round")
     image, caption = grid[0, 0].collections[0], runs[0][1].reported[column]
     figure.colorbar(image, ax=grid, label=caption, shrink=0.9, aspect=30 * rows)
@@ -66,6 +67,7 @@ def reported(settings: Sequence[Setting], column: str) -> Figure:
 
 def _map(panel: Axes, run: RunFolder, values: Floats, norm: Normalize) -> None:
     order = np.argsort(run.samples, kind="stable")
+    order = order[np.isfinite(run.samples[order])]
     rounds = run.evaluated()
     edges = np.append(rounds, rounds[-1] + (rounds[-1] - rounds[-2] if len(rounds) > 1 else 1))
     panel.pcolormesh(

@@ -72,7 +72,8 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
             # Different offsets keep the markers of lines that meet apart.
             marks = {"markevery": (number % every, every), "label": _label(setting)}
             draw_mean(panel, x, values, Look.of(number), **marks)
-    axes[0].set_ylabel(f"{names.score(metric)}\n({names.model(metric)})")
+    model = names.model(metric)
+    axes[0].set_ylabel(names.score(metric) + f"\n({model})" * bool(model))
     label_rounds(axes[0], "communication rounds")
     axes[1].set_xlabel("moved both ways")
     axes[2].set_xlabel("simulated" if simulated else "training and aggregation")
@@ -232,18 +233,21 @@ def differences(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     The metric of a setting is the mean over its seeds.
 
     Raises:
-        RunError: A run lacks the metric.
+        RunError: A run lacks the metric, or a setting's is not a number.
     """
     values = np.array([setting.values(metric, at).mean() for setting in settings])
+    finite = np.isfinite(values)
+    if lacking := [s.label for s, known in zip(settings, finite, strict=True) if not known]:
+        raise RunError(f"{metric} of {', '.join(lacking)} is not a number: there is no mean of all")
     apart, places = values - values.mean(), np.arange(len(values))
     figure, (panel,) = panels(1, WIDTH * min(1, 0.2 + 0.12 * len(values)), 2.2)
     panel.axhline(0, color="black", linewidth=0.8)
     bars = panel.bar(places, apart, width=0.6, color=COLOURS[0])
-    shown = 100 * values if names.in_per_cent(metric) else values
-    panel.bar_label(bars, [f"{value:.2f}" for value in shown])
+    scale, digits = names.scale(metric)
+    panel.bar_label(bars, [f"{scale * value:.{digits}f}" for value in values])
     panel.set_xticks(places, [wrapped(setting.label, 0.9) for setting in settings])
     panel.grid(visible=False, axis="x")
-    widest = max(np.abs(apart).max(), 1e-3)
+    widest = max(np.abs(apart).max(), 1e-3 * np.abs(values).max()) or 1
     panel.set_ylim(-1.35 * widest, 1.35 * widest)
     panel.set_ylabel(f"{names.score(metric)},\nminus the mean of all")
     per_cent_of(panel.yaxis, metric)

@@ -131,7 +131,7 @@ def _clients(run: RunFolder, judged_by: str) -> Markup:
     # The column "uploaded" is left out: aggregation weights show it.
     plain = {"test_samples", "trained", *run.reported}
     # Earlier versions did not record it.
-    if "discarded" in run.clients and run.clients["discarded"].any():
+    if "discarded" in run.clients and (run.clients["discarded"] == 1).any():
         plain.add("discarded")
     columns = run.clients.columns
     shown = [name for name in columns if name in plain or _is_listed(name, group, main)]
@@ -140,7 +140,7 @@ def _clients(run: RunFolder, judged_by: str) -> Markup:
     heads = ["client", "training samples", *labels, *(_heading(name, group) for name in shown)]
     rows = []
     for client, samples in enumerate(run.samples):
-        cells = [run.client_names[client], f"{samples:,.0f}"]
+        cells = [run.client_names[client], _cell("test_samples", samples)]
         if counts is not None:
             cells += _labels(counts[client])
         cells += [_cell(name, values[name][client]) for name in shown]

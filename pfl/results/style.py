@@ -80,10 +80,10 @@ def panels(count: int, width: float, height: float, **options: Any) -> tuple[Fig
     return figure, list(figure.subplots(1, count, squeeze=False, **options)[0])
 
 
-def legend_above(figure: Figure, axes: Axes) -> None:
+def legend_above(figure: Figure, axes: Axes, least: int = 2) -> None:
     """Put one legend above all panels and enlarge the figure by its height; none for one line."""
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) < 2:
+    if len(labels) < least:
         return
     # The line and the gap of a column are as wide as 7 letters.
     letters = _LETTERS * figure.get_figwidth()

@@ -242,6 +242,24 @@ def test_scores_after_replacement_by_hand():
     assert means == {"highest information": pytest.approx([0.5]), "random": pytest.approx([0.7])}
 
 
+def test_a_server_without_a_classifier_has_no_spectrum():
+    """The median of (1, 1/2) and (1, 1/4) has shares of 8/11 and 3/11: exp(0.586) is 1.8."""
+    figure = analyses.spectrum(
+        table_of(
+            """
+            round client value
+            1     0      1
+            1     0      0.5
+            1     1      1
+            1     1      0.25
+            """
+        )
+    )
+    server, clients = (axes.lines[0].get_ydata().tolist() for axes in figure.axes)
+    assert (server, clients) == ([], [1, 0.375])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a (1.8)"]
+
+
 def test_an_analysis_needs_a_folder():
     with pytest.raises(ValueError, match=parts("FisherTraces ~ default_root_dir")):
         fit(FedAvg(mlp(), optimizer=SGD), blobs(), 1, callbacks=[FisherTraces()])

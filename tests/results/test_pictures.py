@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -306,6 +307,24 @@ def test_a_map_of_weights_lists_clients_by_size_and_leaves_out_the_absent(tmp_pa
         reported(settings, "trace")
 
 
+def test_a_map_of_weights_leaves_out_clients_that_were_never_tested(tmp_path):
+    """The third of these three chooses the epochs of tuning, say: nobody tells its size."""
+    run = write_run(
+        tmp_path / "a", [[0.5, 0.5]], samples=[30, 20], columns={"weight": [[0.6, 0.4]]}
+    )
+    partition = json.loads((run / "partition.json").read_text())
+    (run / "partition.json").write_text(json.dumps({**partition, "num_clients": 3}))
+    panel = reported(group([RunFolder.read(run)])[0], "weight").axes[0]
+    assert panel.collections[0].get_array().tolist() == [[0.4], [0.6]]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["20", "30"]
+
+
+def test_the_lowest_map_of_each_column_has_the_label_of_the_rounds(tmp_path):
+    """Five maps: four above, one below the first."""
+    axes = reported(settings_of(tmp_path, 5), "weight").axes[:5]
+    assert [panel.get_xlabel() for panel in axes] == ["", *["round"] * 4]
+
+
 def test_what_a_server_reports_is_called_what_it_declares(tmp_path, real):
     """A run that does not tell, as an earlier version wrote it, has the name of its column."""
     declared = "trace of Fisher information"
@@ -390,3 +409,26 @@ def test_differences_are_from_the_mean_of_the_settings(tmp_path):
     (panel,) = differences(settings, ACC, "last").axes
     assert [bar.get_height() for bar in panel.patches] == pytest.approx([-0.1, 0.1])
     assert [text.get_text() for text in panel.texts] == ["50.00", "70.00"]
+
+
+def test_differences_of_small_errors_are_seen_and_of_no_number_refused(tmp_path):
+    """0.0002 and 0.0004: a bar is as high as its share of the page, whatever the score's size."""
+    values = (0.0002, 0.0004, float("nan"))
+    settings, _ = group(
+        [
+            RunFolder.read(write_run(tmp_path / str(n), [[value]], method=f"M{n}", score="loss"))
+            for n, value in enumerate(values)
+        ]
+    )
+    metric = "test/personal/loss"
+    (panel,) = differences(settings[:2], metric, "last").axes
+    assert panel.patches[1].get_height() / panel.get_ylim()[1] == pytest.approx(1 / 1.35)
+    assert [text.get_text() for text in panel.texts] == ["0.0002", "0.0004"]
+    (picture,) = draw(settings, ["differences"], metric)
+    assert picture.refusal == f"{metric} of M2 is not a number: there is no mean of all"
+
+
+def test_a_column_that_is_about_no_model_names_none(tmp_path):
+    settings = settings_of(tmp_path, 1)
+    assert curves(settings, ACC).axes[0].get_ylabel() == "test accuracy\n(personal models)"
+    assert curves(settings, "comm/bytes_up").axes[0].get_ylabel() == "comm/bytes_up"

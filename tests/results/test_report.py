@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -98,6 +99,16 @@ def test_an_unfinished_run_says_so_and_one_that_was_never_tested_has_no_page(tmp
     assert "unfinished: round 1 of 5" in report(RunFolder.read(run))
     with pytest.raises(RunError, match=parts("b ~ never tested")):
         report(RunFolder.read(write_run(tmp_path / "b", [[]])))
+
+
+def test_clients_without_training_or_test_have_strokes(tmp_path):
+    """The second joins later, so its result cannot be discarded; the third was never tested."""
+    run = write_run(tmp_path / "a", [[0.5, 0.5]], columns={"discarded": [[False, None]]})
+    partition = json.loads((run / "partition.json").read_text())
+    (run / "partition.json").write_text(json.dumps({**partition, "num_clients": 3}))
+    text = report(RunFolder.read(run))
+    assert "<th>discarded</th>" not in text
+    assert "<tr><td>2</td><td>-</td>" in text
 
 
 def test_small_bars():
