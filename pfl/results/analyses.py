@@ -241,11 +241,14 @@ PICTURES: Mapping[str, tuple[str, str, Callable[[Tables], Figure]]] = {
 def draw(name: str, settings: Sequence[Setting]) -> Figure:
     """Draw one of :data:`PICTURES`, of the first of several seeds of each setting.
 
+    Rows of a round that a killed process did not finish are left out.
+
     Raises:
         RunError: No run has the file, or it has nothing to draw.
     """
     file, callback, drawing = PICTURES[name]
-    tables = {setting.label: Columns.read(setting.runs[0].path / file) for setting in settings}
+    runs = {setting.label: setting.runs[0] for setting in settings}
+    tables = {label: Columns.read(run.path / file).up_to(run.round) for label, run in runs.items()}
     tables = {label: table for label, table in tables.items() if len(table)}
     if not tables:
         raise RunError(f"no run has a file {file}: run it with loop.callbacks: [{callback}]")

@@ -244,7 +244,7 @@ def differences(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     panel.axhline(0, color="black", linewidth=0.8)
     bars = panel.bar(places, apart, width=0.6, color=COLOURS[0])
     scale, digits = names.scale(metric)
-    panel.bar_label(bars, [f"{scale * value:.{digits}f}" for value in values])
+    panel.bar_label(bars, [f"{scale * value:.{digits}f}" for value in values], padding=3)
     panel.set_xticks(places, [wrapped(setting.label, 0.9) for setting in settings])
     panel.grid(visible=False, axis="x")
     widest = max(np.abs(apart).max(), 1e-3 * np.abs(values).max()) or 1

@@ -198,6 +198,16 @@ def test_pictures_are_drawn_of_what_analyses_wrote(tmp_path):
     assert "ClassifierSpectrum" in lacking.refusal
 
 
+def test_what_a_killed_process_left_of_a_round_is_not_drawn(tmp_path):
+    found = run(tmp_path, FedAvg(mlp(), optimizer=SGD), FisherTraces())
+    file = found.folder / "fisher.csv"
+    *_, last = file.read_text().splitlines()
+    with file.open("a") as stream:
+        stream.write(last.replace("3", "4", 1) + "\n")
+    (picture,) = draw(group([RunFolder.read(found.folder)])[0], ["fisher"])
+    assert picture.figure.axes[0].lines[0].get_xdata().tolist() == [1, 2, 3]
+
+
 def table_of(text):
     """Return the columns of a table whose names and numbers are separated by spaces."""
     header, *cells = (line.split() for line in text.strip().splitlines())
