@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Column, Table
 
 from datamodules.base import FederatedDataModule
@@ -37,7 +38,7 @@ def table(data: FederatedDataModule) -> Group:
     seen = survey(data)
     pooled = data.pooled_test()
     numbers = _right("least", "median", "mean", "most", "total")
-    title = _title(data, seen.distinct)
+    title = escape(_title(data, seen.distinct))
     about = Table("a client's", *numbers, title=title, title_justify="left")
     names = ("training samples", "validation samples", "test samples", seen.kind)
     for name, values in zip(names, (*seen.sizes.T, (seen.counts > 0).sum(1)), strict=True):
@@ -83,7 +84,7 @@ def _clients(seen: Survey, names: Sequence[str]) -> Table:
             present = np.flatnonzero(seen.domains[client])
             some = ", ".join(seen.domain_names[d] for d in present[:3])
             cells.append(some + (f" and {len(present) - 3} more" if len(present) > 3 else ""))
-        listed.add_row(*cells)
+        listed.add_row(*map(escape, cells))
     return listed
 
 

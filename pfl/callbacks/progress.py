@@ -97,7 +97,7 @@ def closing_table(run: Run, seconds: float) -> Table:
     table = Table(title=f"after {rounds}, seed {run.seed}", show_header=False)
     for topic in ("method", "network", "data"):
         if topic in run.header:
-            table.add_row(topic, run.header[topic])
+            table.add_row(topic, escape(run.header[topic]))
     for label, key in scores.items():
         if (value := summary.get(f"{key}/last")) is not None:
             table.add_row(label, f"{value:.4f}")

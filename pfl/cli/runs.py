@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from jsonargparse import Namespace
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
@@ -139,7 +140,7 @@ def _show_scores(experiment: Experiment, row: Mapping[str, float]) -> None:
     names = (type(experiment.module).__name__, type(experiment.data).__name__)
     table = Table(title=" on ".join(names), show_header=False)
     for name, value in row.items():
-        table.add_row(name, f"{value:.4f}")
+        table.add_row(escape(name), f"{value:.4f}")
     Console().print(table)
 
 

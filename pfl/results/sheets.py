@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from pfl.disk.writing import csv_text
@@ -42,20 +43,20 @@ class Sheet:
     records: Sequence[Record] = ()
 
     def rich(self) -> Table:
-        """Return a table for the terminal."""
+        """Return a table for the terminal; what users call "[b]" is text there, no markup."""
         table = Table(
-            title=self.title,
+            title=escape(self.title),
             title_justify="left",
             box=SIMPLE_HEAD,
             pad_edge=False,
             collapse_padding=True,
-            caption="\n".join(self.notes) or None,
+            caption=escape("\n".join(self.notes)) or None,
             caption_justify="left",
         )
         for number, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if number else "left", overflow="fold")
+            table.add_column(escape(column), justify="right" if number else "left", overflow="fold")
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))
         return table
 
 

@@ -47,6 +47,14 @@ def test_natural_clients_are_named(tmp_path, monkeypatch):
     assert [label.get_text() for label in below.get_xticklabels()] == ["Bern", "Chur"]
 
 
+def test_names_in_brackets_are_no_markup():
+    """Rich would drop the first, and end the command at the second."""
+    clients = np.repeat(["Bern [ward]", "[/b]"], 4)
+    said = printed(TensorData({"x": torch.zeros(8, 1), "y": [0, 1] * 4, "client": clients}))
+    assert "Bern [ward]" in said
+    assert "[/b]" in said
+
+
 def test_the_survey_counts_what_clients_hold():
     data = Digits(num_clients=4, partition=Dirichlet(0.5), val_fraction=0.2)
     seen = survey(data)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
+from rich.console import Console
+
 from pfl.results.sheets import Sheet, markdown
 
 
@@ -13,3 +17,13 @@ def test_columns_of_numbers_are_set_right_and_those_of_words_left():
         "| FedAS | 87.03 | out     |",
         "| -     |    -2 | -       |",
     ]
+
+
+def test_a_terminal_shows_brackets_as_they_are():
+    """Rich would drop "[ours]", and end the command at "[/b]"."""
+    sheet = Sheet("Toys [b]", ["setting [ours]", "n"], [["[/b]", "- [1]"]], ["A [note]."])
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(sheet.rich())
+    said = console.export_text()
+    for text in ("Toys [b]", "setting [ours]", "[/b]", "- [1]", "A [note]."):
+        assert text in said
