@@ -217,9 +217,10 @@ def _of_like_size(sizes: Floats, count: int) -> list[NDArray[np.bool_]]:
 
 
 def _spread_sizes(panel: Axes, sizes: Floats) -> None:
-    """Make the axis logarithmic if sizes span orders of magnitude."""
+    """Label whole numbers; make the axis logarithmic if sizes span orders of magnitude."""
     sizes = sizes[sizes > 0]
     if sizes.max() <= 20 * sizes.min():
+        panel.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
         return
     panel.set_xscale("log")
     panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -293,6 +293,12 @@ def test_few_clients_are_dots_and_no_line(tmp_path):
     assert len(panel.collections[0].get_offsets()) == 10
 
 
+def test_no_client_has_half_a_sample(tmp_path):
+    run = write_run(tmp_path / "a", [[0.5, 0.7]], samples=[24, 24])
+    panel = data_size(group([RunFolder.read(run)])[0], ACC, "last").axes[0]
+    assert all(tick == round(tick) for tick in panel.get_xticks())
+
+
 def test_a_map_of_weights_lists_clients_by_size_and_leaves_out_the_absent(tmp_path):
     run = write_run(
         tmp_path / "a",
