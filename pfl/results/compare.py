@@ -174,13 +174,13 @@ def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
 
     That is their data, partition and point of testing; their seeds; and of two methods the budget,
     network and optimiser. (For one method, the labels show the options that differ.) Data and
-    partitions are compared between runs with the same split seed.
+    partitions are compared between runs with the same split seed, if there are any.
     """
     both = f"{setting.label} and {base.label}"
     lines = []
     if _differ(setting, base, "content_hash"):
         lines.append(f"{both} were run on different data")
-    elif _differ(setting, base, "hash"):
+    elif _differ(setting, base, "hash") or _have_no_split_in_common(setting, base):
         lines.append(f"{both} were run on different partitions")
     points = [s.runs[0].tested_at(metric) for s in (setting, base)]
     if None not in points and points[0] != points[1]:
@@ -243,3 +243,12 @@ def _differ(setting: Setting, base: Setting, key: str) -> bool:
         for s in (setting, base)
     )
     return any(ours[seed] != theirs[seed] for seed in ours.keys() & theirs.keys())
+
+
+def _have_no_split_in_common(setting: Setting, base: Setting) -> bool:
+    """Return ``True`` if no run of one has the partition of a run of the other."""
+    ours, theirs = (
+        {run.partition["hash"] for run in s.runs if "hash" in run.partition}
+        for s in (setting, base)
+    )
+    return bool(ours and theirs) and not ours & theirs

@@ -19,6 +19,7 @@ def write_run(
     samples=None,
     labels=None,
     split="s1",
+    split_seed=1,
     planned=None,
     columns=None,
     val=None,
@@ -40,6 +41,7 @@ def write_run(
         samples: Training samples of each client.
         labels: Label counts of each client.
         split: Hash of the partition.
+        split_seed: Its seed.
         planned: Planned rounds; as many as there are if not given.
         columns: What servers report: name -> rounds x clients.
         val: Validation accuracy after each round.
@@ -84,7 +86,7 @@ def write_run(
     _table(path / "clients.csv", clients)
     if config is not None:
         (path / "config.yaml").write_text(yaml.safe_dump({"seed": seed, **config}))
-    partition = {"hash": split, "content_hash": content, "data": "Toys", "split_seed": 1}
+    partition = {"hash": split, "content_hash": content, "data": "Toys", "split_seed": split_seed}
     if labels is not None:
         partition["label_counts"] = labels
     _json(path / "partition.json", partition)

@@ -195,6 +195,9 @@ def test_csv_and_table_have_the_same_p_values_of_holm(settings):
     [
         ({"content": "c2", "split": "s2"}, "were run on different data"),
         ({"split": "s2"}, "were run on different partitions"),
+        ({"split": "s2", "split_seed": 2}, "were run on different partitions"),
+        # A released partition is the same for all seeds.
+        ({"split_seed": 2}, None),
         ({"evaluated": "post_local"}, "tested at different points (post_local, post_broadcast)"),
         ({"evaluated": "post_broadcast, post_local"}, None),
     ],
