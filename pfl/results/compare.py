@@ -55,6 +55,7 @@ class Comparison:
     Attributes:
         metric: The score that is compared.
         at: The rounds that the score is taken from.
+        less: Whether less of it is better.
         settings: The settings, with tests of all but the reference.
         reference: Label of the setting that the others are tested against.
         warnings: Differences between the settings that make scores hard to compare.
@@ -62,6 +63,7 @@ class Comparison:
 
     metric: str
     at: At
+    less: bool
     settings: Sequence[Compared]
     reference: str
     warnings: Sequence[str]
@@ -101,6 +103,7 @@ def compare(
     return Comparison(
         metric=metric,
         at=at,
+        less=runs[0].scores.get(names.of_client(metric).rpartition("/")[2]) is False,
         settings=[
             _compared(setting, metric, at, tests.get(setting.label, {})) for setting in settings
         ],

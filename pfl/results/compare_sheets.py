@@ -52,7 +52,7 @@ def _scores(comparison: Comparison) -> Sheet:
         rows=cells,
         notes=[
             *(f"Warning: {line}." for line in comparison.warnings),
-            " ".join(filter(None, [about["scores"], *told, about["costs"]])),
+            _note(comparison, about["scores"], *told, about["costs"]),
         ],
         records=_records(comparison),
     )
@@ -105,8 +105,13 @@ def _tested(comparison: Comparison, pairs: Pairs, tests: Mapping[str, Paired]) -
             *("Cohen's d", "p", "p (Holm)"),
         ],
         rows=rows,
-        notes=[WORDS["comparison_notes"][pairs]],
+        notes=[_note(comparison, WORDS["comparison_notes"][pairs])],
     )
+
+
+def _note(comparison: Comparison, *sentences: str) -> str:
+    """Join sentences about a score; of most scores more is better, so only the other is said."""
+    return " ".join(filter(None, ("Less is better." * comparison.less, *sentences)))
 
 
 def _p_text(p: float) -> str:

@@ -144,6 +144,7 @@ def test_the_tables(settings):
     assert clients.rows[0][:3] == ["FedAS", "2/0/0", "+15.00"]
     assert [row[0] for row in seeds.rows] == ["FedAS"]
     assert scores.rich().row_count == 3
+    assert "Less" not in "".join((*scores.notes, *clients.notes))
 
 
 def test_of_another_main_score_its_own_worst_tenth_and_spread_are_shown(tmp_path):
@@ -166,6 +167,7 @@ def test_of_another_main_score_its_own_worst_tenth_and_spread_are_shown(tmp_path
     assert "Worst tenth: mean over the tenth of the clients with the worst scores" in note
     assert "ECE" not in note
     assert clients.rows[0][:4] == ["b", "0/2/0", "-0.0036", "-0.0061 to -0.0011"]
+    assert all(text.startswith("Less is better. ") for text in (note, *clients.notes))
     record = scores.records[1]
     assert (record["clients/positive"], record["clients/negative"]) == (0, 2)
 
