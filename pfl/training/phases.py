@@ -18,6 +18,7 @@ from pfl.core.state import clone, total
 from pfl.core.types import Batch, ClientInfo, Job, Outcome, Phase, State, Totals
 from pfl.training import batching, optimizer_state
 from pfl.training.context import Context, StoppedError
+from pfl.training.declaration import MethodError
 from pfl.training.noise import Noise
 from pfl.training.optimizer_state import OptimizerState
 from pfl.training.sample_level import PrivateSteps
@@ -173,9 +174,20 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
 
 
 def run_objective(phase: Phase, batch: Batch) -> Outcome:
-    """Return the outcome of the phase's objective, which may return only its terms."""
+    """Return the outcome of the phase's objective, which may return only its terms.
+
+    Raises:
+        MethodError: It returns something else, such as a loss without a name.
+    """
     outcome = phase.objective(batch)
-    return outcome if isinstance(outcome, Outcome) else Outcome(outcome)
+    if isinstance(outcome, Outcome):
+        return outcome
+    if not isinstance(outcome, Mapping):
+        raise MethodError(
+            f"the objective of phase {phase.name!r} returns a {type(outcome).__name__}: return "
+            "loss terms by name ({'ce': loss}), whose sum is minimised, or an Outcome"
+        )
+    return Outcome(outcome)
 
 
 @contextmanager
@@ -200,8 +212,15 @@ def make_optimizer(
     """Make a new optimiser for a phase, with the learning rates of the round.
 
     Raises:
+        MethodError: The phase trains no parameter.
         TypeError: The module's optimiser configuration is not a single optimiser.
     """
+    if not trained:
+        names = [name for name, _ in module.named_parameters()]
+        raise MethodError(
+            f"phase {phase.name!r} trains {', '.join(phase.trains)}, which matches no parameter "
+            f"that can be trained; the parameters are {', '.join(names[:4])}, ..."
+        )
     if phase.optimizer is not None:
         optimizer = phase.optimizer(trained.values())
     else:

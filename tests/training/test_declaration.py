@@ -101,6 +101,27 @@ def test_a_plan_holds_phases_and_passes_of_different_names():
             declared(odd, "plan")
 
 
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+@pytest.mark.parametrize(
+    ("phase", "told"),
+    [
+        # A loss as a training_step returns it, and a return that was forgotten.
+        ({"objective": lambda batch: batch.x.sum()}, "objective of phase 'a' ~ Tensor ~ 'ce'"),
+        ({"objective": lambda batch: None}, "objective of phase 'a' ~ NoneType ~ 'ce'"),
+        ({"trains": ("head.*",)}, "phase 'a' trains head.* ~ no parameter ~ net.backbone.0.weight"),
+    ],
+)
+def test_a_phase_that_cannot_train_is_told_in_words(phase, told, engine):
+    class Odd(ClientModule):
+        vectorizable = True
+
+        def plan(self):
+            return [Phase(**{"name": "a", "objective": self.losses, **phase})]
+
+    with pytest.raises(MethodError, match=parts(told)):
+        fit(Odd(mlp()), blobs(), engine=engine)
+
+
 def test_a_training_step_of_ones_own_is_refused():
     class Own(ClientModule):
         def training_step(self, batch, batch_idx):
