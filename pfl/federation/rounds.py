@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from pfl.core.failure import ExplainedError
 from pfl.core.held_out import members
 from pfl.core.kernels import repeatable
 from pfl.core.seeds import generator
@@ -97,6 +99,8 @@ class Federation:
     def folder(self) -> Iterator[None]:
         """Give the run its folder: that of the checkpoint, or a new one that is locked meanwhile.
 
+        Nothing is left of a run whose first round shows that method and data do not fit.
+
         Raises:
             OSError: It cannot be made.
         """
@@ -111,10 +115,20 @@ class Federation:
                 folder.mkdir(parents=True)
             except FileExistsError:
                 number += 1
+            except OSError as error:
+                raise OSError(
+                    f"the run's folder {folder} cannot be made ({error.strerror}): give another "
+                    "default_root_dir"
+                ) from error
             else:
                 self.run.folder = folder
-        with locked(self.run.folder):
-            yield
+        try:
+            with locked(self.run.folder):
+                yield
+        except ExplainedError:
+            if self.run.round == 0:
+                shutil.rmtree(self.run.folder)
+            raise
 
     def rounds(self, done: Callable[[Result], None]) -> Iterator[RoundResult]:
         """Run the remaining rounds; ``done`` is called after each client.

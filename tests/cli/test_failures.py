@@ -79,6 +79,20 @@ def test_a_method_that_raises_is_told_in_a_line(body, told, engine, capsys):
     assert [*Path("runs").glob("*/*/checkpoints/last.ckpt")]
 
 
+def test_nothing_is_left_of_a_run_whose_first_round_shows_what_does_not_fit(capsys):
+    words = ["--data.batch_size=1", "--model.net.batch_norm=true"]
+    assert fit("pass", *words) == 2
+    assert says(capsys.readouterr().err, "pfl fit: error: ~ batches ~ one sample each ~ batch_size")
+    assert not [*Path("runs").glob("*/*")]
+
+
+def test_a_folder_for_runs_that_cannot_be_made_is_told(capsys):
+    Path("file").touch()
+    assert fit("pass", "--loop.default_root_dir=file") == 2
+    told = "pfl fit: error: the run's folder file/mine_digits/ ~ directory) ~ default_root_dir\n"
+    assert says(capsys.readouterr().err, told)
+
+
 def test_debug_shows_the_traceback():
     with pytest.raises(Exception, match="round 2, client 2") as found:
         fit("1 / 0", "--debug")
