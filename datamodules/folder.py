@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -126,8 +128,17 @@ def _by_class(folder: Path, layout: str) -> tuple[list[str], list[str]]:
     """List all files in a folder of classes, and the class of each."""
     files: list[str] = []
     classes: list[str] = []
+    nested: list[str] = []
     for subfolder in subfolders(folder, layout):
         images = image_files(subfolder)
         files += images
         classes += [subfolder.name] * len(images)
+        # A single folder, as Tiny ImageNet has in each class, is no sign of another layout.
+        nested += [subfolder.name] if len({*map(os.path.dirname, images)}) > 1 else []
+    if nested:
+        warnings.warn(
+            f"{folder / nested[0]} has images in several folders, which are all of the class "
+            f"{nested[0]!r}; {layout}",
+            stacklevel=2,
+        )
     return files, classes

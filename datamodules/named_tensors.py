@@ -64,7 +64,10 @@ class NamedTensors:
         """
         rest = dict(arrays)
         train, test = _inputs(rest, "x"), _inputs(rest, "x_test")
-        require(train is not None and "y" in rest, "the data need x (or x.<name>) and y")
+        require(
+            train is not None and "y" in rest,
+            f"the data need x (or x.<name>) and y, got {', '.join(map(str, arrays)) or 'nothing'}",
+        )
         x, y = train, _signed(rest.pop("y"), "y")
         num_train = int(rest.pop("num_train", count(x)))
         require(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 import torch
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from datamodules.partition.splits import Division
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import are_images
 from pfl.core.state import each, tensors
-from pfl.core.task import Task
+from pfl.core.task import Classification, Task
 from pfl.core.types import Inputs
 
 
@@ -92,12 +92,15 @@ class TensorData(FederatedDataModule):
     def read(self) -> Mapping[str, Any]:
         """Read the tensors by name, as listed above."""
         if not isinstance(self.source, str | Path):
+            given = type(self.source).__name__
+            named = isinstance(self.source, Mapping)
+            require(named, f"source must be a .npz file, or tensors by name, got a {given}")
             return self.source
         path = existing(self.source)
         try:
-            content = np.load(path, allow_pickle=False)
-            require(isinstance(content, NpzFile), "it is a single array, without a name")
-            with content as file:
+            # For any other file numpy advises to unpickle it.
+            require(is_zipfile(path), "numpy.savez writes one")
+            with np.load(path, allow_pickle=False) as file:
                 return dict(file)
         # A damaged header may ask for more memory than there is.
         except (ValueError, OSError, EOFError, MemoryError, BadZipFile) as error:
@@ -107,6 +110,8 @@ class TensorData(FederatedDataModule):
     def _tensors(self) -> NamedTensors:
         tensors = NamedTensors.of(self.read(), self._task)
         tensors.check(self.incomplete)
+        if self._learnt is None:
+            _warn_of_numbers(tensors)
         if self._learnt is None or not tensors.task.has_classes:
             return tensors
         known = _known_classes(tensors.class_names, self._learnt.class_names)
@@ -200,6 +205,18 @@ class TensorData(FederatedDataModule):
     def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
         """Return the targets of some samples, (len(ids), ...)."""
         return self._tensors.y[torch.from_numpy(ids)]
+
+
+def _warn_of_numbers(tensors: NamedTensors) -> None:
+    """Warn of classes that are numbered from one on: the first output would stay unused."""
+    if isinstance(tensors.task, Classification) and tensors.class_names[:1] == ["0"]:
+        least = int(tensors.y.min())
+        if least > 0:
+            warnings.warn(
+                f"the smallest class in y is {least}, but classes are numbered from 0: the network "
+                "gets outputs that no sample has as its class",
+                stacklevel=2,
+            )
 
 
 def _known_classes(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from datamodules.checks import require
 from datamodules.partition.draws import apportion, cut
 from datamodules.partition.partitioner import Partitioner
 from datamodules.targets import Catalogue, Ints, Targets
-from pfl.core.checks import at_least_one, within
+from pfl.core.checks import at_least_one, one_of, within
 from pfl.core.held_out import NOBODY, HeldOut
 from pfl.core.seeds import derive
 from pfl.core.types import Split
@@ -114,7 +114,8 @@ class Rule:
             and the whole official test set; not possible with ``pooled``, which combines the two.
 
     Raises:
-        ValueError: A number is out of range, or ``max_train_samples`` is given with ``pooled``.
+        ValueError: A number is out of range, the protocol is not known, or ``max_train_samples`` is
+            given with ``pooled``.
     """
 
     test_protocol: TestProtocol = "pooled"
@@ -125,6 +126,7 @@ class Rule:
     max_train_samples: int | None = None
 
     def __post_init__(self) -> None:
+        one_of("test_protocol", self.test_protocol, get_args(TestProtocol))
         within("(0, 1)", test_fraction=self.test_fraction)
         within("[0, 1)", val_fraction=self.val_fraction)
         at_least_one(max_samples=self.max_samples, max_train_samples=self.max_train_samples)

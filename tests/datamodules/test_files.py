@@ -73,6 +73,18 @@ def test_a_single_folder_has_no_official_test_set(folder):
     assert len(data.pooled_test()) == 3
 
 
+def test_folders_within_a_class_are_told(tmp_path, recwarn):
+    """As of a root whose folders are no classes; in one folder, images may lie deeper."""
+    for part in ("ant/images", "bee/images"):
+        save(tmp_path / "deep" / part / "0.png", 1)
+    assert make(tmp_path / "deep").class_names == ("ant", "bee")
+    assert not recwarn
+    for part in ("training", "testing"):
+        fill(tmp_path / "wrong" / part, ("ant", "bee"), 2)
+    with pytest.warns(UserWarning, match=parts("wrong/testing ~ several ~ 'testing' ~ root/train")):
+        assert make(tmp_path / "wrong").class_names == ("testing", "training")
+
+
 def test_images_are_cropped_to_a_square_and_resized(tmp_path):
     """A 6x4 image, black but for its middle 4x4 in white, is white after cropping."""
     for name in ("a", "b"):

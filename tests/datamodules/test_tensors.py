@@ -213,7 +213,7 @@ def test_a_file_holds_the_same_as_a_mapping(tmp_path):
     (tmp_path / "text.npz").write_text("x,y\n")
     np.save(tmp_path / "one.npy", FLOATS.numpy())
     for name in ("text.npz", "one.npy"):
-        with pytest.raises(OSError, match=parts(f"{name} ~ .npz ~ arrays")):
+        with pytest.raises(OSError, match=parts(f"{name} ~ .npz ~ arrays: numpy.savez")):
             TensorData(str(tmp_path / name), 2, IID()).setup()
     with pytest.raises(FileNotFoundError, match=parts("no file ~ none.npz")):
         TensorData(str(tmp_path / "none.npz"), 2, IID()).setup()
@@ -244,6 +244,17 @@ def test_classes_may_be_unsigned_integers(dtype):
     assert whole(data, 0).y.tolist() == whole(same, 0).y.tolist()
 
 
+def test_classes_that_are_numbered_from_one_on_are_told(recwarn):
+    """They work, with an output that stays unused; names say that the numbers are meant."""
+    for y, more in ((CLASSES, {}), (CLASSES + 1, {"class_names": "pqrs"}), (FLOATS + 9, {})):
+        tensors(x=FLOATS, y=y, **more).setup()
+    assert not [one for one in recwarn if "classes" in str(one.message)]
+    data = tensors(x=FLOATS, y=CLASSES + 1)
+    with pytest.warns(UserWarning, match=parts("smallest class in y is 1 ~ numbered from 0")):
+        data.setup()
+    assert data.num_classes == 4
+
+
 def test_a_label_that_would_need_a_billion_outputs_is_refused():
     with pytest.raises(ValueError, match=parts("classes ~ 999,999 ~ 1,000,000,000")):
         tensors(x=FLOATS, y=CLASSES * 500_000_000).setup()
@@ -267,7 +278,9 @@ BOTH = {"x": FLOATS, "y": CLASSES, "x_test": FLOATS, "y_test": CLASSES}
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"x": FLOATS}, "x (or x.<name>) ~ y"),
+        ((FLOATS, CLASSES), "source ~ .npz file ~ by name ~ tuple"),
+        ({"inputs": FLOATS, "y": CLASSES}, "x (or x.<name>) and y, got inputs, y"),
+        ({}, "x (or x.<name>) and y, got nothing"),
         ({"x": FLOATS, "y": CLASSES[:5]}, "x ~ 12 samples ~ 5 targets"),
         ({"x": BROKEN, "y": CLASSES}, "x ~ finite ~ sample 7"),
         ({"x.a": BROKEN, "y": CLASSES}, "x.a ~ finite ~ sample 7"),

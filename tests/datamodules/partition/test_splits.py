@@ -304,9 +304,10 @@ def test_the_split_seed_decides():
         ({"max_samples": 0}, "max_samples ~ at least 1 ~ 0"),
         ({"max_train_samples": 0}, "max_train_samples ~ at least 1 ~ 0"),
         ({"max_train_samples": 9}, "max_train_samples ~ 9 ~ test_protocol pooled ~ max_samples"),
+        ({"test_protocol": "futur"}, "test_protocol ~ pooled, ~ future, got 'futur'"),
     ],
 )
-def test_numbers_out_of_range_are_refused(arguments, message):
+def test_a_rule_that_is_none_is_refused(arguments, message):
     with pytest.raises(ValueError, match=parts(message)):
         Rule(**arguments)
 
