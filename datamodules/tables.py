@@ -202,6 +202,8 @@ def _text(path: Path, names: Sequence[str] | None) -> Table:
         try:
             if names is None:
                 names = [name.strip() for name in _names(reader, arff)]
+                other = "".join(one for one in ";\t|" if len(names) == 1 and one in names[0])
+                require(not other, f"columns must be separated by commas, got {other!r}")
             _check_names(path, names)
             for row in reader:
                 if row and not (arff and row[0].startswith("%")):
@@ -269,7 +271,8 @@ def _cells(column: Any) -> Cells:  # noqa: ANN401
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
     for place, name in enumerate(names, 1):
-        require(bool(name.strip()), f"column {place} of {path} has no name")
+        of_pandas = "; pandas writes its index so, unless told index=False" if place == 1 else ""
+        require(bool(name.strip()), f"column {place} of {path} has no name{of_pandas}")
         require(names.count(name) == 1, f"two columns of {path} are called {name!r}")
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
@@ -30,6 +31,23 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 def loop(rounds=3, **options):
     return FederatedLoop(rounds=rounds, progress=False, **options)
+
+
+def test_what_is_no_method_and_no_data_is_refused():
+    """Both in the wrong order, a class, a network, and a loader in the place of clients."""
+    method, data = FedAvg(mlp()), blobs()
+    for module, told in ((data, "a ToyData"), (FedAvg, "the class FedAvg"), (mlp(), "a ToyNet")):
+        with pytest.raises(TypeError, match=f"method must be a ClientModule, got {told}"):
+            loop().fit(module, method)
+    with pytest.raises(TypeError, match=parts("data ~ which client ~ got a DataLoader")):
+        loop().fit(method, DataLoader([1, 2]))
+
+
+def test_a_run_is_shown_in_a_line_without_its_weights():
+    run = loop(2).fit(FedAvg(mlp(), optimizer=SGD), blobs())
+    score = run.history[-1]["test/personal/acc"]
+    told = f"round 2 of 2, seed 42, test/personal/acc {score:.4f}"
+    assert repr(run) == f"<Run fedavg_toydata: {told}>"
 
 
 def test_fedavg_by_hand():
@@ -397,6 +415,8 @@ def test_a_run_of_python_data_is_exported_and_its_predictions_read(tmp_path):
     data = blobs()
     run = federation.fit(FedPer(mlp(), optimizer=SGD), data)
     federation.export(FedPer(mlp()), data, "last", client=1, file=tmp_path / "one.ckpt")
+    with pytest.raises(ValueError, match=parts("last.ckpt holds no module: pfl export")):
+        FedPer.load_from_checkpoint(run.folder / "checkpoints/last.ckpt", net=mlp())
     model = FedPer.load_from_checkpoint(tmp_path / "one.ckpt", net=mlp(seed=9)).eval()
     split = data.split(1, "test")
     rows = {row["client"]: row for row in run.latest.clients}

@@ -187,13 +187,18 @@ def check_fit(module: ClientModule, data: DataSource) -> None:
             f"optimizer {optimizer.__name__} needs sparse gradients, and a network has dense "
             "ones; take one such as torch.optim.Adam"
         )
-    name, shape = type(module.net).__name__, data.input_shape
+    name, inputs = type(module.net).__name__, data.blank(2)
     try:
         with torch.no_grad(), scoped(0):
-            outputs = module.eval()(data.blank(2))
+            outputs = module.eval()(inputs)
     except RuntimeError as error:
+        shape, whole = f"of shape {tuple(data.input_shape)}", ""
+        if isinstance(inputs, torch.Tensor) and not inputs.is_floating_point():
+            shape += f" and type {str(inputs.dtype).removeprefix('torch.')}"
+            whole = ". Integers reach a network as they are: give floats, or images of bytes as "
+            whole += "(n, C, H, W)"
         raise ValueError(
-            f"network {name} does not accept the data's inputs of shape {tuple(shape)}: {error}"
+            f"network {name} does not accept the data's inputs {shape}: {error}{whole}"
         ) from error
     finally:
         module.train()

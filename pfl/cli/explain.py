@@ -208,18 +208,26 @@ def locate(message: str, settings: UserSettings, part: str) -> str:
             it fits.
     """
     words = re.findall(r"\w+", message)
-    inner = [item for item in reversed(settings) if item.keys[0] == part and len(item.keys) > 1]
+    there = [item for item in reversed(settings) if item.keys[0] == part]
+    # The part itself is named by its class: in a message, "data" is a word like any other.
+    itself = [item for item in there if _path(item.keys) == (part,) and item.text]
+    inner = [item for item in there if len(_path(item.keys)) > 1]
     named = [item for word in words for item in inner if _path(item.keys)[-1] == word]
-    # A short value such as 3 may belong to any setting.
-    shown = [item for item in inner if item.text and len(item.text) > 3 and item.text in message]
-    itself = [item for item in inner if item.keys == (part, "class_path")]
+    # A short value such as 3 may belong to any setting, unless it is quoted.
+    quoted = [item for item in inner if item.text and repr(item.text) in message]
+    shown = [item for item in inner if _shows(message, item.text or "")]
     # What was added to a file is more often wrong than what is in it, even if only a number fits.
     added = [item for item in inner if item.place.startswith("--")]
-    flags = [item for item in (*named, *shown) if item in added]
+    flags = [item for item in (*named, *quoted, *shown) if item in added]
     counted = [item for item in added if _numbers(item.text or "") & _numbers(message)]
-    for item in (*flags, *named, *shown, *counted, *itself):
+    for item in (*flags, *named, *quoted, *shown, *counted, *itself):
         return message_at(item.place, item.keys, message)
     return message
+
+
+def _shows(message: str, text: str) -> bool:
+    """Return whether a message has a value, or the last word of a dotted path."""
+    return any(len(word) > 3 and word in message for word in (text, text.rpartition(".")[2]))
 
 
 def _numbers(text: str) -> set[float]:

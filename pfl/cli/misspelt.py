@@ -53,20 +53,34 @@ def find_misspelling(
         parent = tuple(parents)
         if item.keys[0] not in top:
             section = UserSetting(item.keys[:1], item.text, item.place)
-            raise unknown(section, f"there is no key {item.keys[0]!r}", top)
+            what = f"there is no key {item.keys[0]!r}"
+            raise _elsewhere(section, what, class_at) or unknown(section, what, top)
         owner = class_at.get(parent)
         if name in ("class_path", "help") and item.text is not None:
             _check_word(replace(item, keys=parent), class_at.get(parent[:-1]))
             class_at[parent] = resolve(item)
             left_to_parser |= {parent} if class_at[parent] is None else set()
         elif owner is not None and not owner.may_take(name):
-            raise unknown(item, f"{owner.name} has no argument {name!r}", owner.arguments)
+            what = f"{owner.name} has no argument {name!r}"
+            raise _elsewhere(item, what, class_at) or unknown(item, what, owner.arguments)
         elif owner is None and len(parent) == 1 and parent not in left_to_parser:
             raise unknown(item, f"{parent[0]} has no class", ("class_path", "init_args"))
         elif item.text is not None:
             _check_word(item, owner)
             class_at[item.keys] = named(item.text)
             left_to_parser |= {item.keys}
+
+
+def _elsewhere(
+    item: UserSetting, what: str, class_at: Mapping[Keys, Known | None]
+) -> UsageError | None:
+    """Return the error about a key that another part of the configuration has."""
+    name = item.keys[-1]
+    owners = [keys for keys, one in class_at.items() if keys and one and name in one.arguments]
+    # Of a class whose arguments are not known here, what is set before.
+    homes = {(*keys, name) for keys in owners} | {keys for keys in class_at if keys[-1:] == (name,)}
+    near = " or ".join(sorted(".".join(keys) for keys in homes))
+    return item.error(f"{what}; did you mean {near}?") if homes else None
 
 
 def _check_word(item: UserSetting, owner: Known | None) -> None:
@@ -193,6 +207,8 @@ def explain(error: Exception, settings: UserSettings) -> str:
         what = _no_class(unknown[1], words, known)
     elif denied := re.search(r"Importing '(\S+)' is not allowed", message):
         what = f"names {denied[1]}, and no configuration may name a module of Python's"
+    elif untyped := re.search(r"Parameter '(\w+)' from '(\S+?)(?:\.__init__)?' does not", message):
+        what = f"declare the type of the argument {untyped[1]!r} of {untyped[2]}"
     elif unfit := re.search(r"path (\S+) does not implement protocol (\w+)", message):
         what = _unlike(*unfit.groups())
     return message_at(there[-1].place if there else "", path, what)

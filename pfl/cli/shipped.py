@@ -38,6 +38,9 @@ def config(word: str, folder: Path = Path()) -> str:
     file = home / f"{word}.yaml"
     if file.is_file():
         return str(file)
+    if (folder / word).is_dir():
+        inside = folder / word / "config.yaml"
+        raise UsageError(f"{word}: this is a folder{f'; give {inside}' * inside.is_file()}")
     near = nearest(word, names(), 3) or "; pfl init copies all of them"
     raise UsageError(f"{word}: there is no such file or shipped configuration{near}")
 

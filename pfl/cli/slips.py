@@ -20,6 +20,7 @@ from pfl.imports.trust import is_path
 _CLASSES = {"model": "ClientModule", "data": "FederatedDataModule"}
 # Files that are given where the class that reads them is expected.
 _TABLES = (".csv", ".arff", ".parquet")
+_YAML = (".yaml", ".yml")
 # Packages that bring no methods and no data.
 _LIBRARIES = ("torch.", "torchvision.", "torchmetrics.", "lightning.")
 
@@ -97,7 +98,8 @@ def _check_needed(verb: Command, settings: UserSettings, first: Sequence[str]) -
     needed |= {"data": takes.data, "model": takes.model}
     present = {item.keys[0] for item in settings}
     if missing := [name for name, wanted in needed.items() if wanted and name not in present]:
-        files = [*_configurations(settings), *(word for word in first if word in shipped.names())]
+        named = (word for word in first if word.endswith(_YAML) or word in shipped.names())
+        files = [*_configurations(settings), *named]
         advice = "".join(f"; add --config {file}" for file in files if {*missing} & {*_CLASSES})
         raise UsageError(f"the following arguments are required: {', '.join(missing)}{advice}")
 

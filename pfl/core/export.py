@@ -115,8 +115,10 @@ def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
     else:
         content = torch.load(source, map_location="cpu", weights_only=True)
         source.seek(0)
-    if not isinstance(content, dict):
-        raise tensor_file.DamagedError(f"{source} holds no module")
+    if not isinstance(content, dict) or "state_dict" not in content:
+        raise tensor_file.DamagedError(
+            f"{source} holds no module: pfl export makes such a file of a run's checkpoint"
+        )
     arguments: dict[str, Any] = {}
     for key in (
         *CHECKPOINT_PAST_HPARAMS_KEYS,

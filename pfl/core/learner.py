@@ -29,6 +29,9 @@ class Learner(L.LightningModule):
         net: The network, with outputs of shape (B, D).
         optimizer: Builds the optimiser from the parameters to train.
         task: What is predicted.
+
+    Raises:
+        TypeError: The network is no module, or the optimiser no function, such as a ready one.
     """
 
     # The arguments that build the module, in plain values, if it came from an export.
@@ -38,6 +41,13 @@ class Learner(L.LightningModule):
 
     def __init__(self, net: nn.Module, optimizer: OptimizerFactory, task: Task) -> None:
         super().__init__()
+        if not isinstance(net, nn.Module):
+            raise TypeError(f"net must be a network, such as MLP(10, (1, 8, 8)), got {net!r}")
+        if not callable(optimizer):
+            raise TypeError(
+                "optimizer must be a function that builds one from the parameters, such as "
+                f"partial(torch.optim.SGD, lr=0.1), got {type(optimizer).__name__}"
+            )
         self.net = net
         self.optimizer = optimizer
         self.task = task

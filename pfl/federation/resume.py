@@ -52,6 +52,20 @@ class Wanted:
     config: str | None = None
     trains: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what is neither a method nor data, such as both in the wrong order.
+
+        Raises:
+            TypeError: The module is no method, or the data do not say who holds what.
+        """
+        if not isinstance(self.module, ClientModule):
+            raise TypeError(f"the method must be a ClientModule, got {_kind(self.module)}")
+        if not hasattr(self.data, "split"):
+            raise TypeError(
+                "data must say which client holds which samples, as a data module of this project "
+                f"does (TensorData takes tensors by name), got {_kind(self.data)}"
+            )
+
     @property
     def name(self) -> str:
         """The name of the experiment: the given one, or one made of method and data."""
@@ -184,22 +198,23 @@ def find_checkpoint(path: str, wanted: Wanted) -> Path:
     """Return the checkpoint file that a path or ``last`` names; see :class:`Wanted`.
 
     Raises:
-        CheckpointError: ``last`` matches no run, or there is no folder of runs.
+        CheckpointError: ``last`` matches no run, there is no folder of runs, or the path is one.
     """
     if path != "last":
         named = Path(path)
-        return named / FILE if named.is_dir() else named
+        if not named.is_dir():
+            return named
+        if not (named / FILE).is_file() and (runs := _runs(named)):
+            raise CheckpointError(f"{named} is no run's folder; name a run in it, as {runs[-1]}")
+        return named / FILE
     root = wanted.root
     if root is None:
         raise CheckpointError("--ckpt_path last: give loop.default_root_dir, or name the run")
-    # A run is named by its starting time, so the last name is the newest run.
-    folders = sorted(root.glob(f"*/{FILE}"), key=lambda file: file.parts[-3])
     refusals: dict[Path, list[str]] = {}
-    for file in reversed(folders):
-        folder = file.parent.parent
+    for folder in reversed(_runs(root)):
         differing = wanted.differences(*_recorded(folder))
         if not differing:
-            return file
+            return folder / FILE
         refusals[folder] = differing
     if not refusals:
         raise CheckpointError(f"--ckpt_path last: there is no checkpoint below {root}")
@@ -209,6 +224,12 @@ def find_checkpoint(path: str, wanted: Wanted) -> Path:
         f"--ckpt_path last: no run below {root} has these settings; {nearest} has "
         f"{'; '.join(refusals[nearest])}"
     )
+
+
+def _runs(root: Path) -> list[Path]:
+    """Return the folders of the runs in a folder that have a checkpoint, the newest last."""
+    # A run is named by its starting time.
+    return sorted((file.parent.parent for file in root.glob(f"*/{FILE}")), key=lambda run: run.name)
 
 
 def clear(folder: Path, files: Iterable[str]) -> None:
@@ -224,6 +245,11 @@ def clear(folder: Path, files: Iterable[str]) -> None:
     writing.no_link(folder / FILE.parent)
     for file in map(Path, files):
         writing.clear(folder / file.parent, [file.name])
+
+
+def _kind(value: object) -> str:
+    """Return what a value is, in words."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def _changes(old: Identity, new: Identity) -> Iterator[tuple[str, str]]:

@@ -81,6 +81,13 @@ class Run:
     stacked: bool | None = None
     callbacks: Sequence[Callback] = ()
 
+    def __repr__(self) -> str:
+        """Return the main facts in a line, as a notebook shows them; no weights."""
+        row, score = self.history[-1] if self.history else {}, next(iter(self.scores))
+        key = f"test/personal/{score}"
+        shown = f", {key} {row[key]:.4f}" if key in row else ""
+        return f"<Run {self.name}: round {self.round} of {self.rounds}, seed {self.seed}{shown}>"
+
     @property
     def ends(self) -> bool:
         """Whether no round follows, as all are finished or a callback asks to stop."""

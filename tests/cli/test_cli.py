@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -375,6 +376,22 @@ def test_a_sampler_of_ones_own_without_types_is_told_what_is_expected(capsys):
         assert "(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort" in said
 
 
+def test_an_argument_of_ones_own_network_without_a_type_is_told(capsys):
+    Path("untyped.py").write_text(
+        "import torch\n\n\nclass Net(torch.nn.Linear):\n"
+        "    def __init__(self, width):\n        super().__init__(width, 10)\n"
+    )
+    assert pfl("fit", "--model.net=untyped.Net") == 2
+    check(capsys, "--model.net: declare the type of the argument 'width' of untyped.Net\n")
+
+
+def test_integers_that_a_network_does_not_take_are_told(capsys):
+    np.savez("whole.npz", x=np.zeros((40, 3), int), y=np.arange(40) % 2)
+    words = ["--data", "TensorData", "--data.source=whole.npz", "--data.partition=IID"]
+    assert pfl("fit", *words, "--data.max_samples=null") == 2
+    check(capsys, " ~ MLP ~ shape (3,) and type int64: ~ give floats")
+
+
 def test_a_network_of_ones_own_needs_no_such_arguments():
     Path("my_net.py").write_text(
         "from torch import nn\n"
@@ -494,7 +511,7 @@ IN_FLAGS = """
 --data.loss={class_weights: [1, 2]} | --data.loss: ~ class_weights ~ 10 ~ [1.0, 2.0]
 --data.metrics=[{name: x}] | metrics: {'name': 'x'} ~ metric ~ torchmetrics.Metric
 --config=d.yaml | --config d.yaml: ~ 'c.yaml'
---config=/ | --config /: there is no such file
+--config=/ | --config /: this is a folder
 --config | --config: expected a YAML file
 --model.net={class_path: MLP, hidden: 7} | --model.net: put ~ under init_args
 --ckpt_path=gone | ~ checkpoint ~ gone
@@ -531,6 +548,29 @@ def test_an_error_about_a_flag_and_a_file_names_the_flag():
     ]
     assert explain.locate(message, given[:1], "data") == f"c.yaml:3: data.samples: {message}"
     assert explain.locate(message, given, "data") == f"--data.num_clients: {message}"
+
+
+def test_a_value_in_quotes_names_its_flag_and_not_another_that_the_message_lists():
+    flags = {"path": "t.csv", "target": "Y", "client_column": "hospital"}
+    given = [
+        explain.UserSetting(("data", key), text, f"--data.{key}") for key, text in flags.items()
+    ]
+    message = "t.csv has no column 'Y', only a, hospital, y"
+    assert explain.locate(message, given, "data").startswith("--data.target: ")
+
+
+def test_an_error_about_a_class_names_the_flag_that_gives_the_class():
+    """Not the file's class, in whose place it stands."""
+    file, flag, net = (
+        explain.UserSetting(("data", "class_path"), "Digits", "c.yaml:14"),
+        explain.UserSetting(("data",), "TensorData", "--data"),
+        explain.UserSetting(("model", "net"), "mine.Wide", "--model.net"),
+    )
+    message = "the data need x and y"
+    assert explain.locate(message, [file, flag], "data") == f"--data: {message}"
+    assert explain.locate(message, [file], "data") == f"c.yaml:14: data: {message}"
+    message = "network Wide has too few outputs"
+    assert explain.locate(message, [net], "model") == f"--model.net: {message}"
 
 
 def test_a_number_in_a_message_names_the_flag_that_gives_it():
@@ -611,6 +651,19 @@ def test_a_folder_instead_of_a_configuration_is_told(capsys):
     Path("d.yaml").mkdir()
     assert pfl("fit", config="d.yaml") == 2
     check(capsys, "--config d.yaml: this is a folder\n")
+    Path("run").mkdir()
+    assert pfl("fit", config="run") == 2
+    check(capsys, "--config run: this is a folder\n")
+    Path("run/config.yaml").touch()
+    assert pfl("fit", config="run") == 2
+    check(capsys, "--config run: this is a folder; give run/config.yaml\n")
+
+
+def test_a_folder_of_runs_instead_of_a_run_is_told(capsys):
+    assert pfl("fit") == 0
+    run, _ = newest(), capsys.readouterr()
+    assert pfl("fit", "--ckpt_path", str(run.parent)) == 2
+    check(capsys, f"{run.parent} is no run's folder; name a run in it, as {run}\n")
 
 
 def test_a_missing_folder_names_the_key(capsys):

@@ -62,6 +62,13 @@ SLIPS = {
     ),
     "note of the ledger": (["ledger", "--note=x"], "--note is allowed only with --keep"),
     "configuration as a word": (["fit", "quickstart"], "data, model; add --config quickstart\n"),
+    "file as a word": (["fit", "mine.yaml"], "data, model; add --config mine.yaml\n"),
+    "key of a part without the part": (
+        [*QUICK, "--rounds=3"],
+        "'rounds'; did you mean loop.rounds?",
+    ),
+    "key of another part": ([*QUICK, "--loop.epochs=3"], "'epochs'; did you mean model.epochs?"),
+    "key that the file sets": ([*QUICK, "--model.lr=1"], "'lr'; did you mean model.optimizer.lr?"),
     "a configuration without its name": (["fit", "--config"], "--config: expected a YAML file"),
     "option that no site reads": (
         ["site", "--loop.devices=2"],

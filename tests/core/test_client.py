@@ -46,6 +46,19 @@ def test_an_unknown_option_is_refused_by_name():
         Own(mlp(), epocs=3)
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"optimizer": torch.optim.SGD(mlp().parameters())}, "optimizer ~ partial( ~ got SGD"),
+        ({"optimizer": "SGD"}, "optimizer ~ partial( ~ got str"),
+        ({"net": torch.nn.Linear}, "net must be a network ~ class 'torch.nn"),
+    ],
+)
+def test_a_ready_optimiser_and_a_network_that_is_not_built_are_refused(given, told):
+    with pytest.raises(TypeError, match=parts(told)):
+        ClientModule(**{"net": mlp(), **given})
+
+
 class Sends(ClientModule):
     extra = ("trace",)
 
