@@ -274,6 +274,7 @@ def in_plain_words(message: str, limit: int = 400) -> str:
     message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
     message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
     message = re.sub(r"^Expected an? (.*)\. Got value: (.*)$", r"expected \1, got \2", message)
+    message = re.sub(r"^expected Sequence,", "expected list,", message)
     # A word that is longer than the limit would take everything after it along.
     return shorten(with_short_words(message, limit // 2), limit)
 

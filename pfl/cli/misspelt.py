@@ -25,6 +25,10 @@ from pfl.disk.nearest import hint, nearest
 from pfl.imports.hints import declared
 from pfl.imports.trust import CONFIGURATION, TrustError
 
+# What the parser says of a value that describes no object, and of arguments without a class.
+_NO_OBJECT = r"(?:subclass of|protocol) (\w+)\. Got value: (.*?)\s+Subclass"
+_CLASSLESS = r"Option '\w+' is not accepted|instantiatable class, but \S+ is abstract"
+
 
 def find_misspelling(
     settings: UserSettings,
@@ -207,6 +211,11 @@ def explain(error: Exception, settings: UserSettings) -> str:
         what = _no_class(unknown[1], words, known)
     elif denied := re.search(r"Importing '(\S+)' is not allowed", message):
         what = f"names {denied[1]}, and no configuration may name a module of Python's"
+    elif value := re.search(_NO_OBJECT, message):
+        what = f"expected {value[1]}: the name of a class, or class_path and init_args; "
+        what += f"got {value[2]}"
+    elif re.search(_CLASSLESS, message) and not any(one.keys[-1] == "class_path" for one in there):
+        what = "no class is given: name it as class_path, and put its arguments under init_args"
     elif untyped := re.search(r"Parameter '(\w+)' from '(\S+?)(?:\.__init__)?' does not", message):
         what = f"declare the type of the argument {untyped[1]!r} of {untyped[2]}"
     elif unfit := re.search(r"path (\S+) does not implement protocol (\w+)", message):

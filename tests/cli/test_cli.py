@@ -482,6 +482,11 @@ samples: 200 | samples: 200\n    mean: .nan | c.yaml:18: data.mean: ~ number ~ n
 hidden: 7 | hidden: 0 | c.yaml:9: model.net.hidden: hidden ~ 1 ~ 0
 {class_path: UniformSampler, init_args: {fraction: 0.5}} | {class_path: BernoulliSampler, init_args: {probability: 1.0e-12}} | ~ probability=1e-12 ~ minimum=2 ~ 4
 {class_path: torch.optim.SGD, init_args: {lr: 0.005}} | {class_path: os.system, init_args: {command: touch ran}} | c.yaml:10: model.optimizer: ~ os.system ~ torch.nn
+{class_path: UniformSampler, init_args: {fraction: 0.5}} | 0.5 | c.yaml:5: loop.sampler: expected Sampler: ~ class_path ~ got 0.5
+{class_path: MLP, init_args: {hidden: 7}} | 7 | c.yaml:9: model.net: expected Module: ~ class_path ~ got 7
+{class_path: MLP, init_args: {hidden: 7}} | {hidden: 7} | c.yaml:9: model.net: no class ~ class_path ~ init_args
+{class_path: Dirichlet, init_args: {alpha: 0.3}} | {alpha: 0.3} | c.yaml:18: data.partition: no class ~ class_path ~ init_args
+samples: 200 | samples: 200\n    metrics: torchmetrics.AUROC | c.yaml:18: data.metrics: expected list, got torchmetrics.AUROC
 rounds: 2 | name: ../../x | c.yaml:3: loop.name: name ~ default_root_dir ~ '../../x'
 rounds: 2 | name: /x | c.yaml:3: loop.name: name ~ default_root_dir ~ '/x'
 rounds: 2 | name: "\0" | c.yaml:3: ~ '\x00'
