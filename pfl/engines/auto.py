@@ -15,7 +15,6 @@ from pfl.core.held_out import members
 from pfl.core.types import Job, Result, Scores
 from pfl.engines import cores, threads
 from pfl.engines.base import Engine
-from pfl.engines.cores import Share
 from pfl.engines.op_threads import multiplications
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
@@ -100,7 +99,7 @@ class AutoEngine(Engine):
         if reason is None and size <= TINY_STEP:
             reason = "steps are too short for threads"
         if reason is not None:
-            self._scope.callback(Share(self.workers).release)
+            self._scope.enter_context(cores.shared(self.workers))
             return f"auto: {alone}; {reason}"
         self._parallel = ThreadsEngine(self.workers)
         self._scope.callback(self._parallel.close)

@@ -11,7 +11,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pfl.disk import lock
@@ -24,25 +24,17 @@ _PREFIX = "run-"
 _BF16 = {"amx_bf16", "avx512_bf16"}
 
 
-class Share:
-    """A run's share of the cores of this machine, from its creation to :meth:`release`.
+@contextmanager
+def shared(wanted: int | None = None) -> Iterator[int]:
+    """Take a run's share of the cores of this machine in this scope; yield their number.
 
     Args:
-        wanted: Number of cores, taken at its word; ``None`` takes what other runs leave.
-
-    Attributes:
-        cores: The wanted number, or the number of usable cores divided by the number of runs that
-            share them, at least one.
+        wanted: The number, taken at its word; ``None`` divides the usable cores by the number of
+            runs that share them, to at least one.
     """
-
-    def __init__(self, wanted: int | None = None) -> None:
-        self._scope = ExitStack()
-        others = _join(self._scope)
-        self.cores = wanted or max(1, usable() // (1 + others))
-
-    def release(self) -> None:
-        """Leave the cores to others."""
-        self._scope.close()
+    with ExitStack() as scope:
+        others = _join(scope)
+        yield wanted or max(1, usable() // (1 + others))
 
 
 def usable() -> int:

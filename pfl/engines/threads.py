@@ -14,7 +14,6 @@ from pfl.core.checks import at_least_one
 from pfl.core.devices import on_host
 from pfl.core.types import Job, Result, Scores
 from pfl.engines import cores
-from pfl.engines.cores import Share
 from pfl.engines.sequential import SequentialEngine
 from pfl.training import client_round
 from pfl.training.context import Context, StoppedError
@@ -45,14 +44,13 @@ class ThreadsEngine(SequentialEngine):
 
     def setup(self, context: Context) -> str:
         """Copy the module for each worker and start the threads."""
-        share = Share(self.workers)
-        self._scope.callback(share.release)
+        share = self._scope.enter_context(cores.shared(self.workers))
         clients = context.data.num_clients
         if reason := obstacle(context, min(self.workers or cores.usable(), clients)):
             super().setup(context)
             return f"sequential, not threads: {reason}"
         # One thread if other runs take the other cores: the numbers are then the same.
-        count = min(share.cores, clients)
+        count = min(share, clients)
         self._stop, self._scorer = threading.Event(), context.scorer
         self._pool = self._start([context.replica(stop=self._stop) for _ in range(count)])
         self._scope.callback(self._pool.shutdown)
@@ -99,10 +97,7 @@ class ThreadsEngine(SequentialEngine):
         return pool
 
     def _run(
-        self,
-        pool: ThreadPoolExecutor,
-        verb: Callable[[Context, Job], AnswerT],
-        jobs: Sequence[Job],
+        self, pool: ThreadPoolExecutor, verb: Callable[[Context, Job], AnswerT], jobs: Sequence[Job]
     ) -> Iterator[AnswerT]:
         """Yield answers in the order of the jobs; the largest jobs start first, for balance."""
         failures: list[BaseException] = []

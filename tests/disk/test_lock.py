@@ -13,7 +13,7 @@ import pytest
 
 from pfl.disk import lock
 from pfl.disk.lock import BusyError, NoLocksWarning, locked
-from pfl.engines.cores import Share
+from pfl.engines import cores
 from pfl.federation.store import KeptStates
 from tests.helpers.locks import locks_fail
 from tests.helpers.messages import parts
@@ -93,6 +93,7 @@ def test_without_locks_kept_states_are_stored_and_cores_are_not_shared(no_locks,
         warnings.simplefilter("error")
         kept = KeptStates(0, tmp_path)
         other = KeptStates(0, tmp_path)
-        Share().release()
+        with cores.shared():
+            pass
     assert kept.folder.is_dir()
     assert other.folder.is_dir()

@@ -127,13 +127,12 @@ def test_other_runs_take_cores_but_change_no_number(cores, monkeypatch):
     monkeypatch.setattr(op_threads, "SHORT_OPERATION", 0)
     run = partial(fit, engine="auto", rounds=2, data=blobs((6, 6, 6)))
     alone = run(FedAvg(mlp(), optimizer=SGD))
-    other = machine.Share()
-    beside = run(FedAvg(mlp(), optimizer=SGD))
-    assert "2 clients side by side" in alone.header["engine"]
-    assert "one client at a time, as other runs take the cores" in beside.header["engine"]
-    assert alone.fingerprint == beside.fingerprint
-    assert "2 clients side by side" in header(workers=2)
-    other.release()
+    with machine.shared():
+        beside = run(FedAvg(mlp(), optimizer=SGD))
+        assert "2 clients side by side" in alone.header["engine"]
+        assert "one client at a time, as other runs take the cores" in beside.header["engine"]
+        assert alone.fingerprint == beside.fingerprint
+        assert "2 clients side by side" in header(workers=2)
 
 
 def test_a_number_of_workers_is_taken_at_its_word(cores):
@@ -152,13 +151,11 @@ def test_a_run_has_its_share_of_the_cores_until_it_ends(cores, monkeypatch, limi
     monkeypatch.setattr(auto, limit, 48)
     engine = AutoEngine()
     engine.setup(Context(FedAvg(mlp()), blobs((6, 6, 6)), Fabric(accelerator="cpu", devices=1)))
-    beside = machine.Share()
-    assert beside.cores == 2
-    beside.release()
+    with machine.shared() as beside:
+        assert beside == 2
     engine.close()
-    alone = machine.Share()
-    assert alone.cores == 4
-    alone.release()
+    with machine.shared() as alone:
+        assert alone == 4
 
 
 def test_a_resumed_run_keeps_what_was_chosen(cores, monkeypatch, tmp_path):

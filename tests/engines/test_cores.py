@@ -52,35 +52,33 @@ def test_a_quota_counts_rounded_up(eight, tmp_path, files, expected):
 
 def test_runs_share_the_cores_and_leave_them_to_others(eight):
     """8, then 8 / 2, then 8 / 3; one again where all others have gone."""
-    first, second, third = (cores.Share() for _ in range(3))
-    assert (first.cores, second.cores, third.cores) == (8, 4, 2)
-    first.release()
-    third.release()
-    assert cores.Share(wanted=3).cores == 3
-    second.release()
+    with cores.shared() as first, cores.shared() as second, cores.shared() as third:
+        assert (first, second, third) == (8, 4, 2)
+    with cores.shared() as first, cores.shared(wanted=3) as second:
+        assert (first, second) == (8, 3)
 
 
 def test_every_run_has_a_core_at_least_and_leaves_nothing_behind(eight, tmp_path):
     eight.setattr(cores, "usable", lambda: 1)
     closed, close = [], os.close
     eight.setattr(os, "close", lambda descriptor: closed.append(descriptor) or close(descriptor))
-    shares = [cores.Share(), cores.Share(), cores.Share(wanted=3)]
-    assert [share.cores for share in shares] == [1, 1, 3]
-    closed.clear()
-    for share in (*shares, *shares):
-        share.release()
+    with cores.shared() as first, cores.shared() as second, cores.shared(wanted=3) as third:
+        assert (first, second, third) == (1, 1, 3)
+        closed.clear()
     assert len(closed) == 3
     assert not [*tmp_path.rglob("run-*")]
     eight.setattr(cores, "usable", lambda: 8)
-    assert cores.Share().cores == 8
+    with cores.shared() as alone:
+        assert alone == 8
 
 
 def test_what_a_killed_run_left_behind_takes_no_core(eight, tmp_path):
-    cores.Share().release()
-    (folder,) = tmp_path.glob("pfl-cores-*/*")
+    with cores.shared():
+        (folder,) = tmp_path.glob("pfl-cores-*/*")
     (folder / "run-killed").touch()
-    assert cores.Share().cores == 8
-    assert not (folder / "run-killed").exists()
+    with cores.shared() as alone:
+        assert alone == 8
+        assert not (folder / "run-killed").exists()
 
 
 def test_workers_are_for_engines_that_have_some():
