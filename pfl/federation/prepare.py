@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pfl.core.data import FederatedData
 from pfl.core.held_out import holders, members
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
-from pfl.core.state import constants, fingerprint, nbytes
-from pfl.core.types import Job, State
+from pfl.core.state import clone, constants, fingerprint, nbytes, to
+from pfl.core.types import ClientInfo, Job, State
 from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
-from pfl.federation import header, private, private_samples, restore, resume, sampling
+from pfl.federation import checkpoint, header, private, private_samples, resume, sampling, schema
 from pfl.federation.evaluation import Evaluator
+from pfl.federation.later import ADVICE
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
-from pfl.federation.run import Run
+from pfl.federation.run import Run, load_states
 from pfl.federation.settings import Settings
 from pfl.federation.store import KeptStates
 from pfl.federation.unseen import Newcomers
@@ -103,28 +106,69 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     # What a client keeps, and its group, may depend on the initial values.
     context.load({})
     if content is not None:
-        restore.restore(content, run, clients, settings.fabric.device)
+        _restore(content, run, clients, settings.fabric.device)
     if coordinator.server.per_client:
         run.server = _bounded(run.server, settings.kept_memory, root)
     points = settings.evaluate_at or [module.evaluate_at]
     evaluator = Evaluator(settings.engine, context, clients, points, job)
     origin = None if file is None else resume.folder_of(file)
     newcomers = Newcomers(settings, context, coordinator, evaluator)
-    federation = Federation(settings, context, coordinator, evaluator, newcomers, run, root, origin)
-    federation.account = account
+    federation = Federation(
+        settings, context, coordinator, evaluator, newcomers, run, root, origin, account
+    )
     _start(federation, content)
     return federation
 
 
 def _context(wanted: Wanted, content: Mapping[str, Any] | None) -> Context:
-    """Return the context of a run, with the initial values of its checkpoint if it has one."""
+    """Return the context of a run, with the initial values of its checkpoint if it has one.
+
+    Raises:
+        CheckpointError: The checkpoint belongs to another method, network or partition.
+    """
     settings, module, data = wanted.settings, wanted.module, wanted.data
     device = settings.fabric.device
     data.to(device)
     # A checkpoint has the types of the run's precision, and is compared with the module.
     settings.fabric.strategy.precision.convert_module(module)
-    template = None if content is None else restore.template(content, module, data, device)
+    template = None
+    if content is not None:
+        _check_same("method", content["method"], type(module).__name__)
+        # The hash of data at sites is known once the sites have reported it.
+        if (partition := data.description().get("hash")) is not None:
+            _check_same("partition", content["partition"], partition, f"; {ADVICE}")
+        schema.check_tensors("template", content["template"], module.state_dict())
+        template = to(content["template"], device)
     return Context(module, data, settings.fabric, settings.gradient_clip_val, template=template)
+
+
+def _restore(
+    content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo], device: torch.device
+) -> None:
+    """Restore a new run to the state in a checkpoint.
+
+    Raises:
+        CheckpointError: The checkpoint does not fit the run; the run is unchanged.
+    """
+    partition = run.data.description().get("hash")
+    _check_same("partition", content["partition"], partition, f"; {ADVICE}")
+    schema.check(content, run, clients)
+    run.round = content["round"]
+    run.server = checkpoint.unpack(run.server, content["server"], device)
+    bounded = isinstance(run.kept, KeptStates)
+    for client, kept in content["kept"].items():
+        # A bounded store gets copies, one at a time, of what is mapped from the file.
+        run.kept[int(client)] = clone(kept) if bounded else to(kept, device)
+    run.history = content["history"]
+    run.failures = content["failures"]
+    load_states(run.callbacks, content["callbacks"])
+
+
+def _check_same(what: str, old: Any, wanted: Any, advice: str = "") -> None:  # noqa: ANN401
+    if old != wanted:
+        raise checkpoint.CheckpointError(
+            f"the checkpoint was written with the {what} {old}, but this run has {wanted}{advice}"
+        )
 
 
 def _tested(settings: Settings, data: FederatedData) -> list[int] | None:

@@ -70,8 +70,8 @@ class Federation:
         run: What callbacks read and a checkpoint stores.
         root: Folder of all runs of this name; ``None`` writes none.
         origin: The run folder of the checkpoint that the run goes on from.
-        op_threads: Number of threads that an operation uses on a CPU.
         account: Tells the epsilon of a private run.
+        op_threads: Number of threads that an operation uses on a CPU.
     """
 
     settings: Settings
@@ -82,8 +82,8 @@ class Federation:
     run: Run
     root: Path | None
     origin: Path | None
+    account: Account | None
     op_threads: int = 1
-    account: Account | None = None
 
     @contextmanager
     def computing(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from datamodules.base import FederatedDataModule
 from pfl.__main__ import main
 from pfl.callbacks.records import Records
 from pfl.cli import catalogue
-from pfl.federation import checkpoint, prepare, restore, resume
+from pfl.federation import checkpoint, prepare, resume
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.rounds import Federation
 from pfl.loop import FederatedLoop
@@ -36,7 +36,7 @@ STAGES = {
     "setup": (prepare, "prepare"),
     "opening": (resume, "clear"),
     "loading": (checkpoint, "load"),
-    "restoring": (restore, "restore"),
+    "restoring": (prepare, "_restore"),
     "start": (Records, "on_fit_start"),
     "training": (Federation, "_train"),
     "tests": (Evaluator, "evaluate"),
