@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from pfl.callbacks.analysis import Analysis
 from pfl.core.checks import at_least_one, one_of, within
@@ -20,8 +21,8 @@ from pfl.core.state import fingerprint
 from pfl.core.types import RoundResult, State
 from pfl.federation.run import Row, Run
 from pfl.training import client_round
+from pfl.training.batching import chunks
 from pfl.training.context import Context
-from pfl.training.information import fisher_information
 
 _SHARES = (0.0, 0.01, 0.05, 0.1, 0.2)
 Replacement: TypeAlias = Literal["initial", "zero", "other"]
@@ -148,3 +149,29 @@ class ReplacedParameters(Analysis):
         answers = client_round.on_splits(context, client, ("test",))
         (scores,) = context.scorer.scores([answers["test"]])
         return scores[next(iter(context.scorer.better))]
+
+
+def fisher_information(context: Context, client: int) -> State:
+    """Return the diagonal of the empirical Fisher information of the module on a client's data.
+
+    For parameter k it is ``sum_b (d mean_{j in b} loss_j / d W_k)^2`` over the batches b in stored
+    order, in eval mode; its sum over all parameters is the trace that FedAS's released code uses.
+
+    There is a tensor for each parameter that the outputs depend on; none without data.
+    """
+    module, data = context.module, context.data
+    module.eval()
+    values = {n: p.detach().requires_grad_() for n, p in module.named_parameters()}
+    split = data.split(client, "train")
+    information: State = {}
+    for positions in chunks(len(split), data.batch_size):
+        # In the precision of the run, which a participant's own passes have too.
+        with torch.enable_grad(), context.fabric.autocast():
+            batch = split.batch(positions)
+            outputs = functional_call(module, values, (batch.x,))
+            loss = module.task.loss(outputs, batch.y, batch.weight)
+        slopes = torch.autograd.grad(loss, list(values.values()), allow_unused=True)
+        for name, slope in zip(values, slopes, strict=True):
+            if slope is not None:
+                information[name] = information.get(name, 0) + slope.square()
+    return information

@@ -12,7 +12,7 @@ from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.pfedvem import PFedVEM
-from pfl.callbacks.fisher import FisherTraces, ReplacedParameters
+from pfl.callbacks.fisher import FisherTraces, ReplacedParameters, fisher_information
 from pfl.callbacks.model_numbers import ModelNumbers
 from pfl.callbacks.spectrum import ClassifierSpectrum
 from pfl.federation.sampling import FixedStragglers, UniformSampler
@@ -22,7 +22,6 @@ from pfl.results.files import Columns
 from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
-from pfl.training.information import fisher_information
 from tests.helpers.federation import SGD, Diverges, fit
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
