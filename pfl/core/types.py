@@ -177,7 +177,7 @@ Plan: TypeAlias = Sequence[Phase | Pass]
 
 
 NO_CLIENT = -1
-"""Stands for a client where the common test set is tested, which belongs to none."""
+"""Stands for a client where there is none: the common test set, the mean of a private round."""
 
 
 @dataclass(frozen=True)

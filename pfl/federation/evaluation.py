@@ -11,15 +11,7 @@ from typing import Literal
 from pfl.core.held_out import members
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
-from pfl.core.types import (
-    NO_CLIENT,
-    ClientInfo,
-    EvaluationPoint,
-    Job,
-    Result,
-    Scores,
-    Split,
-)
+from pfl.core.types import NO_CLIENT, ClientInfo, EvaluationPoint, Job, Result, Scores, Split
 from pfl.engines.base import Engine
 from pfl.federation import soundness
 from pfl.federation.run import Row
@@ -130,19 +122,14 @@ class Evaluator:
         }
 
     def undefined(self, rows: Sequence[Row]) -> list[int]:
-        """Return the clients of which a model has no finite main score; warn of them.
-
-        Args:
-            rows: The rows of the tested clients.
-        """
+        """Return the tested clients of which a model has no finite main score; warn of them."""
         main = next(iter(self.scorer.better))
-        affected = [
-            row
+        clients = [
+            int(row["client"])
             for row in rows
             if not all(math.isfinite(row[name]) for name in row if name.endswith(f"/{main}"))
         ]
-        clients = [int(row["client"]) for row in affected]
-        soundness.warn_of_undefined(clients, int(affected[0]["round"]) if affected else 0)
+        soundness.warn_of_undefined(clients, int(rows[0]["round"]) if rows else 0)
         return clients
 
     def _as_trained(
@@ -163,14 +150,7 @@ class Evaluator:
         splits: tuple[Split, ...] = ("val", "test"),
         model: Literal["personal", "global"] = "personal",
     ) -> dict[int, Scores]:
-        """Return the scores of clients' models.
-
-        Args:
-            clients: The clients.
-            job: Makes a client's job.
-            splits: Splits on which a model is tested.
-            model: Which model.
-        """
+        """Return the scores of clients' models; ``job`` makes a client's job."""
         scores: dict[int, Scores] = {}
         for start in range(0, len(clients), BLOCK):
             block = clients[start : start + BLOCK]

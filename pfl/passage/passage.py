@@ -13,15 +13,13 @@ from torch import Tensor
 from pfl.core.client import ClientModule
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
-from pfl.core.types import Broadcast, Sending, State, Upload
+from pfl.core.types import NO_CLIENT, Broadcast, Sending, State, Upload
 from pfl.passage import draws
 from pfl.passage.difference import bounded, wide
 from pfl.passage.privacy import Privacy
 from pfl.passage.refusal import refusal, sent_extra
 from pfl.passage.send import WHOLE
 
-NOBODY = -1
-"""Number of the client of an upload that stands for all."""
 # What the server reports: the clip, and the noisy share of differences that it left whole.
 _CLIP, _SHARE = "clip", "whole"
 
@@ -98,11 +96,8 @@ class Passage:
     ) -> ServerState:
         """Return the state after a round, from the sum of all differences and noise.
 
-        Args:
-            server: The method's server.
-            state: Its state before the round.
-            uploads: The differences that arrived, in ascending order of clients; there may be none.
-            received: What every client received.
+        The uploads are the differences that arrived, in ascending order of clients; there may be
+        none. All clients received the same.
         """
         number, clip = state.round + 1, self.clip(state)
         shared, extra = _zeros(received.shared), _zeros(self.extra)
@@ -119,7 +114,7 @@ class Passage:
             deviation = self.privacy.sum_deviation(self.expected) * clip
             self._add_noise([*shared.values(), *extra.values()], deviation, "sum", number)
         mean = Upload(
-            client=NOBODY,
+            client=NO_CLIENT,
             samples=1,
             shared={
                 name: (wide(value) + shared[name] / self.expected).to(value.dtype)

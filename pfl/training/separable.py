@@ -39,11 +39,7 @@ TOLERANCE = 1e-7
 def obstacle(context: Context, job: Job) -> str | None:
     """Return why a method cannot keep single samples private; ``None`` if it can.
 
-    The context stays unchanged.
-
-    Args:
-        context: Context of the run.
-        job: Of the first round, for a client with training data.
+    The context stays unchanged. The job is of the first round, for a client with training data.
     """
     name = type(context.module).__name__
     if not context.module.vectorizable:
@@ -151,10 +147,8 @@ def _coupled(context: Context, phase: Phase, batch: Batch) -> str | None:
     rng = generator(0, "separable", phase.name)
     draws = {n: torch.randn(s, generator=rng, dtype=torch.float64) for n, s in phase.noise.items()}
     noise = {name: value.to(batch.y.device) for name, value in draws.items()}
-    if phase.inputs is not None:
-        context.set_mode(None)
-        with torch.no_grad():
-            batch = batch._replace(x=phase.inputs(batch))
+    context.set_mode(None)
+    batch = map_inputs(phase, batch, held=False)
     places = [slice(number, number + 1) for number in range(len(batch.y))]
     singles = [Batch(each(itemgetter(i), batch.x), batch.y[i], noise=noise) for i in places]
     try:
