@@ -23,12 +23,7 @@ INSTANTIATORS = (
 
 
 def write(path: Path, module: lightning.LightningModule, arguments: Mapping[str, Any]) -> None:
-    """Write a module as a Lightning checkpoint.
-
-    Args:
-        path: The file.
-        module: The module.
-        arguments: The arguments that build it again, in plain values.
+    """Write a module as a Lightning checkpoint, with the plain arguments that build it again.
 
     Raises:
         OSError: The file cannot be written.

@@ -69,12 +69,8 @@ def pack(content: Any, tensors: Mapping[str, Tensor]) -> bytes:  # noqa: ANN401
 def unpack(data: bytes, most: int = BYTES) -> tuple[Any, dict[str, Tensor]]:
     """Return the content and the tensors of a message; the tensors are copies on the CPU.
 
-    Args:
-        data: The bytes.
-        most: Largest number of bytes.
-
     Raises:
-        ContainerError: They are not a message in the canonical form, or are too many.
+        ContainerError: The bytes are not a message in the canonical form, or are too many.
     """
     if len(data) > most:
         raise ContainerError(f"a message may have {most:,} bytes, got {len(data):,}")

@@ -46,12 +46,7 @@ class Least:
 def formed(value: Any, form: Any, keys: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
     """Return a value of plain YAML or JSON in a form: mappings become the form's dataclasses.
 
-    A key of a dataclass that is null stands for its default.
-
-    Args:
-        value: The value.
-        form: The form.
-        keys: The keys under which the value stands.
+    A key of a dataclass that is null stands for its default. The value stands under ``keys``.
 
     Raises:
         FormError: The value or a part of it does not have its form.

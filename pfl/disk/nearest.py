@@ -8,13 +8,7 @@ from pathlib import Path
 
 
 def nearest(name: str, choices: Iterable[str], count: int = 1) -> str:
-    """Return the end of a message that names the nearest choices; empty if none is near.
-
-    Args:
-        name: The wrong name.
-        choices: The right ones.
-        count: How many are named at most.
-    """
+    """Return the end of a message that names the nearest choices; empty if none is near."""
     known = list(choices)
     same = [choice for choice in known if choice.lower() == name.lower()]
     close = same[-1:] or get_close_matches(name, known, n=count)

@@ -66,12 +66,8 @@ def _bytes(path: Path) -> bytes:
 def mapping_of_yaml(content: str, source: object) -> dict[str, Any]:
     """Return the mapping in a YAML text; an empty text gives an empty one.
 
-    Args:
-        content: The text.
-        source: Where it is from, for messages.
-
     Raises:
-        FileError: It is no YAML, too deep or too large, or no mapping.
+        FileError: It is no YAML, too deep or too large, or no mapping; it names the source.
     """
     try:
         parsed = yaml.safe_load(yaml_text.checked(content))

@@ -157,12 +157,7 @@ def _busy(jobs: Sequence[Job], workers: int) -> float:
 
 
 def _unfit(context: Context, size: int) -> str | None:
-    """Return why clients should not be stacked, given the network and their sizes, or ``None``.
-
-    Args:
-        context: Context with the network and the clients' data.
-        size: Multiplications per sample on a CPU.
-    """
+    """Return why clients should not be stacked, given multiplications per sample, or ``None``."""
     parameters = sum(p.numel() for p in context.module.parameters() if p.requires_grad)
     device = context.fabric.device
     if not on_host(device):

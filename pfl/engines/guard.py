@@ -45,9 +45,6 @@ def disagreement(context: Context) -> str | None:
 
     The answer depends only on the method, its initial values and the data. The context and all
     random streams stay unchanged.
-
-    Args:
-        context: Context of the run.
     """
     clients = _clients(context.data)
     name = type(context.module).__name__

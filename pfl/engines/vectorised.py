@@ -125,12 +125,7 @@ def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
 
 
 def obstacle(context: Context, dropout: bool = False) -> str | None:
-    """Return why clients of this method and network cannot be stacked; ``None`` if they can.
-
-    Args:
-        context: Context with the method and the network.
-        dropout: As in :class:`VectorisedEngine`.
-    """
+    """Return why clients of this method and network cannot be stacked; ``None`` if they can."""
     module = context.module
     name = type(module).__name__
     if not module.vectorizable:

@@ -65,13 +65,7 @@ def unpack(initial: StateT, content: Mapping[str, Any], device: torch.device | s
 
 
 def move(value: Any, device: torch.device | str, copy: bool = False) -> Any:  # noqa: ANN401
-    """Move every tensor in nested dicts, lists and tuples.
-
-    Args:
-        value: The nested values.
-        device: The device to move to.
-        copy: Whether to copy tensors that are already on the device.
-    """
+    """Move every tensor in nested dicts, lists and tuples; ``copy`` also those there already."""
     if isinstance(value, Tensor):
         return value.detach().to(device, copy=copy)
     if isinstance(value, Mapping):

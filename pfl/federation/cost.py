@@ -92,15 +92,7 @@ class Cost:
         seed: int,
         history: Sequence[Row],
     ) -> Row:
-        """Return the simulated seconds of a round, and of all rounds so far.
-
-        Args:
-            jobs: The jobs of the round.
-            results: Those that count, by client.
-            uploads: What reached the server.
-            seed: Seed of the run.
-            history: The rows of the rounds before.
-        """
+        """Return the simulated seconds of a round, and of all rounds so far."""
         sent, slowest = {upload.client: rows.size(upload) for upload in uploads}, 0.0
         for job in jobs:
             client = job.info.client

@@ -19,13 +19,7 @@ from pfl.federation.identity import STARTED
 
 
 def described(loop: Mapping[str, Any], module: ClientModule, data: FederatedData) -> str:
-    """Return the configuration as YAML.
-
-    Args:
-        loop: The arguments of the loop.
-        module: The method.
-        data: The federation's data.
-    """
+    """Return the configuration as YAML, given the arguments of the loop."""
     content = {
         STARTED: "from Python",
         "seed": loop["seed"],

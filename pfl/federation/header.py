@@ -21,13 +21,7 @@ SAME_BITS = "with the same versions, kind of processor and op threads; elsewhere
 
 
 def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[str, str]:
-    """Return the header's lines by topic.
-
-    Args:
-        federation: The federation before its first round.
-        engine: The line that describes the engine.
-        threads: The number of op threads.
-    """
+    """Return the header's lines by topic, before the first round, given the engine's own line."""
     run, evaluator, fabric = federation.run, federation.evaluator, federation.settings.fabric
     module, data, account = run.module, run.data, federation.account
     training = sum(info.samples > 0 for info in evaluator.clients)

@@ -175,10 +175,6 @@ def folder_of(file: Path) -> Path | None:
 def beside(file: Path, source: Path) -> Path:
     """Return a file to write what is made of a checkpoint; it replaces no checkpoint, and no data.
 
-    Args:
-        file: The file.
-        source: The checkpoint.
-
     Raises:
         CheckpointError: It is that checkpoint, or lies in the folder of a run's checkpoints; or it
             holds something else than a model, such as a table.
@@ -233,11 +229,7 @@ def _runs(root: Path) -> list[Path]:
 
 
 def clear(folder: Path, files: Iterable[str]) -> None:
-    """Remove what killed processes have left of files that they were writing.
-
-    Args:
-        folder: The run folder.
-        files: The files, by their paths in it.
+    """Remove what killed processes have left of files of a run folder that they were writing.
 
     Raises:
         OSError: The folder of the checkpoint is a link, through which none could be saved.

@@ -37,14 +37,7 @@ def of_training(results: Mapping[int, Result], discarded: int) -> Row:
 def of_client(
     row: Row, results: Mapping[int, Result], uploaded: Container[int], discarded: Container[int]
 ) -> Row:
-    """Return what a client did in a round, for its row in the records.
-
-    Args:
-        row: The client's row.
-        results: The results that count, by client.
-        uploaded: The clients whose uploads reached the server.
-        discarded: The clients whose results were not finite and do not count.
-    """
+    """Return what a client did in a round, for its row in the records."""
     client = int(row["client"])
     logged = results[client].logged if client in results else {}
     return {
@@ -60,11 +53,7 @@ def of_traffic(jobs: Sequence[Job], uploads: Sequence[Upload], history: Sequence
     sent = [job.broadcast for job in jobs if job.broadcast is not None]
     down, up = sum(map(size, sent)), sum(map(size, uploads))
     earlier = history[-1]["comm/bytes_total"] if history else 0
-    return {
-        "comm/bytes_down": down,
-        "comm/bytes_up": up,
-        "comm/bytes_total": earlier + down + up,
-    }
+    return {"comm/bytes_down": down, "comm/bytes_up": up, "comm/bytes_total": earlier + down + up}
 
 
 def size(message: Broadcast | Upload) -> int:

@@ -48,10 +48,7 @@ def check_types(content: Mapping[str, Any]) -> None:
 def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -> None:
     """Refuse a checkpoint from which a run cannot be resumed.
 
-    Args:
-        content: The checkpoint.
-        run: The run before its first round, with the module at its initial values.
-        clients: All clients.
+    The run is before its first round, with the module at its initial values.
 
     Raises:
         CheckpointError: The checkpoint does not fit the run; the message says what would be right.

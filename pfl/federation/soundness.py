@@ -15,12 +15,7 @@ from pfl.federation.run import Failures, Row
 
 
 def error_of(result: Result, number: int) -> NonFiniteError:
-    """Return the error that ends a run because of a client's numbers.
-
-    Args:
-        result: The client's result.
-        number: The round.
-    """
+    """Return the error that ends a run in a round because of a client's numbers."""
     losses = ", ".join(f"{name} {value:g}" for name, value in result.train.items())
     return NonFiniteError(
         f"round {number}, client {result.client}: the loss or the weights are not finite (losses: "
@@ -30,13 +25,7 @@ def error_of(result: Result, number: int) -> NonFiniteError:
 
 
 def warn_of_loss(discarded: Sequence[int], remaining: Collection[int], number: int) -> None:
-    """Warn if all clients of a round were discarded.
-
-    Args:
-        discarded: The discarded clients.
-        remaining: The other clients that trained.
-        number: The round.
-    """
+    """Warn if all clients of a round were discarded."""
     if discarded and not remaining:
         warnings.warn(
             f"round {number}: every client was discarded (loop.on_nonfinite: skip), so nothing was "
@@ -46,12 +35,7 @@ def warn_of_loss(discarded: Sequence[int], remaining: Collection[int], number: i
 
 
 def warn_of_concern(module: ClientModule, row: Row) -> None:
-    """Warn if the method finds fault with a round's losses; each warning is shown once a run.
-
-    Args:
-        module: The method.
-        row: The round's row of metrics.
-    """
+    """Warn if the method finds fault with a round's losses; each warning is shown once a run."""
     losses = {
         name.removeprefix("train/"): value for name, value in row.items() if name[:6] == "train/"
     }
@@ -60,12 +44,7 @@ def warn_of_concern(module: ClientModule, row: Row) -> None:
 
 
 def warn_of_undefined(clients: Sequence[int], number: int) -> None:
-    """Warn if tested models of clients gave outputs that are not numbers.
-
-    Args:
-        clients: The clients.
-        number: Rounds before the test.
-    """
+    """Warn if models of clients, tested after a round, gave outputs that are not numbers."""
     if clients:
         warnings.warn(
             f"tested after round {number}: the outputs of the models of {clients_text(clients)} "
@@ -75,11 +54,7 @@ def warn_of_undefined(clients: Sequence[int], number: int) -> None:
 
 
 def warn_of_untested(clients: Sequence[int]) -> None:
-    """Warn if clients that are held out have no test samples; shown once a run.
-
-    Args:
-        clients: The clients.
-    """
+    """Warn if clients that are held out have no test samples; shown once a run."""
     if clients:
         warnings.warn(
             f"{clients_text(clients)}: held out, but without test samples, and so without scores",
@@ -88,12 +63,7 @@ def warn_of_untested(clients: Sequence[int]) -> None:
 
 
 def warn_of_no_score(scores: Row, has_global_model: bool) -> None:
-    """Warn if no model was tested, on test or validation data; shown once a run.
-
-    Args:
-        scores: The scores of a round's tests.
-        has_global_model: Whether a common test set would have been used.
-    """
+    """Warn if no model was tested, on test or validation data; shown once a run."""
     if not scores:
         lacking = "common test set" if has_global_model else "global model"
         warnings.warn(
@@ -104,12 +74,7 @@ def warn_of_no_score(scores: Row, has_global_model: bool) -> None:
 
 
 def counted(failures: Failures, **clients: Sequence[int]) -> Failures:
-    """Return failures with one round more for some clients.
-
-    Args:
-        failures: See :class:`pfl.federation.run.Run`.
-        clients: The clients that failed in the round, by what happened to them.
-    """
+    """Return failures with one round more for some clients, by what happened to them."""
     counts = {what: dict(rounds) for what, rounds in failures.items()}
     for what, failed in clients.items():
         for client in failed:
@@ -137,11 +102,6 @@ def check_aggregate(server: Server[Any], before: ServerState, after: ServerState
     """Refuse a server's new state that is not finite where the old one was.
 
     A NaN in both stands for a value that is not known yet.
-
-    Args:
-        server: The server.
-        before: Its state before the round.
-        after: Its state after the round.
 
     Raises:
         NonFiniteError: The state is not finite; the message names the entry.

@@ -64,11 +64,8 @@ class Newcomers:
     def evaluate(self, state: ServerState, seen: Mapping[str, float]) -> tuple[Row, list[Row]]:
         """Test all newcomers; return one row of summaries, and one row for each of them.
 
-        Those without test samples are left out, with a warning.
-
-        Args:
-            state: The server's state, which stays as it is.
-            seen: Scores of the clients that trained; gaps are computed from their means.
+        Those without test samples are left out, with a warning. Gaps are computed from the mean
+        scores of the clients that trained, ``seen``.
         """
         evaluator, data = self._evaluator, self._context.data
         clients = [client for client in self.clients if len(data.split(client, "test"))]
@@ -169,9 +166,7 @@ class Newcomers:
         client_round.become_tested(context, job, untrained)
         rate = module.configure_optimizers().param_groups[0]["lr"]
         phase = Phase(
-            name="tuned",
-            objective=self._supervised,
-            optimizer=partial(torch.optim.SGD, lr=rate),
+            name="tuned", objective=self._supervised, optimizer=partial(torch.optim.SGD, lr=rate)
         )
         # A phase takes the learning rate of its round; no schedule has begun here.
         fresh = replace(job, kept={}, info=replace(job.info, round=0))
@@ -224,13 +219,7 @@ class Newcomers:
 
 
 def hurt(rows: Sequence[Mapping[str, Any]], score: str, more: bool) -> float:
-    """Return the share of clients whose score was strictly better before tuning than after.
-
-    Args:
-        rows: One row for each client.
-        score: Name of the score.
-        more: Whether more is better.
-    """
+    """Return the share of clients whose score was strictly better before tuning than after."""
     names = f"test/{ZERO_SHOT}/{score}", f"test/{TUNED}/{score}"
     pairs = [[float(row[name]) for name in names] for row in rows]
     worse = [before > after if more else before < after for before, after in pairs]

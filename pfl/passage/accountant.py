@@ -61,7 +61,5 @@ def _of_a_round(rate: float, sigma: float) -> Any:  # noqa: ANN401 (the package 
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(MISSING) from error
     return privacy_loss_distribution.from_gaussian_mechanism(
-        sigma,
-        sampling_prob=rate,
-        neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+        sigma, sampling_prob=rate, neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE
     )

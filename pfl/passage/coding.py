@@ -129,13 +129,7 @@ class Coding:
 
 
 def encoded(job: Job, shared: State, sending: Sending) -> tuple[State, State]:
-    """Return what a client sends of its weights, and what it remembers of what it does not send.
-
-    Args:
-        job: With what was received, and what the client remembers.
-        shared: What it would send.
-        sending: With a codec.
-    """
+    """Return what a client sends of its weights, and what it remembers of what it does not send."""
     assert sending.codec is not None
     assert job.broadcast is not None
     codec = codec_of(sending.codec)

@@ -22,13 +22,8 @@ def check(upload: Upload, job: Job, module: ClientModule, entries: State) -> Non
 
     What a method sends in addition (:attr:`Upload.extra`) has the shape of the module's entry of
     that name, or any if there is none. A method that puts its upload together itself may leave
-    something out, and may send some rows of such an entry.
-
-    Args:
-        upload: The upload as it was sent.
-        job: The client's job.
-        module: The method.
-        entries: The entries of the module, for their types and shapes.
+    something out, and may send some rows of such an entry. The module's entries tell types and
+    shapes.
 
     Raises:
         UploadError: It is of another client or size, lacks an entry, has one that is not declared,

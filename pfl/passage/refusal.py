@@ -24,12 +24,7 @@ def sent_extra(module: ClientModule, server: Server[Any]) -> tuple[str, ...]:
 
 
 def refusal(module: ClientModule, server: Server[Any]) -> str | None:
-    """Return why a method cannot be run privately; ``None`` if it can.
-
-    Args:
-        module: The method.
-        server: Its server.
-    """
+    """Return why a method cannot be run privately; ``None`` if it can."""
     names, norms = module.shared_names(), batch_norms(module)
     if not names:
         return "it sends nothing, so that it is private without noise"

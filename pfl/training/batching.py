@@ -72,13 +72,7 @@ class Length(NamedTuple):
 
 
 def length(phase: Phase, entries: State, info: ClientInfo) -> Length:
-    """Return the length of a phase for one client.
-
-    Args:
-        phase: The phase.
-        entries: Those of the client, right before the phase.
-        info: The client and the round.
-    """
+    """Return the length of a phase for one client, given its entries right before the phase."""
 
     def number(count: Count) -> int:
         return int(count(entries, info)) if callable(count) else count

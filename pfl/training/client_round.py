@@ -163,13 +163,7 @@ def _scored(scorer: Scorer, answers: Sequence[Answers]) -> list[Scores]:
 
 
 def become_tested(context: Context, job: Job, adapt: Plan | None = None) -> None:
-    """Turn the module into the model that a job tests.
-
-    Args:
-        context: The module and its data.
-        job: The job.
-        adapt: What runs on the training data before the test; ``None`` is the method's own.
-    """
+    """Turn the module into the model that a job tests; ``adapt`` replaces the method's own."""
     with during(f"{at_work([job])}, before the test"), context.isolated(job):
         context.load(job.kept)
         with torch.no_grad():

@@ -134,11 +134,7 @@ class Context:
     ) -> Context:
         """Return a context with a copy of the module on another Fabric; the rest is shared.
 
-        Args:
-            fabric: As in the constructor; by default one of the same device and precision.
-            data: Other data, if given.
-            template: Another template, if given.
-            stop: As in the constructor.
+        By default, the Fabric has the same device and precision.
         """
         if fabric is None:
             fabric = self._like(self.fabric.strategy.precision.precision)
@@ -154,11 +150,7 @@ class Context:
         )
 
     def in_double(self, data: FederatedData | None = None) -> Context:
-        """Return a copy in float64 and without dropout, by which two ways are compared.
-
-        Args:
-            data: Other data, if given.
-        """
+        """Return a copy in float64 and without dropout, by which two ways are compared."""
         template = {name: doubled(value) for name, value in self.template.items()}
         copied = self.replica(self._like("64-true"), data, template)
         for child in copied.module.modules():
@@ -239,11 +231,7 @@ class Context:
         return trained
 
     def couples_samples(self, evals: Patterns | None) -> bool:
-        """Return ``True`` if the samples of a batch interact through a batch norm.
-
-        Args:
-            evals: As in :meth:`set_mode`.
-        """
+        """Return ``True`` if the samples of a batch interact through a batch norm in this mode."""
         # A submodule is in eval mode if one that contains it is.
         held = None if evals is None else (*evals, *(f"{pattern}.*" for pattern in evals))
         return any(

@@ -83,15 +83,7 @@ class Coordinator:
         number: int,
         splits: tuple[Split, ...] = (),
     ) -> Job:
-        """Return a client's job.
-
-        Args:
-            state: The server's state before the round.
-            kept: What each client keeps.
-            client: The client.
-            number: The round, from 1.
-            splits: Splits on which the client is tested right after training.
-        """
+        """Return a client's job in a round, from 1; ``splits`` are tested right after training."""
         sending = None if self.passage is None else self.passage.sending(state)
         if self.coding is not None:
             sending = self.coding.sending(sending)

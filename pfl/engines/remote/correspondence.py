@@ -44,14 +44,9 @@ class Correspondence:
         content: bytes,
         check: Check[FormT] | None = None,
     ) -> tuple[FormT, wire.Tensors]:
-        """Send a message to a site and read its answer.
+        """Send a message to a site and read its answer, a record of that form.
 
-        Args:
-            client: The client of the site.
-            verb: The verb.
-            form: The class of the answer's record.
-            content: The message.
-            check: Raises :class:`AnswerError` if the answer does not fit the message.
+        ``check`` raises :class:`AnswerError` if the answer does not fit the message.
 
         Raises:
             GoneError: There is no answer, or it is damaged or does not fit.

@@ -20,11 +20,7 @@ _OF_DATA = ("outputs", "batch_size", "eval_batch_size", "drop_last", "shuffle")
 
 
 def facts(context: Context) -> dict[str, str]:
-    """Return everything that a client's numbers depend on, besides its data.
-
-    Args:
-        context: The method with its initial values, and the data.
-    """
+    """Return everything that a client's numbers depend on, besides its data."""
     module, data = context.module, context.data
     precision = context.fabric.strategy.precision.precision
     return {

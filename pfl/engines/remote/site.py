@@ -77,12 +77,7 @@ class Site:
 
     def answer(self, verb: str, content: bytes) -> bytes:
         """Return the answer to a message, which may be an error in words."""
-        verbs = {
-            "hello": self._hello,
-            "train": self._train,
-            "test": self._test,
-            "bye": self._bye,
-        }
+        verbs = {"hello": self._hello, "train": self._train, "test": self._test, "bye": self._bye}
         try:
             if verb not in verbs:
                 raise Refusal(f"there is no verb {verb[:20]!r}; the verbs are {', '.join(verbs)}")

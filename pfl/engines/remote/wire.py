@@ -194,11 +194,6 @@ def written(name: str, record: Any, sent: Broadcast | Upload | None = None) -> b
 def read(name: str, form: type[FormT], data: bytes) -> tuple[FormT | Failure, Tensors]:
     """Return the record of a message, or the failure that it reports, and its tensors.
 
-    Args:
-        name: The verb.
-        form: The class of the record.
-        data: The message.
-
     Raises:
         ContainerError: It is damaged, too large, or not of this form.
     """

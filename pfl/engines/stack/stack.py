@@ -72,9 +72,7 @@ class Stack:
     def put_back(self, rows: Mapping[int, int], part: Stack) -> None:
         """Write back states of a stack that :meth:`some` or :meth:`copied` returned.
 
-        Args:
-            rows: Rows of this stack, by those of the part.
-            part: The part.
+        ``rows`` are rows of this stack, by those of the part.
         """
         if part is self:
             return

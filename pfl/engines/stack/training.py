@@ -104,14 +104,8 @@ def _take_steps(
 ) -> dict[int, State]:
     """Train some clients of a stack, each for as many steps as the schedule has.
 
-    Args:
-        stack: The stack, which gets a client's states back when it has finished.
-        part: The clients that take steps, the one with the most first.
-        places: Their rows in the stack and the tally.
-        phase: The phase.
-        trained: The module's parameters that it trains.
-        feed: The batches.
-        tally: Counts the terms.
+    ``part`` has these clients, the one with the most steps first; ``places`` are their rows in the
+    stack and the tally. The stack gets a client's states back when it has finished.
     """
     context, module, schedule = stack.context, stack.context.module, feed.schedule
     single = make_optimizer(module, phase, part.jobs[0].info, trained)
