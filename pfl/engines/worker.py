@@ -29,18 +29,14 @@ if TYPE_CHECKING:
 class Recipe:
     """Everything a worker needs to build its context, and its numerical settings.
 
+    Those that are not listed are named as a context, Lightning and torch name them.
+
     Attributes:
         module: The method, on the CPU.
         data: The data module; those of ``datamodules`` are sent without their samples, which each
             worker reads itself.
         template: Initial values, on the CPU; after a resume they differ from the module's.
-        trainable: As in :class:`~pfl.training.context.Context`.
-        gradient_clip_val: As in :class:`~pfl.training.context.Context`.
-        accelerator: As in Lightning.
-        precision: As in Lightning.
         threads: Op threads of a worker.
-        matmul_precision: As in torch.
-        deterministic: Use only deterministic algorithms of torch.
     """
 
     module: ClientModule

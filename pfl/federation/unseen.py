@@ -40,12 +40,6 @@ class Newcomers:
 
     Attributes:
         clients: The clients whose scores are reported.
-
-    Args:
-        settings: Settings of the loop.
-        context: The method with its initial values, the data and the device.
-        coordinator: Knows the server and the clients that trained.
-        evaluator: Tests the clients that trained.
     """
 
     def __init__(

@@ -53,8 +53,6 @@ class Context:
     Args:
         module: The module; it is moved to the device and converted to the precision.
         data: The federation's data, already on the device.
-        fabric: Device and precision.
-        gradient_clip_val: Largest norm of a step's gradient; ``None`` does not clip.
         stop: An event shared by several contexts; ``None`` creates one.
         template: Template of another context or a checkpoint; ``None`` uses the module's current
             values.

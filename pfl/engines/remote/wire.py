@@ -85,21 +85,13 @@ class Introduction:
 
 @dataclass(frozen=True)
 class Order:
-    """A job without its tensors; see :class:`pfl.core.types.Job`.
+    """A job without its tensors; see :class:`pfl.core.types.Job` and its ``ClientInfo``.
 
     Attributes:
-        client: Index of the client.
-        round: The round, from 1.
-        rounds: Planned number of rounds.
-        seed: Seed of every random choice.
-        splits: Splits on which the model is tested.
-        model: The model that a test builds.
         sent: Whether there is a broadcast.
         codec: How its weights are encoded; ``None`` for not at all.
         op_threads: Number of threads that an operation uses on a CPU.
         kept: The kept state to start from; ``None`` for none.
-        sending: How the upload is changed before it is sent; ``None`` sends it as it is.
-        sample_level: How steps keep single samples private; ``None`` takes ordinary steps.
     """
 
     client: int
@@ -125,13 +117,6 @@ class Report:
     """A result without its tensors; see :class:`pfl.core.types.Result`.
 
     Attributes:
-        client: Index of the client.
-        steps: Optimiser steps taken.
-        samples: Training samples seen.
-        finite: Whether all numbers are finite.
-        train: Means of loss terms.
-        logged: Means of logged numbers.
-        scores: Scores by split.
         upload: Number of training samples in the upload; ``None`` if there is no upload.
         kept: The state that the site has stored; ``None`` if the client keeps none.
     """
@@ -175,12 +160,7 @@ class Empty:
 
 @dataclass(frozen=True)
 class Tensors:
-    """The tensors of a message.
-
-    Attributes:
-        shared: Tensors that travel.
-        extra: What the method sends in addition.
-    """
+    """The tensors of a message: entries that travel, and what the method sends in addition."""
 
     shared: State = field(default_factory=dict)
     extra: State = field(default_factory=dict)

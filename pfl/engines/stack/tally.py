@@ -56,9 +56,6 @@ class StackedTally:
         clients: Each client's own counts and rows; its means are not used.
         terms: Means of the loss terms, by ``"<phase>/<term>"``.
         logged: Means of the numbers that steps logged, by name.
-
-    Args:
-        clients: K.
     """
 
     def __init__(self, clients: int) -> None:
