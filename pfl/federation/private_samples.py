@@ -78,7 +78,7 @@ class SampleAccount(Account):
         )
 
     def _of(self, steps: Steps, rounds: int) -> float:
-        parts = {1 / count: taken * rounds for count, taken in steps}
+        parts = tuple((1 / count, taken * rounds) for count, taken in steps)
         return accountant.of_parts(parts, self.privacy.sigma, self.privacy.delta)
 
 

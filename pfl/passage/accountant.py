@@ -7,7 +7,6 @@ client. Epsilon is a function of rate, sigma, rounds and delta: a run stores not
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache, reduce
 from importlib import metadata
 from typing import Any
@@ -18,7 +17,6 @@ MISSING = (
 )
 
 
-@lru_cache(maxsize=64)
 def epsilon(rate: float, sigma: float, rounds: int, delta: float) -> float:
     """Return the epsilon of some rounds; infinite without noise.
 
@@ -31,20 +29,16 @@ def epsilon(rate: float, sigma: float, rounds: int, delta: float) -> float:
     Raises:
         ModuleNotFoundError: The package ``dp-accounting`` is missing.
     """
-    if rounds == 0:
-        return 0.0
-    if sigma == 0:
-        return math.inf
-    return float(_of_a_round(rate, sigma).self_compose(rounds).get_epsilon_for_delta(delta))
+    return of_parts(((rate, rounds),), sigma, delta)
 
 
-def of_parts(parts: Mapping[float, int], sigma: float, delta: float) -> float:
-    """Return the epsilon of steps of several rates, given how many there are of each."""
-    taken = {rate: count for rate, count in parts.items() if count}
-    if len(taken) < 2 or sigma == 0:
-        rate, count = next(iter(taken.items()), (1.0, 0))
-        return epsilon(rate, sigma, count, delta)
-    losses = [_of_a_round(rate, sigma).self_compose(count) for rate, count in taken.items()]
+@lru_cache(maxsize=64)
+def of_parts(parts: tuple[tuple[float, int], ...], sigma: float, delta: float) -> float:
+    """Return the epsilon of steps of several rates, each with how many there are of it."""
+    taken = [(rate, count) for rate, count in parts if count]
+    if not taken or sigma == 0:
+        return math.inf if taken else 0.0
+    losses = [_of_a_round(rate, sigma).self_compose(count) for rate, count in taken]
     return float(reduce(lambda one, other: one.compose(other), losses).get_epsilon_for_delta(delta))
 
 
