@@ -139,23 +139,15 @@ def obstacle(context: Context, dropout: bool = False) -> str | None:
     parts = (*context.plan, *context.adapt)
     if any(isinstance(part, Phase) and part.until is not None for part in parts):
         return f"{name} ends a phase depending on each client's losses"
-    if hook := _overridden(module):
-        return f"{name} overrides {hook}"
-    if _shares_weights(context):
+    for hook in HOOKS:
+        if getattr(type(module), hook) is not getattr(Learner, hook):
+            return f"{name} overrides {hook}"
+    places = [value.data_ptr() for value in context.entries.values() if value.numel()]
+    if len(set(places)) < len(places):
         return "the network shares weights between layers"
     if _counts_batches(context):
         return "a batch norm without momentum counts its batches, client by client"
     return _optimizers(context)
-
-
-def _overridden(module: Learner) -> str | None:
-    """Return a hook of the training loop that a method overrides, if there is one."""
-    return next((h for h in HOOKS if getattr(type(module), h) is not getattr(Learner, h)), None)
-
-
-def _shares_weights(context: Context) -> bool:
-    places = [value.data_ptr() for value in context.entries.values() if value.numel()]
-    return len(set(places)) < len(places)
 
 
 def _counts_batches(context: Context) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from lightning.fabric import Fabric
 
-from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData, TellsShapes
 from pfl.core.devices import on_host
 from pfl.core.held_out import held_out
@@ -26,10 +25,11 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
     module, data, account = run.module, run.data, federation.account
     training = sum(info.samples > 0 for info in evaluator.clients)
     local = module.buffer_policy == "local" and not evaluator.has_global_model
+    size = sum(parameter.numel() for parameter in module.net.parameters())
     host = on_host(fabric.device)
     lines = {
         "method": type(module).__name__,
-        "network": _network(module),
+        "network": f"{type(module.net).__name__}, {size:,} parameters",
         "data": _data(data),
         "clients": f"{data.num_clients}, of which {training} hold training data",
         "unseen": _held_out(data),
@@ -89,12 +89,6 @@ def _held_out(data: FederatedData) -> str:
         return ""
     choosing = f"{len(validation)} more choose" if validation else "those that train choose"
     return f"{len(unseen)} clients join later; {choosing} the baseline's epochs"
-
-
-def _network(module: ClientModule) -> str:
-    """Describe a network: its class and its number of parameters."""
-    count = sum(parameter.numel() for parameter in module.net.parameters())
-    return f"{type(module.net).__name__}, {count:,} parameters"
 
 
 def _data(data: FederatedData) -> str:

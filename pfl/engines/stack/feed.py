@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from operator import itemgetter
 
 import torch
@@ -103,7 +102,11 @@ class StackedFeed:
             batch = Batch(x, self._held.y[:count, :size])
         else:
             rows = (inputs.positions + self._starts[:count]).flatten()
-            taken = partial(_taken, rows=rows, shape=inputs.positions.shape)
+
+            def taken(value: Tensor) -> Tensor:
+                chosen = value.flatten(0, 1).index_select(0, rows)
+                return chosen.reshape(*inputs.positions.shape, *value.shape[2:])
+
             batch = Batch(each(taken, self._held.x), taken(self._held.y))
         if self._apart:
             return batch
@@ -154,9 +157,3 @@ class StackedFeed:
                 for batches in parts
             ]
         )
-
-
-def _taken(value: Tensor, rows: Tensor, shape: torch.Size) -> Tensor:
-    """Return rows of (K, n, ...) samples, counted over all clients, in the shape of a batch."""
-    taken = value.flatten(0, 1).index_select(0, rows)
-    return taken.reshape(*shape, *value.shape[2:])
