@@ -154,7 +154,10 @@ class Evaluator:
         scores: dict[int, Scores] = {}
         for start in range(0, len(clients), BLOCK):
             block = clients[start : start + BLOCK]
-            jobs = [self._test_job(job(client), splits=splits, model=model) for client in block]
+            jobs = [
+                replace(one, seed=derive(one.seed, "test"), splits=splits, model=model)
+                for one in map(job, block)
+            ]
             scores.update(zip(block, self.engine.test(jobs), strict=True))
         return scores
 
@@ -162,13 +165,10 @@ class Evaluator:
         """Test the global model on the common test set, which belongs to no client."""
         if self.data.pooled_test() is None:
             return {}
-        job = self._test_job(self.job(state, 0), splits=("pooled",), model="global")
+        job = self.job(state, 0)
         job = replace(job, kept={}, info=replace(job.info, client=NO_CLIENT))
-        (scores,) = self.engine.test([job])
+        scores = self.test([NO_CLIENT], lambda _: job, ("pooled",), "global")[NO_CLIENT]
         return {f"test/pooled/{name}": value for name, value in scores.get("pooled", {}).items()}
-
-    def _test_job(self, job: Job, **changes: object) -> Job:
-        return replace(job, seed=derive(job.seed, "test"), **changes)  # type: ignore[arg-type]
 
     def collect(self, scores: Mapping[int, Scores], group: str, rows: Mapping[int, Row]) -> Row:
         """Enter scores into the clients' rows; return their summary over clients."""
