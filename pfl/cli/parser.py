@@ -111,11 +111,7 @@ class Parser(ArgumentParser):
         self.command_arguments = command_arguments
 
     def add_class_arguments(
-        self,
-        class_type: type,
-        nested_key: str | None = None,
-        *args: Any,
-        **options: Any,
+        self, class_type: type, nested_key: str | None = None, *args: Any, **options: Any
     ) -> list[str]:
         """Add a class's arguments; those that are filled in later become optional."""
         filled = self.filled(class_type)

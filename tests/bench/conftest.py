@@ -40,10 +40,7 @@ def task(folder, **keys):
     content = {
         "caption": "Toys",
         "config": "c.yaml",
-        "shared": {
-            LR: {"low": 0.01, "high": 1.0, "log": True},
-            EPOCHS: {"choices": [1, 2]},
-        },
+        "shared": {LR: {"low": 0.01, "high": 1.0, "log": True}, EPOCHS: {"choices": [1, 2]}},
         **keys,
     }
     (folder / "c.yaml").write_text(CONFIG)

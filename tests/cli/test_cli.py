@@ -686,17 +686,11 @@ def test_a_missing_configuration_says_what_is_required(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["--config", "c.yaml", "fit"],
-            "--config ~ after ~ pfl fit --config",
-        ),
+        (["--config", "c.yaml", "fit"], "--config ~ after ~ pfl fit --config"),
         (["ft"], "'ft' ~ 'pfl fit'"),
         (["FIT"], "'FIT' ~ 'pfl fit'"),
         (["data", "inspekt"], "'data' ~ 'pfl data inspect'"),
-        (
-            ["xyz"],
-            "'xyz' ~ fit, test, validate, predict, export, ",
-        ),
+        (["xyz"], "'xyz' ~ fit, test, validate, predict, export, "),
     ],
 )
 def test_an_error_in_the_command(words, message, capsys):

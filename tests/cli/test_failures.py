@@ -59,10 +59,7 @@ def fit(body, *words):
         ("1 / 0", "ZeroDivisionError: division by zero"),
         # An error that says of a configuration what is wrong with it.
         ("raise ValueError('odd\\n\\nsecond')", "ValueError: odd"),
-        (
-            "raise MemoryError",
-            "out of memory (MemoryError): lower data.batch_size, or train",
-        ),
+        ("raise MemoryError", "out of memory (MemoryError): lower data.batch_size, or train"),
         ("torch.empty(2**60)", "out of memory (RuntimeError: [enforce fail at alloc_cpu.cpp"),
         ("upload.shared['gone']", "KeyError: 'gone'"),
     ],

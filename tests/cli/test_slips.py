@@ -26,10 +26,7 @@ SLIPS = {
     "key of a partition": ([*QUICK, "--data.partition.alfa=1"], "'alpha'"),
     "a table": ([*QUICK, "--data", "my.csv"], "--data TabularData --data.path my.csv"),
     "network": ([*QUICK, "--model.net=MPL"], "'MPL' ~ 'MLP'"),
-    "network by class": (
-        [*QUICK, "--model.net.class_path", "LeNet55"],
-        "'LeNet55' ~ 'LeNet5'",
-    ),
+    "network by class": ([*QUICK, "--model.net.class_path", "LeNet55"], "'LeNet55' ~ 'LeNet5'"),
     "partition": ([*QUICK, "--data.partition=Dirichlt"], "'Dirichlet'"),
     "optimiser": ([*QUICK, "--model.optimizer", "Adm"], "'Adam'"),
     "engine": ([*QUICK, "--loop.engine=vectorized"], "'vectorized' ~ 'vectorised'"),

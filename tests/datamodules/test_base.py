@@ -12,15 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules import (
-    IID,
-    CropFlip,
-    Digits,
-    Dirichlet,
-    FederatedDataModule,
-    Shards,
-    Synthetic,
-)
+from datamodules import IID, CropFlip, Digits, Dirichlet, FederatedDataModule, Shards, Synthetic
 from datamodules.partition import artefact
 from datamodules.view import Store, View
 from lightning_modules.fedavg import FedAvg

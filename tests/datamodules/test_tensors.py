@@ -108,11 +108,7 @@ def two_sites(**options):
         # 1 and 3: mean 2, deviation 1; 5 and 7: mean 6, deviation 1.
         ({"standardise": "client"}, [[-1, 1], [-1, 1]], [7, -2]),
         # Without the second client.
-        (
-            {"standardise": "train", "unseen": Unseen(clients=[1])},
-            [[-1, 1], [3, 5]],
-            [7, 2],
-        ),
+        ({"standardise": "train", "unseen": Unseen(clients=[1])}, [[-1, 1], [3, 5]], [7, 2]),
     ],
 )
 def test_only_training_samples_decide_how_tensors_are_standardised(options, train, test):

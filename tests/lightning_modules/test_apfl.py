@@ -18,17 +18,7 @@ from pfl.core.types import Batch, Broadcast
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
 from tests.helpers.draws import normal
-from tests.helpers.federation import (
-    HEAVY,
-    SGD,
-    Federation,
-    close,
-    context,
-    equal,
-    fit,
-    follow,
-    job,
-)
+from tests.helpers.federation import HEAVY, SGD, Federation, close, context, equal, fit, follow, job
 from tests.helpers.floats import of_network
 from tests.helpers.messages import refuses
 from tests.helpers.toy import Point, ToyData, blobs, mlp, normed
@@ -63,11 +53,7 @@ def personal(kept):
 @pytest.mark.parametrize("net", [mlp, normed])
 @pytest.mark.parametrize(
     "options",
-    [
-        {"alpha": 0.0},
-        {"alpha": 0.25, "alpha_update": "step"},
-        {"alpha": 1.0, "v_grad": "plain"},
-    ],
+    [{"alpha": 0.0}, {"alpha": 0.25, "alpha_update": "step"}, {"alpha": 1.0, "v_grad": "plain"}],
 )
 def test_the_global_sequence_is_fedavgs_bitwise(net, options):
     """Invariant 1."""

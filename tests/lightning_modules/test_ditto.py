@@ -13,16 +13,7 @@ from lightning_modules.local import Local
 from pfl.core.types import Broadcast
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import (
-    HEAVY,
-    SGD,
-    close,
-    context,
-    equal,
-    fit,
-    follow,
-    job,
-)
+from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, follow, job
 from tests.helpers.floats import of_network
 from tests.helpers.messages import parts, refuses
 from tests.helpers.toy import Line, blobs, lines, mlp, normed

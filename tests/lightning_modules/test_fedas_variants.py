@@ -101,7 +101,6 @@ def test_without_alignment_it_is_no_variant():
 def test_global_features_need_class_means_and_the_server_of_traces():
     for options in ({"align_target": "per_sample"}, {"synchronisation": False}):
         with pytest.raises(
-            ValueError,
-            match=parts("align_object: global ~ synchronisation ~ class_mean"),
+            ValueError, match=parts("align_object: global ~ synchronisation ~ class_mean")
         ):
             make(mlp(), **options)

@@ -9,16 +9,7 @@ from lightning_modules.fedbabu import FedBABU
 from lightning_modules.freeze import Freeze
 from pfl.core.types import Broadcast
 from pfl.training import client_round
-from tests.helpers.federation import (
-    HEAVY,
-    SGD,
-    Federation,
-    context,
-    differing,
-    equal,
-    fit,
-    job,
-)
+from tests.helpers.federation import HEAVY, SGD, Federation, context, differing, equal, fit, job
 from tests.helpers.toy import blobs, mlp
 from tests.lightning_modules.test_freeze import floats, head
 

@@ -17,16 +17,7 @@ from pfl.core.task import Classification
 from pfl.core.types import Batch, Broadcast, ClientInfo
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import (
-    HEAVY,
-    SGD,
-    close,
-    context,
-    equal,
-    fit,
-    follow,
-    job,
-)
+from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, follow, job
 from tests.helpers.floats import of_network
 from tests.helpers.messages import parts, refuses
 from tests.helpers.stacking import check_vmap

@@ -12,17 +12,7 @@ from pfl.core.server import ServerState
 from pfl.core.types import Broadcast, Totals, Upload
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import (
-    HEAVY,
-    SGD,
-    Federation,
-    close,
-    context,
-    equal,
-    fit,
-    follow,
-    job,
-)
+from tests.helpers.federation import HEAVY, SGD, Federation, close, context, equal, fit, follow, job
 from tests.helpers.messages import refuses
 from tests.helpers.toy import ToyData, blobs, mlp, normed
 

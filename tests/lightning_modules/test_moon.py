@@ -12,15 +12,7 @@ from lightning_modules.moon import MOON
 from lightning_modules.nets import Projected
 from pfl.core.types import Batch, Broadcast
 from pfl.training import client_round
-from tests.helpers.federation import (
-    HEAVY,
-    SGD,
-    close,
-    context,
-    equal,
-    fit,
-    job,
-)
+from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, job
 from tests.helpers.messages import refuses
 from tests.helpers.toy import blobs, mlp, normed
 

@@ -99,20 +99,14 @@ def test_goal_and_target():
         ({"method": None}, "s.yaml: ~ 'method' ~ missing"),
         ({"metric": None}, "s.yaml: ~ 'metric' ~ missing"),
         ({"metric": {**METRIC, "impute": "best"}}, "metric.impute: "),
-        (
-            {"metric": {"name": "x", "goal": "max"}},
-            "metric.goal: ~ minimize, maximize",
-        ),
+        ({"metric": {"name": "x", "goal": "max"}}, "metric.goal: ~ minimize, maximize"),
         ({"metric": {"name": "x", "target": "y"}}, "metric.target: ~ number ~ 'y'"),
         ({"parameters": {"a": 3}}, "parameters.a: ~ keys and values ~ 3"),
         ({"parameters": {"a": {"value": 3}}}, "there is nothing to search"),
         ({"parameters": {"a b": {"value": 3}}}, "a b: this is not a valid name of a parameter"),
         ({"run_cap": 0}, "run_cap: ~ a whole number, at least 1 ~ 0"),
         ({"command": "pfl fit"}, "command: ~ a list ~ 'pfl fit'"),
-        (
-            {"early_terminate": {"type": "envelope"}},
-            "early_terminate.type: ~ hyperband,",
-        ),
+        ({"early_terminate": {"type": "envelope"}}, "early_terminate.type: ~ hyperband,"),
         ({"early_terminate": {"type": "hyperband"}}, "give either min_iter, or max_iter and s"),
         (
             {"early_terminate": {"type": "hyperband", "min_iter": 1, "eta": 1.5}},
@@ -152,10 +146,7 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
         ({"min": 1}, "a: ~ 'max' ~ missing"),
         ({"min": 1, "max": 2, "q": 1}, "a.q: "),
         ({"min": 2, "max": 1}, "there is no value between 2 and 1"),
-        (
-            {"min": 1.1, "max": 1.9, "distribution": "q_uniform"},
-            "no value between 1.1 and",
-        ),
+        ({"min": 1.1, "max": 1.9, "distribution": "q_uniform"}, "no value between 1.1 and"),
         ({"min": 0, "max": 1, "distribution": "log_uniform_values"}, "needs a positive number"),
         ({"min": 0, "max": "x"}, "a.max: ~ number ~ 'x'"),
         ({"min": 0, "max": 1, "q": 0, "distribution": "q_uniform"}, "a.q: expected a positive"),
@@ -164,10 +155,7 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
         ({"values": [1, True]}, "a value is given twice"),
         ({"values": [1, 2], "probabilities": [1]}, "expected 2 numbers of at least 0, one"),
         ({"distribution": "uniform"}, "a: ~ 'min' ~ missing"),
-        (
-            {"parameters": {"b": {"value": 1}}, "value": 2},
-            "a.parameters: this key is not",
-        ),
+        ({"parameters": {"b": {"value": 1}}, "value": 2}, "a.parameters: this key is not"),
         ({}, "a: expected value, values, or min and max"),
     ],
 )

@@ -151,24 +151,15 @@ def test_a_reported_number_that_is_not_the_one_is_refused(selection, message, ca
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (
-            {"captions": "x"},
-            "t.yaml:18: captions: ~ 'caption'",
-        ),
+        ({"captions": "x"}, "t.yaml:18: captions: ~ 'caption'"),
         ({"caption": None}, "t.yaml: ~ 'caption' ~ missing"),
         ({"metric": None}, "t.yaml: ~ 'metric' ~ missing"),
         ({"rows": None}, "t.yaml: ~ 'rows' ~ missing"),
         ({"rows": {}}, "rows: a table needs rows"),
         ({"rows": ["a"]}, "rows: ~ keys and values ~ ['a']"),
-        (
-            {"rows": {"a": {"configs": "c.yaml"}}},
-            "rows.a.configs: ~ 'config'",
-        ),
+        ({"rows": {"a": {"configs": "c.yaml"}}}, "rows.a.configs: ~ 'config'"),
         ({"rows": {"a": 3}}, "rows.a: ~ keys and values or a text or a list ~ 3"),
-        (
-            {"rows": {"a": "cc.yaml"}},
-            "rows.a.config: ~ cc.yaml ~ 'c.yaml'",
-        ),
+        ({"rows": {"a": "cc.yaml"}}, "rows.a.config: ~ cc.yaml ~ 'c.yaml'"),
         ({"config": "nowhere/x.yaml"}, "config: there is no file nowhere/x.yaml\n"),
         ({"config": [3]}, "config.0: ~ a text ~ 3"),
         ({"metric": "test/personal/acc"}, "metric: test/personal/acc ~ last, "),
@@ -179,17 +170,11 @@ def test_a_reported_number_that_is_not_the_one_is_refused(selection, message, ca
         ({"notes": [True]}, "notes.0: ~ a text ~ True"),
         ({"pictures": ["curve"]}, "pictures: ~ 'curve' ~ 'curves'"),
         ({"scaling": {LR: "x"}}, "number ~ 'x'"),
-        (
-            {"reported": {"datasets": 1}},
-            "reported.datasets: ~ 'data",
-        ),
+        ({"reported": {"datasets": 1}}, "reported.datasets: ~ 'data"),
         ({"columns": {"row": {"values": {"x": None}}}}, "columns.row: choose another name"),
         ({"columns": {"a": {"values": [1]}}}, "columns.a: a list of values needs set: the dotted"),
         ({"columns": {"a": {"values": []}}}, "columns.a: expected values: a list together"),
-        (
-            {"columns": {"a": {"value": [1]}}},
-            "columns.a.value: ",
-        ),
+        ({"columns": {"a": {"value": [1]}}}, "columns.a.value: "),
         (
             {"columns": {"a": {"set": LR, "values": [1], "reported": "params"}}},
             "columns.a.reported: ~ paper, table, ",
@@ -199,17 +184,11 @@ def test_a_reported_number_that_is_not_the_one_is_refused(selection, message, ca
             "columns.a: expected values: a list together with set, or a mapping",
         ),
         ({"cells": [{"where": {"raw": "a"}}]}, "cells.0.where.raw: ~ 'raw'"),
-        (
-            {"cells": [{"where": {"rate": 7}}]},
-            "cells.0.where.rate: ~ '7' ~ 0.1, 0.2",
-        ),
+        ({"cells": [{"where": {"rate": 7}}]}, "cells.0.where.rate: ~ '7' ~ 0.1, 0.2"),
         ({"cells": ["x"]}, "cells.0: ~ keys and values ~ 'x'"),
         ({"seed_keys": ["seed", "data.seed"]}, "seed_keys: FedPer, rate=0.1 has no key 'data.se"),
         ({"set": {"loop.round": 1}}, "t.yaml: FedPer, rate=0.1: --loop.round: FederatedLoop has"),
-        (
-            {"set": {"model": "FedPre"}},
-            "t.yaml: FedPer, rate=0.1: --model: ~ 'FedP",
-        ),
+        ({"set": {"model": "FedPre"}}, "t.yaml: FedPer, rate=0.1: --model: ~ 'FedP"),
     ],
 )
 def test_mistakes_in_the_file(keys, message, capsys):

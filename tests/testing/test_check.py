@@ -91,11 +91,7 @@ FINDINGS = [
         "aggregate changes '1.0.shared.net.backbone.0.bias' of its arguments",
     ),
     ("clients_are_independent", rounds.FollowsThePrevious, "different 'kept.visits'"),
-    (
-        "personal_is_global_where_said",
-        rounds.SaysItIsGlobal,
-        "of client 0 differs from that",
-    ),
+    ("personal_is_global_where_said", rounds.SaysItIsGlobal, "of client 0 differs from that"),
     ("tests_repeat", rounds.CountsTests, "of client 0 differs the second time"),
     (
         "the_server_holds_nothing_kept",

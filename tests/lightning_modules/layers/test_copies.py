@@ -9,10 +9,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from lightning_modules.layers import (
-    copy_into,
-    frozen,
-)
+from lightning_modules.layers import copy_into, frozen
 from tests.helpers.draws import normal
 from tests.helpers.messages import parts
 

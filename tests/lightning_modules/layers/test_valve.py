@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lightning_modules.layers import (
-    ConditionalValve,
-)
+from lightning_modules.layers import ConditionalValve
 
 
 def test_valve_by_hand():

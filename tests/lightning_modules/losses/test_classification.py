@@ -7,9 +7,7 @@ import math
 import pytest
 import torch
 
-from lightning_modules.losses import (
-    monte_carlo_cross_entropy,
-)
+from lightning_modules.losses import monte_carlo_cross_entropy
 from tests.helpers.draws import normal
 
 

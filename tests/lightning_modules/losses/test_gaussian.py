@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from torch.distributions import Normal, kl_divergence
 from torch.func import grad
 
-from lightning_modules.losses import (
-    gaussian_kl,
-)
+from lightning_modules.losses import gaussian_kl
 from tests.helpers.draws import normal
 
 

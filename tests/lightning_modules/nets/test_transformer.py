@@ -76,10 +76,7 @@ def test_the_class_token_is_read():
 
 @pytest.mark.parametrize(
     ("shape", "options", "message"),
-    [
-        ((1, 5, 6), {}, "ViT ~ 5x6 ~ 2x2"),
-        ((1, 4, 6), {"heads": 3}, "heads ~ width ~ 3 ~ 8"),
-    ],
+    [((1, 5, 6), {}, "ViT ~ 5x6 ~ 2x2"), ((1, 4, 6), {"heads": 3}, "heads ~ width ~ 3 ~ 8")],
 )
 def test_sizes_that_do_not_fit_are_refused(shape, options, message):
     with pytest.raises(ValueError, match=parts(message)):
