@@ -21,10 +21,7 @@ def require(condition: bool, message: str) -> None:
 def existing(path: str | Path, key: str = "", hint: str = "") -> Path:
     """Return the path of a file, with the user's home spelled out.
 
-    Args:
-        path: The file.
-        key: The option that names it, for the error.
-        hint: What the error says at its end, such as where to find the file.
+    The error names the option ``key`` and ends in ``hint``, such as where to find the file.
 
     Raises:
         FileNotFoundError: There is no such file.

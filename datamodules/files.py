@@ -79,10 +79,6 @@ def image_files(folder: Path) -> list[str]:
 def subfolders(folder: Path, layout: str) -> list[Path]:
     """List the folders in a folder, sorted by name.
 
-    Args:
-        folder: Where to look.
-        layout: Expected layout, for the error message.
-
     Raises:
         FileNotFoundError: The folder does not exist or contains no folder.
     """
@@ -97,10 +93,8 @@ def subfolders(folder: Path, layout: str) -> list[Path]:
 def files_digest(root: Path, files: Iterable[str], *, stamps: bool = False) -> str:
     """Hash the names (below ``root``) and sizes of files; two copies of a folder have equal hashes.
 
-    Args:
-        root: A folder above all files.
-        files: Paths of the files.
-        stamps: Include modification times, so that a file replaced by one of equal size is noticed.
+    With ``stamps``, times of modification count too, so that a file replaced by one of equal size
+    is noticed.
     """
     digest = hashlib.sha256()
     for file in files:
@@ -133,10 +127,8 @@ def decode(files: Sequence[str], shape: Shape) -> Tensor:
 def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
     """Decode files into a cache file and memory-map its (n, C, H, W) uint8 pixels.
 
-    Args:
-        files: Paths of the files.
-        shape: Common format of the images.
-        cache: Path of the cache file without its suffix; it must identify the state of the files.
+    ``cache`` is the path of the cache file without its suffix; it must identify the state of the
+    files.
 
     Raises:
         ValueError: An image cannot be read or differs in size from the first, or the cache file is

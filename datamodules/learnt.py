@@ -79,10 +79,7 @@ class Learnt:
     def check(self, task: str, clients: Sequence[Sequence[Ints]], names: Sequence[str]) -> None:
         """Refuse data of another task, and clients without training or test samples.
 
-        Args:
-            task: Name of the data's task.
-            clients: Training and test samples of each client.
-            names: Names of the clients; empty if they have none.
+        ``clients`` has the training and the test samples of each.
 
         Raises:
             ValueError: The data are refused.

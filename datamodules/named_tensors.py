@@ -104,8 +104,7 @@ class NamedTensors:
     def check(self, incomplete: bool) -> None:
         """Refuse tensors of different length, and numbers that are not finite.
 
-        Args:
-            incomplete: Inputs may contain NaN.
+        ``incomplete`` allows NaN in ``x``.
 
         Raises:
             ValueError: A tensor is refused; the message names it.

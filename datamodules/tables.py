@@ -158,9 +158,7 @@ class Table:
 def read_table(path: str | Path, names: Sequence[str] | None = None) -> Table:
     """Read a file: Parquet if it is called ``*.parquet`` or ``*.pq``, ARFF, or CSV.
 
-    Args:
-        path: The file.
-        names: Names of the columns of a CSV file without a header.
+    ``names`` are those of the columns of a CSV file without a header.
 
     Raises:
         FileNotFoundError: The file does not exist.

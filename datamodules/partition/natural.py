@@ -36,13 +36,7 @@ def client_names(catalogue: Catalogue, division: Division) -> tuple[str, ...]:
 
 
 def warn_of_merging(catalogue: Catalogue, division: Division, natural: bool) -> None:
-    """Warn if clients were merged from several natural ones.
-
-    Args:
-        catalogue: The data set.
-        division: The samples of each client.
-        natural: Whether the partition is by natural clients.
-    """
+    """Warn if a partition by natural clients merged several of them into one."""
     count, named = len(division.holdings), len(catalogue.domain_names)
     if natural and count < named:
         merged = [name for name in client_names(catalogue, division) if " + " in name]

@@ -67,10 +67,7 @@ class Contender:
     def experiment(self, seed: int, settings: Mapping[str, Any], rounds: int | None) -> Experiment:
         """Return a run of the method.
 
-        Args:
-            seed: Seed of training and of the partition.
-            settings: Dotted keys and values.
-            rounds: Number of rounds; ``None`` takes the task's.
+        The seed is that of training and of the partition. Without ``rounds`` it has the task's.
 
         Raises:
             UsageError: The configuration is wrong.
@@ -149,11 +146,8 @@ def contenders(
 ) -> list[Contender]:
     """Return methods by name, with those that every table has, each once.
 
-    Args:
-        task: The task.
-        names: Names or import paths; ``all`` stands for those that ``pfl list methods`` shows.
-        overrides: Flags of ``pfl fit`` for all runs.
-        parser: The parser of ``pfl fit``.
+    ``all`` stands for those that ``pfl list methods`` shows. ``overrides`` are flags of ``pfl fit``
+    for all runs.
 
     Raises:
         UsageError: A method is unknown, or its configuration is wrong.

@@ -39,10 +39,6 @@ _OUTCOMES: Mapping[str, Mapping[str, Any]] = {"trial": _TRIAL, "final": _FINAL}
 def check_about(about: Mapping[str, Any], place: str) -> None:
     """Check what holds for all rows.
 
-    Args:
-        about: It.
-        place: Where it stands, for messages.
-
     Raises:
         FileError: A key is missing, or its value has another form.
     """
@@ -50,12 +46,7 @@ def check_about(about: Mapping[str, Any], place: str) -> None:
 
 
 def check_row(row: Mapping[str, Any], place: str, trained: bool) -> None:
-    """Check a row.
-
-    Args:
-        row: The row.
-        place: Where it stands, for messages.
-        trained: Whether it is a method's row; that of the majority class has no trials.
+    """Check a row: that of a ``trained`` method, or of the majority class, which has no trials.
 
     Raises:
         FileError: A key is missing, or its value has another form.
@@ -83,12 +74,7 @@ def check_row(row: Mapping[str, Any], place: str, trained: bool) -> None:
 
 
 def check_stored(stored: Mapping[str, Any], kind: str, place: str) -> None:
-    """Check what is stored of a finished run.
-
-    Args:
-        stored: It, with the run's outcome.
-        kind: ``trial`` or ``final``.
-        place: Where it stands, for messages.
+    """Check what is stored of a finished run, a ``trial`` or a ``final`` one.
 
     Raises:
         FileError: A key is missing, or its value has another form.

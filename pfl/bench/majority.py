@@ -18,9 +18,7 @@ def scored(data: FederatedData, score: str | None) -> dict[str, Any] | None:
     A client's answer is the logarithm of the class frequencies in its training samples, the same
     for each test sample: its most frequent class is predicted, and nothing is ranked.
 
-    Args:
-        data: The data.
-        score: The score whose worst tenth is returned too; ``None`` is the main one.
+    The worst tenth of ``score`` is returned too; ``None`` is the main one.
     """
     classes = data.num_classes
     if classes is None:

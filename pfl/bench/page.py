@@ -20,12 +20,7 @@ BUDGETS = "Expected best validation score of some of the trials, by their number
 
 
 def rendered(board: Leaderboard, seconds: Mapping[str, float]) -> str:
-    """Return the page as HTML.
-
-    Args:
-        board: The leaderboard.
-        seconds: What the runs of each method took, where known.
-    """
+    """Return the page as HTML, with what the runs of each method took, where known."""
     lines = standings(board)
     budget, more = lines[0].row["budget"], bool(board.task["more"])
     score = names.described(f"test/personal/{board.task['score']}")

@@ -17,11 +17,7 @@ LEADERS = 4
 
 
 def ranks(lines: Sequence[Standing]) -> Figure:
-    """Draw mean ranks; a bar joins methods that differ by less than the critical difference.
-
-    Args:
-        lines: The lines of a leaderboard, best first.
-    """
+    """Draw mean ranks; a bar joins methods that differ by less than the critical difference."""
     difference = critical_difference(len(lines), len(lines[0].tuned))
     places = [one.rank for one in lines]
     groups = alike(places, difference)
@@ -45,10 +41,6 @@ def budgets(lines: Sequence[Standing], more: bool) -> Figure:
 
     Those that every leaderboard has and the best of the others are named; the rest is grey, and
     leaves the picture where it is far below.
-
-    Args:
-        lines: The lines of a leaderboard, best first.
-        more: Whether more of the score is better.
     """
     sign = 1 if more else -1
     tried = {str(one.row["method"]): validations(one.row) for one in lines}

@@ -148,10 +148,7 @@ class Player:
 def scores(run: Run, name: str, more: bool) -> dict[str, dict[str, float]]:
     """Return the test scores of a run after its last round, and after the best by validation.
 
-    Args:
-        run: A finished run.
-        name: The score by which the best round is chosen.
-        more: Whether more of it is better.
+    ``name`` is the score by which the best round is chosen.
     """
     summary = summarise(run.history, {name: more})
     finite = {key: value for key, value in summary.items() if math.isfinite(value)}

@@ -74,14 +74,9 @@ def standings(board: Leaderboard) -> list[Standing]:
 def scores_of(
     board: Leaderboard, name: str, which: str, score: str | None = None, at: str = "best_by_val"
 ) -> Floats:
-    """Return a row's (seeds,) test scores.
+    """Return a row's (seeds,) test scores at the ``tuned`` or the ``default`` settings.
 
-    Args:
-        board: The leaderboard.
-        name: The method.
-        which: ``tuned`` or ``default``.
-        score: A score; ``None`` is the one by which the task judges.
-        at: The round: ``best_by_val`` or ``last``.
+    ``score`` is by default the one by which the task judges; ``at`` is ``best_by_val`` or ``last``.
     """
     wanted = score or str(board.task["score"])
     row = board.rows[name]
@@ -94,9 +89,7 @@ def scores_of(
 def ranked(scores: Floats, more: bool) -> Floats:
     """Return (methods, seeds) ranks from 1 for the best; equal scores share the mean of theirs.
 
-    Args:
-        scores: (methods, seeds) scores; NaN is the worst.
-        more: Whether more is better.
+    NaN is the worst score.
 
     Example:
         >>> ranked(np.array([[0.9], [0.8], [0.9]]), more=True).tolist()

@@ -41,11 +41,7 @@ def verified(
 ) -> Iterator[Verified]:
     """Make the final runs of some rows again, at their chosen settings and at their defaults.
 
-    Args:
-        board: The leaderboard.
-        bench: The benchmark of its task, with the methods of these rows.
-        names: Names of rows; all if there are none.
-        seeds: Final seeds; all if there are none.
+    Without names it is all rows, without seeds all final ones.
 
     Raises:
         UsageError: The task is another one, or there is no such row or seed.

@@ -60,9 +60,7 @@ class RowFile:
     def cut(self, last: int, wanted: Mapping[str, Any] | None = None) -> None:
         """Drop the rows after a round, and lines that a killed process has left.
 
-        Args:
-            last: The round.
-            wanted: The state that the rows up to this round must have, if it is known.
+        ``wanted`` is the state that the rows up to this round must have, if it is known.
 
         Raises:
             CheckpointError: They are other rows. The file is as before.
@@ -98,9 +96,7 @@ class RowFile:
     def write(self, rows: Sequence[Mapping[str, object]], header: Iterable[str] = ()) -> None:
         """Let the file hold these rows alone.
 
-        Args:
-            rows: The rows.
-            header: Columns that come first, whether a row has them or not.
+        The columns of ``header`` come first, whether a row has them or not.
 
         Raises:
             OSError: The file cannot be written; it is as before.

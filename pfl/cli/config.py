@@ -134,10 +134,7 @@ class Experiment:
     def make(self, key: str, value: Namespace, instantiators: Sequence[Instantiator] = ()) -> Any:  # noqa: ANN401
         """Build the object that a part of the configuration describes.
 
-        Args:
-            key: Key of the part.
-            value: The part.
-            instantiators: Functions that build objects of a class, instead of the class itself.
+        ``instantiators`` build objects of a class, instead of the class itself.
         """
         made = self.parser.instantiate(
             Namespace({key: value}), instantiate_groups=False, instantiators=instantiators

@@ -159,11 +159,7 @@ def keys_of(word: str) -> Keys:
 
 
 def refuse(flags: Iterable[str], reasons: Mapping[str, str]) -> None:
-    """Refuse flags that set one of some dotted keys.
-
-    Args:
-        flags: The flags.
-        reasons: The reason for each key.
+    """Refuse flags that set one of some dotted keys, each for its reason.
 
     Raises:
         UsageError: There is such a flag.
@@ -182,11 +178,7 @@ def short_keys(keys: Iterable[str]) -> Keys:
 def placed(what: str, keys: Sequence[str], settings: UserSettings, file: str = "") -> str:
     """Return a message about a key, preceded by the place where it or what it is in is set.
 
-    Args:
-        what: What is wrong.
-        keys: The key.
-        settings: All settings.
-        file: The place of a key that no setting is about.
+    ``file`` is the place of a key that no setting is about.
     """
     path = short_keys(keys)
     outer = (settings_of(settings, path[:count]) for count in range(len(path), 0, -1))
@@ -201,11 +193,8 @@ def settings_of(settings: UserSettings, path: Keys) -> list[UserSetting]:
 def locate(message: str, settings: UserSettings, part: str) -> str:
     """Add the place of the setting that a message is about, found by its name or its value.
 
-    Args:
-        message: What is wrong.
-        settings: All settings.
-        part: Top-level key below which the cause lies; its own place is used if no setting below
-            it fits.
+    The cause lies below the top-level key ``part``, whose own place is used if no setting below it
+    fits.
     """
     words = re.findall(r"\w+", message)
     there = [item for item in reversed(settings) if item.keys[0] == part]
@@ -237,11 +226,6 @@ def _numbers(text: str) -> set[float]:
 @contextmanager
 def explained(settings: UserSettings, *refusals: type[Exception], part: str = "") -> Iterator[None]:
     """Turn failures of a run, and errors of some classes, into messages for the user.
-
-    Args:
-        settings: All settings.
-        refusals: The classes of errors.
-        part: See :func:`locate`.
 
     Raises:
         FailedError: A run failed inside; see :mod:`pfl.core.failure`.

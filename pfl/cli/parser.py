@@ -172,12 +172,7 @@ def from_data(target: Any) -> list[str]:  # noqa: ANN401
 
 
 def make_parser(command: str, parser_class: type[Parser] = Parser) -> Parser:
-    """Make the parser of a command that runs on a configuration.
-
-    Args:
-        command: The name of a command with a configuration.
-        parser_class: Class of the parser.
-    """
+    """Make the parser of a command that runs on a configuration."""
     verb = commands()[command]
     needs = verb.configuration or Needs()
     catalogue.load()

@@ -75,9 +75,7 @@ def fit_experiment(argv: Sequence[str]) -> Experiment:
 def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
     """Train a federation and return the finished run.
 
-    Args:
-        argv: The words after ``pfl fit``.
-        callbacks: Called after those of the configuration.
+    ``callbacks`` are called after those of the configuration.
     """
     watch = _RunHolder(resumes=dict(flags(argv)).get("--ckpt_path") not in (None, "null"))
     try:

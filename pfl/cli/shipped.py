@@ -24,10 +24,7 @@ def root() -> Path:
 def config(word: str, folder: Path = Path()) -> str:
     """Return the file of a configuration: the given one, or one that comes with pfl.
 
-    Args:
-        word: A file, or the name of a shipped configuration (``quickstart``,
-            ``baselines/fedper``).
-        folder: The folder that files are relative to.
+    Files are relative to ``folder``; names are such as ``quickstart`` and ``baselines/fedper``.
 
     Raises:
         UsageError: There is neither a file nor a shipped configuration of this name.

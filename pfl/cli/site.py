@@ -109,9 +109,6 @@ class Workshop:
     def build(self, run: Mapping[str, Any]) -> Context:
         """Return the context of a run: the server's method, on the owner's data and device.
 
-        Args:
-            run: The run's configuration.
-
         Raises:
             Refusal: The method cannot be built, or names what no site builds for a server.
         """

@@ -28,10 +28,6 @@ _LIBRARIES = ("torch.", "torchvision.", "torchmetrics.", "lightning.")
 def check(verb: str, argv: Sequence[str]) -> None:
     """Look up the files, methods, data and keys that a command line names.
 
-    Args:
-        verb: The name of a command with a configuration.
-        argv: The words after it.
-
     Raises:
         UsageError: A file is missing, a name or a value is misspelt, or a needed flag is not given.
     """

@@ -15,10 +15,6 @@ def lazy(
 
     The exported names are those that the package imports for type checkers alone, in
     ``if TYPE_CHECKING:``, so that each stands once.
-
-    Args:
-        package: Name of the package.
-        file: Its ``__init__.py``.
     """
     tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     homes = {

@@ -132,10 +132,6 @@ def _check_counted(values: Floats, what: str) -> None:
 def read_json(path: Path, form: Mapping[str, Any]) -> dict[str, Any]:
     """Read a JSON object without its null values; a missing file gives an empty one.
 
-    Args:
-        path: The file.
-        form: See :func:`check_form`.
-
     Raises:
         RunError: The file is damaged, or a value does not have its form.
     """
@@ -147,10 +143,7 @@ def read_json(path: Path, form: Mapping[str, Any]) -> dict[str, Any]:
 def check_form(content: Mapping[str, Any], form: Mapping[str, Any], path: Path) -> None:
     """Check those values of a mapping that a form names; any may be missing or null.
 
-    Args:
-        content: The mapping.
-        form: The form of the values under some of its keys; see :mod:`pfl.disk.form`.
-        path: The file, for messages.
+    See :mod:`pfl.disk.form` for forms.
 
     Raises:
         RunError: A value does not have its form.

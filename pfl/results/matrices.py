@@ -32,9 +32,8 @@ def reported(settings: Sequence[Setting], column: str) -> Figure:
     client did not take part, and lacks those that were never tested. Only the first of several
     seeds is drawn.
 
-    Args:
-        settings: One map is drawn for each setting whose server reported the value.
-        column: A column of ``clients.csv``; see :attr:`~pfl.results.runs.RunFolder.reported`.
+    One map is drawn for each setting whose server reported the value, a column of ``clients.csv``;
+    see :attr:`~pfl.results.runs.RunFolder.reported`.
 
     Raises:
         RunError: No run reported the value.
@@ -133,11 +132,7 @@ def name_clients(panel: Axes, run: RunFolder, rows: NDArray[Any], columns: NDArr
 
 
 def label_similarity(counts: Floats) -> Floats:
-    """Return (N, N) cosine similarities; 0 for a client without data.
-
-    Args:
-        counts: (N, C) numbers of training samples of each client and class.
-    """
+    """Return (N, N) cosine similarities of (N, C) label counts; 0 for a client without data."""
     lengths = np.linalg.norm(counts, axis=1, keepdims=True)
     directions = counts / np.where(lengths, lengths, 1)
     similar: Floats = np.clip(directions @ directions.T, 0, 1)

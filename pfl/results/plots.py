@@ -49,10 +49,6 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
     For several seeds, the mean and a band of one standard error are drawn, at the rounds after
     which all seeds were tested; bytes and seconds are means too.
 
-    Args:
-        settings: One line is drawn for each.
-        metric: A column of ``metrics.csv``.
-
     Raises:
         RunError: A run lacks the metric, or the seeds of a setting were never tested after the same
             round.

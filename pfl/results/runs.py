@@ -233,8 +233,7 @@ class RunFolder:
     def evaluated(self, metric: str | None = None) -> Floats:
         """Return the rounds after which a metric has a value, which may be NaN, ascending.
 
-        Args:
-            metric: A column of ``metrics.csv``; ``None`` stands for any test score.
+        ``None`` stands for any test score.
 
         Raises:
             RunError: There is no such metric, or it has no value.

@@ -47,21 +47,13 @@ class Setting:
         return Setting(self.label, tuple(run for run in self.runs if run.replicate in replicates))
 
     def values(self, metric: str, at: At, by: str | None = None) -> Floats:
-        """Return (runs,) values of a metric.
-
-        Args:
-            metric: A column of ``metrics.csv``.
-            at: The rounds to take the values from.
-            by: The metric that chooses these rounds; ``None`` uses ``metric`` itself.
-        """
+        """Return (runs,) values of a metric, in the rounds that it or ``by`` chooses."""
         return np.array([run.mean(metric, run.chosen(at, by or metric)) for run in self.runs])
 
     def per_client(self, metric: str, at: At) -> PerClient:
         """Return a metric of each client.
 
-        Args:
-            metric: A client's score, or its summary over clients, such as ``.../acc_weighted``.
-            at: The rounds to take the values from.
+        The metric may be a summary over clients, such as ``.../acc_weighted``.
 
         Raises:
             RunError: A run lacks the metric, or it is not a metric of single clients.

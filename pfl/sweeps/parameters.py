@@ -54,11 +54,6 @@ _INFERRED = {"value": "constant", "values": "categorical", "min": "uniform", "ma
 def read_space(reader: YamlFile, parameters: Mapping[str, Any], method: str) -> Space:
     """Read the search space.
 
-    Args:
-        reader: The file.
-        parameters: Its parameters.
-        method: How points are chosen.
-
     Raises:
         UsageError: A parameter is wrong, or the method cannot search it.
     """

@@ -32,12 +32,7 @@ _PALEST = 0.8
 
 
 def draw(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Picture]:
-    """Draw both pictures; one that cannot be drawn has the reason instead.
-
-    Args:
-        sweep: The sweep.
-        trials: The last trial of each point.
-    """
+    """Draw both pictures of points' last trials; one that cannot be drawn has the reason."""
     drawn = []
     with styled():
         for picture in (parallel_coordinates, importance):
@@ -52,10 +47,6 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     """Draw each point as a line from the metric across its parameters; darker lines are better.
 
     Points that were stopped early are drawn with their last value.
-
-    Args:
-        sweep: The sweep.
-        trials: The last trial of each point.
 
     Raises:
         ValueError: No point has a value.
@@ -131,10 +122,6 @@ def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
 
     The shares are computed by Optuna's functional ANOVA (Hutter, Hoos and Leyton-Brown, "An
     Efficient Approach for Assessing Hyperparameter Importance", ICML 2014), without failed points.
-
-    Args:
-        sweep: The sweep.
-        trials: The last trial of each point.
 
     Raises:
         ValueError: There are too few points, all values are equal, or only one parameter varies.

@@ -21,11 +21,8 @@ _FILE = "${args_json_file}"
 def fit_words(sweep: Sweep, point: Mapping[str, Any], file: Path | None) -> list[str]:
     """Return the arguments of ``pfl fit`` for a point; write the point to a file if needed.
 
-    Args:
-        sweep: The sweep with the command.
-        point: Values by the names of parameters.
-        file: The file for ``${args_json_file}``; ``None`` puts flags in the place of ``--config``
-            and the file, for users to copy.
+    ``file`` is that of ``${args_json_file}``; ``None`` puts flags in the place of ``--config`` and
+    the file, for users to copy.
 
     Raises:
         UsageError: The command does not run ``pfl fit``, or uses an unsupported macro.

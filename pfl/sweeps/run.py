@@ -44,13 +44,8 @@ def run(
 ) -> None:
     """Run a sweep, or the rest of it.
 
-    Args:
-        file: The sweep file.
-        storage: SQLite file with the points.
-        flags: Flags of ``pfl fit`` for every point.
-        seed: Seed of the search and of every point.
-        trials: Largest number of points.
-        retry: Run failed points again.
+    ``flags`` are those of ``pfl fit`` for every point; the seed is that of the search and of every
+    point. ``retry`` runs failed points again.
 
     Raises:
         UsageError: The sweep cannot be run, or no point could be finished.

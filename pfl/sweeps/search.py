@@ -185,11 +185,7 @@ def identity(
 ) -> dict[str, str]:
     """Return named values that all points of a sweep have in common.
 
-    Args:
-        sweep: The sweep; the content of its file counts, not comments or layout.
-        configs: Configuration files, whose content counts.
-        flags: Flags for every point.
-        seed: Seed of the search.
+    Of the sweep's file the content counts, not comments or layout; of configuration files the text.
     """
     content = json.dumps(sweep.content, sort_keys=True, default=str)
     return {

@@ -48,10 +48,7 @@ def expand(
 ) -> list[Cell]:
     """Return the cells of a table, row by row: all, or those of some rows and columns.
 
-    Args:
-        table: The table.
-        rows: Labels of rows.
-        columns: Labels of columns, or ``<axis>=<label>``.
+    A column is chosen by its label, or as ``<axis>=<label>``.
 
     Raises:
         UsageError: A row or column does not exist, or a reported number cannot be found.

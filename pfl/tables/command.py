@@ -28,13 +28,7 @@ from pfl.tables.spec import TableFile
 
 
 def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespace) -> None:
-    """Run, resume or read the runs behind a table, and print it.
-
-    Args:
-        described: The table.
-        cells: The chosen cells.
-        options: Options of the verb.
-    """
+    """Run, resume or read the runs behind a table, and print it."""
     seeds = list(dict.fromkeys(options.seeds or described.seeds))
     if min(seeds) < 0:
         raise UsageError(f"{described.path}: seeds: expected numbers from 0, got {min(seeds)}")

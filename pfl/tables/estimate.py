@@ -47,10 +47,7 @@ class RemainingCost:
 def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, Sequence[str]]:
     """Make a row for each run: what is done, and what the rest costs.
 
-    Args:
-        table: The table.
-        plan: Its runs.
-        console: Console for each run's row, as soon as it is known.
+    The console shows each run's row as soon as it is known.
 
     Returns:
         The rows, and the labels of runs whose estimate failed for another reason than their

@@ -16,11 +16,7 @@ def write(
 ) -> tuple[list[Path], list[str]]:
     """Draw each column's finished runs.
 
-    Args:
-        wanted: Names of pictures; see :class:`pfl.results.pictures.Picture`.
-        outcomes: The cells.
-        folder: Folder for the files; if there are several columns, or several metrics in a column,
-            each gets a folder of its own.
+    If there are several columns, or several metrics in a column, each gets a folder of its own.
 
     Returns:
         The files (PNG and SVG), and the reasons why others could not be drawn.

@@ -60,13 +60,7 @@ class CellOutcome:
 
 
 def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOutcome:
-    """Read the runs of a cell.
-
-    Args:
-        cell: The cell.
-        plan: The plan with its runs.
-        failures: Reasons of failed runs, by name.
-    """
+    """Read the runs of a cell; ``failures`` has the reasons of failed runs, by name."""
     if cell.skip is not None:
         return CellOutcome(cell, {}, np.empty(0), (cell.skip,), plan.scale)
     runs: dict[int, RunFolder] = {}

@@ -81,14 +81,9 @@ def plan(
 ) -> TablePlan:
     """Plan the runs of some cells.
 
-    Args:
-        table: The table.
-        cells: Cells of the table.
-        seeds: Seeds of each cell.
-        scale: Share of rounds and data.
-        overrides: Flags that override the table's settings. A key that gets the seed, other than
-            ``seed``, keeps the value of a configuration file among them: a paper's released code
-            has the same clients for all seeds.
+    The flags in ``overrides`` override the table's settings. A key that gets the seed, other than
+    ``seed``, keeps the value of a configuration file among them: a paper's released code has the
+    same clients for all seeds.
 
     Raises:
         UsageError: A configuration is wrong.
@@ -170,9 +165,7 @@ def _planned(
 def name_of(content: Identity, scale: float = 1) -> str:
     """Return the name of a run: its method, its data, and the digest of its identity.
 
-    Args:
-        content: The identity.
-        scale: Share of the data, if the configuration does not yet limit the samples.
+    ``scale`` is the share of the data, if the configuration does not yet limit the samples.
     """
     model, data = (content[part].rpartition(".")[2] for part in ("model", "data"))
     scaled = {} if scale == 1 else {"scale": scale}

@@ -49,10 +49,7 @@ def printed(paper: str, value: float, error: float | None) -> Estimate:
 
     A printed error of 0 stands for half a unit of its last digit.
 
-    Args:
-        paper: The paper; one that is not known prints single runs.
-        value: The number.
-        error: The number after the paper's ±; ``None`` if it prints none.
+    Of a paper that is not known, it is a single run.
     """
     means = _means().get(paper)
     count = 1 if means is None else int(means["runs"])
@@ -66,8 +63,7 @@ def printed(paper: str, value: float, error: float | None) -> Estimate:
 def find(wanted: Mapping[str, str]) -> Reported:
     """Return the only number that matches a selection.
 
-    Args:
-        wanted: Some of :data:`KEYS` with their cells; numbers are compared as numbers.
+    It is selected by cells of some of :data:`KEYS`; numbers are compared as numbers.
 
     Raises:
         LookupError: No number matches, or several do.

@@ -51,10 +51,6 @@ def run_all(plan: TablePlan, console: Console) -> dict[str, str]:
 
     A run that fails is reported and skipped.
 
-    Args:
-        plan: The runs.
-        console: Console for progress.
-
     Returns:
         The reasons of failed runs, by name.
 

@@ -21,10 +21,7 @@ def shorten(values: Namespace, scale: float, exponents: Mapping[str, float]) -> 
 
     If it does not limit the number of samples, :func:`limit_samples` does so later.
 
-    Args:
-        values: The parsed configuration, changed in place.
-        scale: Share of rounds and samples, in (0, 1].
-        exponents: Other keys, whose values are multiplied by this power of ``scale``.
+    The values of the keys in ``exponents`` are multiplied by that power of ``scale``.
     """
     for key in (_ROUNDS, _SAMPLES, _TRAINING, _SMALLEST):
         if values.get(key):

@@ -73,15 +73,7 @@ class Device:
         self.stream = torch.Generator().manual_seed(0).get_state()
 
     def called(self, call: Any, args: Any, kwargs: Any, tensors: list[Tensor], there: bool) -> None:
-        """Learn of an operation.
-
-        Args:
-            call: The operation.
-            args: Its arguments by position.
-            kwargs: Its arguments by name.
-            tensors: All tensors among both.
-            there: Whether the result is on the device.
-        """
+        """Learn of an operation, the tensors in its arguments, and if its result is ``there``."""
 
     def listed(self) -> None:
         """Learn that the host took a tensor's numbers as a list."""

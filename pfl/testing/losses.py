@@ -40,10 +40,7 @@ def targets_count_in_the_loss_alone(subject: Subject) -> None:
 def _learnt(subject: Subject, blind: bool, turn: int = 0) -> list[State]:
     """Return what each client uploads and keeps in the second round.
 
-    Args:
-        subject: The method.
-        blind: Whether the loss ignores the targets.
-        turn: Number of positions by which each client's targets are turned.
+    The loss ignores the targets if it is ``blind``; each client's are turned by ``turn`` positions.
     """
     module = subject.module()
     if blind:

@@ -29,9 +29,7 @@ _NO_ATTRIBUTES = ("_parameters", "_buffers", "_modules", "_logged")
 def wrapped(plan: Plan, wrap: Wrap) -> Plan:
     """Return a plan with all its functions wrapped, except factories of optimisers.
 
-    Args:
-        plan: Phases and passes.
-        wrap: Wraps a function, given its attribute's name and its name in messages.
+    ``wrap`` is given each function, the name of its attribute and its name in messages.
     """
     parts = list[Phase | Pass]()
     for part in plan:
@@ -49,11 +47,8 @@ def leaves_alone(
 ) -> Iterator[None]:
     """Check that a call inside changes neither entries nor attributes of a module.
 
-    Args:
-        who: Name of the function in the message.
-        module: The method.
-        function: The function that is called; variables that it holds must not change either.
-        norms: Whether the running statistics of batch norms may change.
+    ``who`` names the function in messages. Variables that it holds must not change either;
+    ``norms`` allows changes of the running statistics of batch norms.
 
     Raises:
         BrokenPromiseError: Something has changed.
