@@ -178,12 +178,13 @@ class Bench:
         return Leaderboard(task, {row["method"]: row for row in lines})
 
     def _row(self, contender: Contender) -> Row:
+        dimensions = [one.plain() for one in contender.dimensions]
         head = {
             "task": self.task_hash,
             "method": contender.identifier,
             "source": contender.source_hash,
-            "space": contender.space_hash,
-            "dimensions": [one.plain() for one in contender.dimensions],
+            "space": canonical.digest(dimensions),
+            "dimensions": dimensions,
             "own_dimensions": len(contender.method.space()),
             "given": {**contender.given},
             "budget": self.budget,

@@ -20,7 +20,7 @@ from pfl.cli.known import KINDS
 from pfl.cli.parser import Parser
 from pfl.core.client import ClientModule
 from pfl.core.space import Dimension
-from pfl.disk import canonical, reading
+from pfl.disk import reading
 from pfl.federation import identity
 from pfl.imports.hints import declared
 from pfl.tables.cells import as_flags
@@ -109,11 +109,6 @@ class Contender:
         """Return ``True`` if a key is not the method's, or is an argument that it has."""
         name, method = key.removeprefix(_OPTIONS), cast(type, self.method)
         return name == key or name.partition(".")[0] in declared(method)
-
-    @property
-    def space_hash(self) -> str:
-        """Hash of the dimensions."""
-        return canonical.digest([dimension.plain() for dimension in self.dimensions])
 
     @cached_property
     def source_hash(self) -> str:

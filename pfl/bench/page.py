@@ -34,8 +34,11 @@ def rendered(board: Leaderboard, seconds: Mapping[str, float]) -> str:
         "large differences only.",
         *map(str, board.task["notes"]),
     ]
+    told = [Markup(f"<p>{escape(note)}</p>") for note in notes]
+    rows = [(name, row["hash"]) for name, row in sorted(board.rows.items())]
+    hashes = page.table(["method", "hash"], [("task", board.task["hash"]), *rows])
     parts = [
-        page.section("Ranking", *map(_paragraph, notes), _table(tables.ranking(board, lines))),
+        page.section("Ranking", *told, _table(tables.ranking(board, lines))),
         page.section(
             "Pictures",
             page.side_by_side(
@@ -47,19 +50,10 @@ def rendered(board: Leaderboard, seconds: Mapping[str, float]) -> str:
         ),
         page.section("Chosen settings", _table(tables.choices(lines))),
         page.section("Cost", _table(tables.costs(lines, seconds))),
-        page.section("Rows", page.table(["method", "hash"], _hashes(board))),
+        page.section("Rows", hashes),
     ]
     return page.page(str(board.task["caption"]), under, parts)
 
 
-def _hashes(board: Leaderboard) -> list[list[str]]:
-    rows = [[name, str(row["hash"])] for name, row in sorted(board.rows.items())]
-    return [["task", str(board.task["hash"])], *rows]
-
-
 def _table(sheet: Sheet) -> Markup:
     return page.table(sheet.columns, sheet.rows)
-
-
-def _paragraph(text: str) -> Markup:
-    return Markup(f"<p>{escape(text)}</p>")

@@ -24,8 +24,6 @@ ALWAYS: Sequence[str] = _REFERENCES["always"]
 LABELS: Mapping[str, str] = _REFERENCES["labels"]
 # Name of the row that needs no training: the most frequent class of each client.
 MAJORITY = "majority class"
-# What is stored with a run, but differs from one computation to the next.
-TIMES = ("seconds",)
 
 
 def tuned(
@@ -83,7 +81,8 @@ def chosen(trials: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def _lasting(outcome: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in outcome.items() if key not in TIMES}
+    """Return an outcome without what differs from one computation to the next."""
+    return {key: value for key, value in outcome.items() if key != "seconds"}
 
 
 @dataclass(frozen=True)

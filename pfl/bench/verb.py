@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pfl.cli.explain import UsageError
+from pfl.cli.explain import UsageError, explained
 
 
 def bench(options: argparse.Namespace) -> None:
@@ -18,10 +18,8 @@ def bench(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name}: expected a whole number, at least 1, got {value}")
     from pfl.bench import command
 
-    try:
+    with explained((), OSError):
         command.bench(options)
-    except OSError as error:
-        raise UsageError(str(error)) from error
 
 
 def verify(options: argparse.Namespace) -> None:

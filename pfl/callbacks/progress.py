@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -14,10 +13,7 @@ from rich.table import Table
 
 from pfl.core.failure import clients_text
 from pfl.core.types import Result, RoundResult
-from pfl.federation.run import Callback
-
-if TYPE_CHECKING:
-    from pfl.federation.run import Run
+from pfl.federation.run import Callback, Run
 
 
 class ProgressBar(Callback):

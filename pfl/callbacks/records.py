@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 
@@ -22,9 +22,7 @@ from pfl.core.types import RoundResult
 from pfl.disk.writing import no_link, write
 from pfl.engines.cores import processor
 from pfl.federation.later import PARTITION, TRANSFORMS, Adopts
-
-if TYPE_CHECKING:
-    from pfl.federation.run import Run
+from pfl.federation.run import Run
 
 
 class Records(Analysis):

@@ -7,7 +7,7 @@ from argparse import ArgumentError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from jsonargparse import Namespace
@@ -17,15 +17,13 @@ from pfl.cli.commands import TOP_KEYS
 from pfl.cli.explain import UsageError, UserSettings, explained, placed, sources
 from pfl.cli.misspelt import check_names, explain, find_misspelling, known_class, resolve
 from pfl.cli.parser import FROM_DATA, Parser, from_data, with_class_paths
+from pfl.core.client import ClientModule
+from pfl.core.data import DataSource
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
 from pfl.imports.hints import types_of
 from pfl.imports.trust import Trust, TrustError, check_argument, mapping_of
 from pfl.loop import FederatedLoop
-
-if TYPE_CHECKING:
-    from pfl.core.client import ClientModule
-    from pfl.core.data import DataSource
 
 # (function that makes the objects, their class, whether it makes those of subclasses too)
 Instantiator: TypeAlias = tuple[Callable[..., Any], type, bool]

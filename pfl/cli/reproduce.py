@@ -7,7 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from pfl.cli.explain import UsageError
+from pfl.cli.explain import UsageError, explained
 from pfl.federation.identity import STARTED
 from pfl.results.files import RunError
 from pfl.results.reproduced import compare
@@ -46,10 +46,8 @@ def _finished(path: str) -> RunFolder:
     Raises:
         UsageError: It is none, has not ended, or has no configuration.
     """
-    try:
+    with explained((), RunError):
         run = RunFolder.read(path)
-    except RunError as error:
-        raise UsageError(str(error)) from error
     if not run.config or STARTED in run.config:
         raise UsageError(f"{path} was started from Python, so repeat that")
     if "fingerprint" not in run.summary or not run.finished:

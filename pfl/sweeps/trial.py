@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import optuna
 from optuna.trial import Trial
@@ -16,11 +15,8 @@ from pfl.cli.explain import UsageError
 from pfl.core.types import RoundResult
 from pfl.disk.nearest import hint, nearest
 from pfl.federation.resume import FILE
-from pfl.federation.run import Callback
+from pfl.federation.run import Callback, Run
 from pfl.sweeps.file import Sweep
-
-if TYPE_CHECKING:
-    from pfl.federation.run import Run
 
 
 class UnknownMetricError(UsageError):

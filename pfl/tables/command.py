@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import track
 
 from pfl.cli import catalogue
-from pfl.cli.explain import UsageError
+from pfl.cli.explain import UsageError, explained
 from pfl.results import sheets as forms
 from pfl.results.words import PICTURES
 from pfl.tables import estimate, illustrate
@@ -75,13 +75,11 @@ def _show(
     """Print the table, and write it and its pictures to files."""
     printed = sheets(described, planned, outcomes)
     _print(printed)
-    try:
+    with explained((), ValueError, OSError):
         for file in options.out:
             forms.write(printed, file)
         folder = options.out[0].parent if options.out else Path(ROOT)
         drawn, lacking = illustrate.write(wanted, outcomes, folder / described.path.stem)
-    except (ValueError, OSError) as error:
-        raise UsageError(str(error)) from error
     for file in (*options.out, *drawn):
         print(f"wrote {file}")
     for what in lacking:

@@ -17,6 +17,7 @@ from torch import Tensor
 from pfl.cli.config import Experiment
 from pfl.core.state import named, nbytes
 from pfl.core.task import Classification, MultiLabel, Regression
+from pfl.engines import op_threads
 from pfl.federation.run import Run
 from pfl.tables.sizes import Sizes
 
@@ -91,18 +92,16 @@ class Stopwatch:
     @contextmanager
     def on_one_core(self) -> Iterator[None]:
         """Measure with one op thread, since several would wait for each other on a busy machine."""
-        op_threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         start = time.perf_counter(), time.process_time()
         try:
-            yield
+            with op_threads.using(1):
+                yield
         finally:
             passed, worked = time.perf_counter() - start[0], time.process_time() - start[1]
             self.share = min(1.0, worked / passed)
             self._passed += passed
             self._worked += worked
             self._load = max(self._load, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0)
-            torch.set_num_threads(op_threads)
 
     def complaints(self) -> list[str]:
         """Return a warning if the machine was too busy; otherwise an empty list."""
