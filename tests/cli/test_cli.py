@@ -53,6 +53,12 @@ data:
     max_samples: 200
     partition: {class_path: Dirichlet, init_args: {alpha: 0.3}}
 """
+MY_NET = """\
+from torch import nn
+class Plain(nn.Sequential):
+    def __init__(self, width: int = 3):
+        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))
+"""
 ROOT = Path(__file__).parents[2]
 
 
@@ -393,21 +399,14 @@ def test_integers_that_a_network_does_not_take_are_told(capsys):
 
 
 def test_a_network_of_ones_own_needs_no_such_arguments():
-    Path("my_net.py").write_text(
-        "from torch import nn\n"
-        "class Plain(nn.Sequential):\n"
-        "    def __init__(self, width: int = 3):\n"
-        "        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))\n"
-    )
+    Path("my_net.py").write_text(MY_NET)
     net = experiment("--model=FedAvg", "--model.net=my_net.Plain", "--model.net.width=5").module.net
     assert net[1].out_features == 5
 
 
 def test_a_number_in_the_place_of_a_section_is_refused(tmp_path, capsys):
-    file, sections = (
-        tmp_path / "n.yaml",
-        yaml.safe_load((ROOT / "configs/quickstart.yaml").read_text()),
-    )
+    sections = yaml.safe_load((ROOT / "configs/quickstart.yaml").read_text())
+    file = tmp_path / "n.yaml"
     file.write_text(yaml.safe_dump(sections | {"loop": 0.5}))
     assert main(["fit", "--config", str(file)]) == 2
     assert says(capsys.readouterr().err, "n.yaml:10: loop: ~ keys and values")
@@ -796,12 +795,7 @@ def test_an_exported_client_is_tuned_by_a_trainer_and_its_file_loads_again():
 
 
 def test_an_export_that_names_somebodys_class_says_how_to_load_it(capsys):
-    Path("my_net.py").write_text(
-        "from torch import nn\n"
-        "class Plain(nn.Sequential):\n"
-        "    def __init__(self, width: int = 3):\n"
-        "        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))\n"
-    )
+    Path("my_net.py").write_text(MY_NET)
     words = ["--model=FedAvg", "--model.net=my_net.Plain"]
     assert pfl("fit", *words) == 0
     assert pfl("export", *words, "--ckpt_path=last", "--client=0", "out.ckpt") == 0

@@ -15,14 +15,13 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedsimsup import FedSimSup
 from lightning_modules.nets import LeNet5
 from pfl.core.types import Batch, Broadcast, ClientInfo, Job
-from pfl.federation.sampling import BernoulliSampler, UniformSampler
+from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.testing.toy import ToySplit
 from pfl.training import client_round
 from tests.helpers.draws import normal
 from tests.helpers.federation import context, equal, follow
 from tests.helpers.messages import refuses
-from tests.helpers.stacking import check_vmap
 from tests.helpers.toy import ToyData, blobs, mlp
 
 NET, SUPERVISOR = "net", "supervisor"
@@ -331,14 +330,6 @@ def test_clients_of_one_class_of_one_sample_and_of_none():
     assert all(value.isfinite().all() for value in outcome.server.shared.values())
 
 
-def test_rounds_without_any_upload():
-    module = make(mlp())
-    outcome = fit(module, sampler=BernoulliSampler(0.01, minimum=0, train_all=False), rounds=2)
-    assert outcome.round == 2
-    assert outcome.kept == {}
-    assert torch.equal(outcome.server.shared["net.head.bias"][1], module.net.head.bias)
-
-
 def test_a_client_that_diverges_counts_as_absent():
     """Of three clients, all sampled, client 1 is lost: its copy moves towards the others' uploads
     and its supervisor is not kept."""
@@ -354,16 +345,3 @@ def test_a_client_that_diverges_counts_as_absent():
 
 def test_numbers_out_of_range():
     refuses(partial(make, mlp()), "negative", lr_sup=-1.0, lr_inter=-1.0, sup_epochs=-1, mix_C=-1.0)
-
-
-# vectorizable = True.
-
-
-def test_the_objective_runs_stacked_over_clients():
-    module = make(mlp()).double()
-    states, batches = [], []
-    for client, samples in enumerate((1, 4, 6)):
-        module.receive(sent(module), info(client))
-        states.append({name: value.clone() for name, value in module.state_dict().items()})
-        batches.append(Batch(normal(samples, 5, seed=client), torch.arange(samples) % 3))
-    check_vmap(module, module.losses, states, batches)

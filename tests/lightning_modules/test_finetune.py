@@ -86,14 +86,6 @@ def test_the_rate_follows_the_decay_of_training():
     assert torch.allclose(quarter, full / 4, atol=1e-7)
 
 
-def test_testing_twice_gives_the_same_score():
-    data, module = blobs(), FedAvgP(mlp(), optimizer=SGD, ft_epochs=2)
-    run = fit(module, data, 2)
-    ctx = context(module, data)
-    test = replace(job(data, broadcast=Broadcast(run.server.shared)), splits=("test",))
-    assert client_round.test(ctx, test) == client_round.test(ctx, test)
-
-
 def test_participants_only_is_what_the_released_code_of_fedas_does():
     """Participants as they trained, the others with what they received; no tuning."""
     sampler = UniformSampler(0.4)

@@ -132,39 +132,35 @@ def test_with_a_new_default_it_is_not(ours, fits):
 # Going on.
 
 
-def test_one_that_was_begun_is_gone_on_with_in_its_own_folder(fits, failing):
+@pytest.fixture
+def begun(failing):
+    """The folder of a table's only run, which was interrupted after its first round."""
     write(columns=None, rows={"FedPer": None})
     failing(KeyboardInterrupt(), seed=1, number=1)
     assert table() == 130
     failing(None)
     (folder,) = RUNS.glob("*/2*")
-    elsewhere(folder)
+    return folder
+
+
+def test_one_that_was_begun_is_gone_on_with_in_its_own_folder(fits, begun):
+    elsewhere(begun)
     fits.clear()
     assert table() == 0
     assert fits == [(1, 2)]
-    assert finished() == [folder]
+    assert finished() == [begun]
 
 
-def test_the_configuration_of_one_that_was_begun_goes_on_with_it(failing, capsys):
+def test_the_configuration_of_one_that_was_begun_goes_on_with_it(begun):
     """The command that an interrupted run gives."""
-    write(columns=None, rows={"FedPer": None})
-    failing(KeyboardInterrupt(), seed=1, number=1)
-    assert table() == 130
-    failing(None)
-    (folder,) = RUNS.glob("*/2*")
-    words = ["fit", "--config", str(folder / "config.yaml"), "--ckpt_path", str(folder)]
+    words = ["fit", "--config", str(begun / "config.yaml"), "--ckpt_path", str(begun)]
     assert main(words) == 0
-    assert finished() == [folder]
-    assert RunFolder.read(folder).round == 2
+    assert finished() == [begun]
+    assert RunFolder.read(begun).round == 2
 
 
-def test_one_that_cannot_be_gone_on_with_is_refused_in_a_sentence(failing, capsys):
-    write(columns=None, rows={"FedPer": None})
-    failing(KeyboardInterrupt(), seed=1, number=1)
-    assert table() == 130
-    failing(None)
-    (folder,) = RUNS.glob("*/2*")
-    file = folder / "checkpoints" / "last.ckpt"
+def test_one_that_cannot_be_gone_on_with_is_refused_in_a_sentence(begun, capsys):
+    file = begun / "checkpoints" / "last.ckpt"
     content = torch.load(file, weights_only=True)
     content["template"]["since.gone"] = torch.zeros(1)
     torch.save(content, file)
@@ -173,5 +169,5 @@ def test_one_that_cannot_be_gone_on_with_is_refused_in_a_sentence(failing, capsy
     said = " ".join(capsys.readouterr().out.split())
     assert (
         "[1] the checkpoint's template has an entry since.gone; this network has none; remove "
-        f"{folder} to start this run again."
+        f"{begun} to start this run again."
     ) in said
