@@ -167,6 +167,8 @@ def _optimizers(context: Context) -> str | None:
         if not isinstance(part, Phase):
             continue
         with prepared(context, part) as trained:
+            if not trained:  # It takes no step, as the context would have refused it otherwise.
+                continue
             optimizer = make_optimizer(module, part, info, trained)
         rule = type(optimizer)
         if rule not in ELEMENTWISE:

@@ -60,8 +60,8 @@ class Context:
         trainable: Names from another context; ``None`` uses the module's ``requires_grad``.
 
     Raises:
-        MethodError: A plan is not a declaration, the module overrides ``training_step``, or the
-            method does not suit the data's task.
+        MethodError: A plan is not a declaration, the module overrides ``training_step``, the method
+            does not suit the data's task, or a phase has nothing to train in this network.
     """
 
     def __init__(
@@ -116,6 +116,8 @@ class Context:
         }
         self.plan: Plan = declared(module, "plan")
         self.adapt: Plan = declared(module, "adapt")
+        for part in (*self.plan, *self.adapt):
+            self._check_trains(part)
         self._modules = dict(module.named_modules())
         self._parameters = dict(module.named_parameters())
         self._trained: dict[Patterns, frozenset[str]] = {}
@@ -264,6 +266,18 @@ class Context:
             after = streams(place)
         copy_all([self.entries[name] for name in values], [*values.values()])
         return not all(map(torch.equal, before, after))
+
+    def _check_trains(self, part: Phase | Pass) -> None:
+        """Refuse a phase of which all parameters are frozen or missing, unless it has no steps."""
+        if isinstance(part, Pass) or (part.epochs if part.steps is None else part.steps) == 0:
+            return
+        if not any(matches(name, part.trains) for name in self.trainable):
+            raise MethodError(
+                f"{type(self.module).__name__} has nothing to train in {part.label}: no parameter "
+                f"matches {', '.join(part.trains)}, or all that do are frozen. Freeze less of the "
+                "network; a method or an option that splits it needs a "
+                "lightning_modules.nets.SplitNet"
+            )
 
     def _try(self, part: Phase | Pass, batch: Batch) -> None:
         """Call the objective of a phase as its first step does."""

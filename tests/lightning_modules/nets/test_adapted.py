@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules import FedAvg, FedPer, FedProx
+from lightning_modules import FedAvg, FedAvgP, FedPer, FedProx
 from lightning_modules.nets import FrozenParts, LoRA, SplitNet
 from lightning_modules.nets.initial import redraw
 from pfl.cli.config import Experiment
@@ -211,6 +211,21 @@ def test_a_method_whose_part_is_frozen_says_so(method, patterns, message):
     module = method(FrozenParts(deep(), patterns), optimizer=SGD)
     with pytest.raises(ValueError, match=parts(message)):
         module.shared_names()
+
+
+def test_a_phase_whose_part_is_frozen_is_refused_unless_it_has_no_steps():
+    """By every engine alike, before the first round."""
+    refused = parts("FedAvgP ~ nothing to train in phase 'fine_tune' ~ net.backbone.* ~ frozen")
+
+    def tuned(epochs, engine):
+        net = FrozenParts(deep(), ["backbone.*"])
+        module = FedAvgP(net, optimizer=SGD, ft_part="body", ft_epochs=epochs)
+        return fit(module, engine, rounds=1)
+
+    for engine in ("sequential", "vectorised"):
+        with pytest.raises(TypeError, match=refused):
+            tuned(1, engine)
+        assert tuned(0, engine).header["engine"].startswith(engine)
 
 
 def transformer():
