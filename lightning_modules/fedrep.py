@@ -38,7 +38,8 @@ class FedRep(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number of epochs is negative.
+        ValueError: A number of epochs is negative, or ``epochs`` is smaller than ``body_epochs``
+            and leaves none to the head.
     """
 
     shared = ("net.backbone.*",)
@@ -56,6 +57,11 @@ class FedRep(ClientModule):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
+        if head_epochs is None and self.epochs < body_epochs:
+            raise ValueError(
+                f"epochs is {self.epochs}, of which body_epochs takes {body_epochs}, and the head "
+                "the rest: give more epochs, or head_epochs"
+            )
         self.head_epochs = self.epochs - body_epochs if head_epochs is None else head_epochs
         self.body_epochs = body_epochs
         self.frozen_bn: Literal["eval", "train"] = frozen_bn

@@ -117,4 +117,6 @@ def test_the_final_head_reaches_clients_that_never_took_part():
 
 def test_negative_epochs_are_refused():
     with pytest.raises(ValueError, match=r"head_epochs.*negative.* -1"):
+        FedRep(mlp(), head_epochs=-1)
+    with pytest.raises(ValueError, match=r"epochs is 1, of which body_epochs takes 2"):
         FedRep(mlp(), epochs=1, head_epochs=None, body_epochs=2)
