@@ -212,15 +212,8 @@ def make_optimizer(
     """Make a new optimiser for a phase, with the learning rates of the round.
 
     Raises:
-        MethodError: The phase trains no parameter.
         TypeError: The module's optimiser configuration is not a single optimiser.
     """
-    if not trained:
-        names = [name for name, _ in module.named_parameters()]
-        raise MethodError(
-            f"phase {phase.name!r} trains {', '.join(phase.trains)}, which matches no parameter "
-            f"that can be trained; the parameters are {', '.join(names[:4])}, ..."
-        )
     if phase.optimizer is not None:
         optimizer = phase.optimizer(trained.values())
     else:
