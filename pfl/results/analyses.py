@@ -148,10 +148,12 @@ def numbers(tables: Tables) -> Figure:
     """Draw the numbers that a method reports about its models after the last round.
 
     There is one column for each number: above, its cumulative distribution over clients; below, the
-    number against the client's training samples.
+    number against the client's training samples. Numbers that are all positive have a logarithmic
+    axis.
     """
     first = next(iter(tables.values()))
     names = [name for name in first.columns if name not in ("round", "client", "samples")]
+    positive = {name: all((table[name] > 0).all() for table in tables.values()) for name in names}
     figure = Figure(figsize=(WIDTH, 4), layout="constrained")
     grid = figure.subplots(2, len(names), squeeze=False, sharex="col")
     for number, (label, table) in enumerate(tables.items()):
@@ -163,7 +165,7 @@ def numbers(tables: Tables) -> Figure:
             above.plot(np.sort(values), share, label=label, **look.line)
             below.plot(values, samples, look.marker, color=look.color, ms=2.5, alpha=0.6)
             for panel in (above, below):
-                panel.set_xscale("log")
+                panel.set_xscale("log" if positive[name] else "linear")
             below.set_yscale("log")
             below.set_xlabel(name)
             per_cent(above.yaxis)

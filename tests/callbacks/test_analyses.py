@@ -269,6 +269,21 @@ def test_a_server_without_a_classifier_has_no_spectrum():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a (1.8)"]
 
 
+def test_numbers_below_zero_are_on_the_page():
+    """They have no logarithm, and those that are all positive have one."""
+    figure = analyses.numbers(
+        table_of(
+            """
+            round client samples gain confidence
+            1     0      10      -1   20
+            1     1      20      3    2000
+            """
+        )
+    )
+    scales = {axes.get_xlabel(): axes.get_xscale() for axes in figure.axes[2:]}
+    assert scales == {"gain": "linear", "confidence": "log"}
+
+
 def test_an_analysis_needs_a_folder():
     with pytest.raises(ValueError, match=parts("FisherTraces ~ default_root_dir")):
         fit(FedAvg(mlp(), optimizer=SGD), blobs(), 1, callbacks=[FisherTraces()])
