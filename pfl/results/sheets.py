@@ -96,8 +96,7 @@ def latex(sheets: Sequence[Sheet]) -> str:
     """Write each sheet as a LaTeX ``table``; needs the package ``booktabs``."""
     parts = []
     for sheet in sheets:
-        body = [" & ".join(_tex(cell) for cell in row) + r" \\" for row in sheet.rows]
-        heading = " & ".join(_tex(column) for column in sheet.columns) + r" \\"
+        heading, *body = (_tex_row(row) for row in (sheet.columns, *sheet.rows))
         caption = " ".join([f"{sheet.title}.", *sheet.notes])
         lines = [
             r"\begin{table}",
@@ -114,6 +113,12 @@ def latex(sheets: Sequence[Sheet]) -> str:
         ]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+def _tex_row(cells: Sequence[str]) -> str:
+    row = " & ".join(map(_tex, cells)) + r" \\"
+    # The end of the row before would take these for its own options.
+    return "{}" + row if row.startswith(("[", "*")) else row
 
 
 def _tex(text: str) -> str:
