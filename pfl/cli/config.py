@@ -24,6 +24,7 @@ from pfl.core.task import Classification
 from pfl.imports.hints import types_of
 from pfl.imports.trust import Trust, TrustError, check_argument, mapping_of
 from pfl.loop import FederatedLoop
+from pfl.training.phases import single
 
 # (function that makes the objects, their class, whether it makes those of subclasses too)
 Instantiator: TypeAlias = tuple[Callable[..., Any], type, bool]
@@ -169,8 +170,11 @@ def check_fit(module: ClientModule, data: DataSource) -> None:
     Raises:
         ValueError: The network does not accept the data's inputs or has too few outputs, or the
             optimizer needs a closure.
+        TypeError: The method's optimizer is not a single one.
     """
-    optimizer = type(module.configure_optimizers())
+    made = module.configure_optimizers()
+    single(module, made)
+    optimizer = type(made)
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
         raise ValueError(

@@ -77,6 +77,20 @@ def _check(
             raise ValueError(f"{name} {requirement}, got {value}")
 
 
+def tuples(**arguments: object) -> None:
+    """Refuse names or patterns that are no tuple; the letters of a single word would be patterns.
+
+    Raises:
+        ValueError: An argument is something else.
+
+    Example:
+        >>> tuples(trains=("net.head.*",))
+    """
+    for name, value in arguments.items():
+        if not isinstance(value, tuple):
+            raise ValueError(f"{name} must be a tuple, such as ('net.head.*',), got {value!r}")
+
+
 def one_of(argument: str, value: object, known: tuple[object, ...]) -> None:
     """Refuse a value that is not among the known ones.
 

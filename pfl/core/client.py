@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pfl.core.batch_norms import norm_statistics
-from pfl.core.checks import known_words, not_negative, within
+from pfl.core.checks import known_words, not_negative, tuples, within
 from pfl.core.learner import Learner
 from pfl.core.noise import GENERATOR
 from pfl.core.server import Server
@@ -303,6 +303,7 @@ class ClientModule(Learner):
 
     def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what travels and what stays; cached, as the set of entries does not change."""
+        tuples(shared=self.shared, kept=self.kept, extra=self.extra)
         key = self.shared, self.kept, self.buffer_policy
         if key not in self._matched:
             self._matched[key] = self._match()

@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pfl.core.checks import tuples
+
 State: TypeAlias = dict[str, Tensor]
 Terms: TypeAlias = dict[str, Tensor]
 Patterns: TypeAlias = tuple[str, ...]
@@ -126,6 +128,14 @@ class Phase:
     evals: Patterns = ()
     inputs: Callable[[Batch], Inputs] | None = None
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse patterns that are no tuple.
+
+        Raises:
+            ValueError: They are something else.
+        """
+        tuples(trains=self.trains, evals=self.evals)
 
     @property
     def label(self) -> str:

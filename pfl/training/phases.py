@@ -180,14 +180,30 @@ def run_objective(phase: Phase, batch: Batch) -> Outcome:
         MethodError: It returns something else, such as a loss without a name.
     """
     outcome = phase.objective(batch)
-    if isinstance(outcome, Outcome):
-        return outcome
-    if not isinstance(outcome, Mapping):
+    whole = outcome if isinstance(outcome, Outcome) else Outcome(outcome)
+    if not _are_terms(whole.terms):
         raise MethodError(
-            f"the objective of phase {phase.name!r} returns a {type(outcome).__name__}: return "
-            "loss terms by name ({'ce': loss}), whose sum is minimised, or an Outcome"
+            f"the objective of phase {phase.name!r} returns {_in_words(whole.terms)}: return loss "
+            "terms by name, each a tensor of one number ({'ce': loss}), or an Outcome"
         )
-    return Outcome(outcome)
+    return whole
+
+
+def _are_terms(terms: object) -> bool:
+    if not isinstance(terms, Mapping) or not terms:
+        return False
+    return all(isinstance(term, Tensor) and term.numel() == 1 for term in terms.values())
+
+
+def _in_words(terms: object) -> str:
+    """Return what stands in the place of loss terms: shapes of tensors, and types of others."""
+    if not isinstance(terms, Mapping):
+        return f"a {type(terms).__name__}"
+    shapes = (
+        f"{name!r}: {list(one.shape) if isinstance(one, Tensor) else type(one).__name__}"
+        for name, one in terms.items()
+    )
+    return f"{{{', '.join(shapes)}}}"
 
 
 @contextmanager
@@ -212,22 +228,31 @@ def make_optimizer(
     """Make a new optimiser for a phase, with the learning rates of the round.
 
     Raises:
-        TypeError: The module's optimiser configuration is not a single optimiser.
+        TypeError: See :func:`single`.
     """
     if phase.optimizer is not None:
         optimizer = phase.optimizer(trained.values())
     else:
         optimizer = module.configure_optimizers()
+    single(module, optimizer)
+    factor = module.lr_factor(info)
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
+    return optimizer
+
+
+def single(module: ClientModule, optimizer: object) -> None:
+    """Refuse what is not a single optimiser, as Lightning takes it.
+
+    Raises:
+        TypeError: It is something else.
+    """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(
             f"{type(module).__name__}.configure_optimizers returned "
             f"{type(optimizer).__name__}; a client's phase needs exactly one torch Optimizer "
             "(learning rates that change over rounds belong in lr_factor)"
         )
-    factor = module.lr_factor(info)
-    for group in optimizer.param_groups:
-        group["lr"] *= factor
-    return optimizer
 
 
 def _restored(optimizer: Optimizer, state: State) -> State:

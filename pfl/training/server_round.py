@@ -37,7 +37,7 @@ class Coordinator:
         seed: Seed of all random choices of clients and server.
 
     Raises:
-        MethodError: The server needs public data, and there are none.
+        MethodError: The server is none, or needs public data, and there are none.
     """
 
     passage: Passage | None = None
@@ -47,6 +47,9 @@ class Coordinator:
         data = context.data
         with during("the method's server()"):
             self.server: Server[Any] = context.module.server()
+        if not isinstance(self.server, Server):
+            method, made = type(context.module).__name__, type(self.server).__name__
+            raise MethodError(f"{method}.server() must return a Server, got {made}")
         self.server.seed = derive(seed, "server")
         if self.server.needs_public:
             self.server.public = _public(context)

@@ -83,6 +83,17 @@ def test_nothing_is_left_of_a_run_whose_first_round_shows_what_does_not_fit(caps
     assert not [*Path("runs").glob("*/*")]
 
 
+def test_optimisers_in_the_form_of_lightning_are_told_before_the_run(capsys):
+    Path("theirs.py").write_text(
+        "from lightning_modules.fedavg import FedAvg\n\n\nclass Theirs(FedAvg):\n"
+        "    def configure_optimizers(self):\n        return [super().configure_optimizers()], []\n"
+    )
+    assert fit("pass", "--model=theirs.Theirs") == 2
+    told = "pfl fit: error: --model: Theirs.configure_optimizers returned tuple; ~ lr_factor"
+    assert says(capsys.readouterr().err, told)
+    assert not Path("runs").exists()
+
+
 def test_a_folder_for_runs_that_cannot_be_made_is_told(capsys):
     Path("file").touch()
     assert fit("pass", "--loop.default_root_dir=file") == 2

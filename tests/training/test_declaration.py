@@ -79,7 +79,7 @@ class Keeps(ClientModule):
     """Its plan carries a tensor of an entry away."""
 
     def plan(self):
-        start = self.net.head.bias * 1
+        start = self.net.head.bias.sum()
         return [Phase(name="local", objective=lambda batch: {"ce": self(batch.x).sum() + start})]
 
 
@@ -104,8 +104,14 @@ def test_a_plan_holds_phases_and_passes_of_different_names():
 @pytest.mark.parametrize("engine", ["sequential", "vectorised"])
 @pytest.mark.parametrize(
     ("returned", "told"),
-    # A loss as a training_step returns it, and a return that was forgotten.
-    [(torch.zeros(()), "phase 'a' ~ Tensor ~ 'ce'"), (None, "phase 'a' ~ NoneType ~ 'ce'")],
+    [
+        # A loss as a training_step returns it, and a return that was forgotten.
+        (torch.zeros(()), "returns a Tensor: ~ 'ce'"),
+        (None, "returns a NoneType: ~ 'ce'"),
+        ({}, "returns {}: ~ 'ce'"),
+        ({"ce": torch.zeros(2)}, "returns {'ce': [2]}: ~ one number"),
+        (Outcome({"ce": 0.5}), "returns {'ce': float}: ~ tensor"),
+    ],
 )
 def test_an_objective_without_named_terms_is_told_in_words(returned, told, engine):
     class Odd(ClientModule):
@@ -114,8 +120,28 @@ def test_an_objective_without_named_terms_is_told_in_words(returned, told, engin
         def plan(self):
             return [Phase(name="a", objective=lambda batch: returned)]
 
-    with pytest.raises(MethodError, match=parts(f"the objective of {told}")):
+    with pytest.raises(MethodError, match=parts(f"the objective of phase 'a' {told}")):
         fit(Odd(mlp()), blobs(), engine=engine)
+
+
+def test_patterns_without_a_comma_are_refused():
+    """The letters of ("net.head.*") would be patterns, and the last one fits every parameter."""
+    for patterns in ("net.head.*", ["net.head.*"]):
+        with pytest.raises(ValueError, match=parts(f"trains must be a tuple ~ {patterns!r}")):
+            Phase(name="a", objective=len, trains=patterns)
+        for field in ("shared", "kept", "extra"):
+            odd = type("Odd", (ClientModule,), {field: patterns})
+            with pytest.raises(ValueError, match=parts(f"{field} must be a tuple ~ {patterns!r}")):
+                fit(odd(mlp()), blobs())
+
+
+def test_a_server_that_is_none_is_refused():
+    class Odd(ClientModule):
+        def server(self):
+            """Return nothing: a return was forgotten."""
+
+    with pytest.raises(MethodError, match=parts("Odd.server() ~ Server, got NoneType")):
+        fit(Odd(mlp()), blobs())
 
 
 def test_a_training_step_of_ones_own_is_refused():
