@@ -39,8 +39,9 @@ def test_what_is_no_method_and_no_data_is_refused():
     for module, told in ((data, "a ToyData"), (FedAvg, "the class FedAvg"), (mlp(), "a ToyNet")):
         with pytest.raises(TypeError, match=f"method must be a ClientModule, got {told}"):
             loop().fit(module, method)
-    with pytest.raises(TypeError, match=parts("data ~ which client ~ got a DataLoader")):
-        loop().fit(method, DataLoader([1, 2]))
+    for wrong, told in ((DataLoader([1, 2]), "a DataLoader"), ("digits", "a str")):
+        with pytest.raises(TypeError, match=parts(f"data ~ which client ~ got {told}")):
+            loop().fit(method, wrong)
 
 
 def test_a_run_is_shown_in_a_line_without_its_weights():

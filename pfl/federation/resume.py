@@ -60,7 +60,7 @@ class Wanted:
         """
         if not isinstance(self.module, ClientModule):
             raise TypeError(f"the method must be a ClientModule, got {_kind(self.module)}")
-        if not hasattr(self.data, "split"):
+        if not hasattr(self.data, "pooled_test"):
             raise TypeError(
                 "data must say which client holds which samples, as a data module of this project "
                 f"does (TensorData takes tensors by name), got {_kind(self.data)}"
