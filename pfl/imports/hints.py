@@ -56,7 +56,7 @@ def types_of(parser: ArgumentParser) -> dict[str, Any]:
     return {name: hint for name, hint in pairs if hint is not None and not name.endswith(".help")}
 
 
-def classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
+def classes(hint: Any) -> Iterator[type]:
     """Yield the classes whose objects a place can hold; for a factory, those that it returns."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType, *_CONTAINERS):
@@ -70,12 +70,12 @@ def classes(hint: Any) -> Iterator[type]:  # noqa: ANN401
         yield hint
 
 
-def takes_null(hint: Any) -> bool:  # noqa: ANN401
+def takes_null(hint: Any) -> bool:
     """Return ``True`` if a place declares null, any value, or nothing."""
     return hint in (None, Any, object) or any(one in (None, NoneType) for one in get_args(hint))
 
 
-def takes(hint: Any, types: Collection[Any]) -> bool:  # noqa: ANN401
+def takes(hint: Any, types: Collection[Any]) -> bool:
     """Return ``True`` if a place declares one of some types, or a container of them."""
     origin = get_origin(hint)
     if origin in types or hint in types:
@@ -84,7 +84,7 @@ def takes(hint: Any, types: Collection[Any]) -> bool:  # noqa: ANN401
     return within and any(takes(part, types) for part in get_args(hint))
 
 
-def values_of(hint: Any) -> Any:  # noqa: ANN401
+def values_of(hint: Any) -> Any:
     """Return the type of the values of the mappings that a place declares."""
     if get_origin(hint) in MAPPINGS:
         return get_args(hint)[1]
@@ -92,7 +92,7 @@ def values_of(hint: Any) -> Any:  # noqa: ANN401
     return reduce(or_, inner) if inner else None
 
 
-def is_plain(hint: Any) -> bool:  # noqa: ANN401
+def is_plain(hint: Any) -> bool:
     """Return ``True`` if a place declares text, numbers and words alone, or containers of them."""
     origin = get_origin(hint)
     if origin in (Union, UnionType, *_CONTAINERS):

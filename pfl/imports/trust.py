@@ -91,16 +91,16 @@ class Trust:
             f"names {path}, which belongs neither to this project nor to {known} or {own}", keys
         )
 
-    def check_text(self, text: str, keys: Sequence[str] = ()) -> None:
+    def check_text(self, text: str) -> None:
         """Refuse text of another before a parser reads it, which imports what the text names.
 
         Raises:
             TrustError: It names what may not be named, or a parser reads it as something else.
         """
         if is_path(text):
-            self.check_name(text, keys)
+            self.check_name(text)
         elif _reads_otherwise(text):
-            raise TrustError("expected plain text, got text that a parser reads as YAML", keys)
+            raise TrustError("expected plain text, got text that a parser reads as YAML")
 
     @property
     def option(self) -> str:
@@ -121,12 +121,7 @@ class Trust:
 CONFIGURATION = Trust()
 
 
-def check_argument(
-    value: Any,  # noqa: ANN401
-    hint: Any,  # noqa: ANN401
-    keys: Sequence[str],
-    trust: Trust,
-) -> None:
+def check_argument(value: Any, hint: Any, keys: Sequence[str], trust: Trust) -> None:
     """Check the value of an argument as :func:`check_calls` does, and that it is not null.
 
     Raises:
@@ -142,10 +137,7 @@ def check_argument(
 
 
 def check_calls(
-    value: Any,  # noqa: ANN401
-    hint: Any,  # noqa: ANN401
-    keys: Sequence[str] = (),
-    trust: Trust = CONFIGURATION,
+    value: Any, hint: Any, keys: Sequence[str] = (), trust: Trust = CONFIGURATION
 ) -> None:
     """Refuse every object named in a value that is not trusted or does not fit its place.
 
@@ -181,10 +173,7 @@ def check_calls(
 
 
 def _check_mapping(
-    content: Mapping[str, Any],
-    hint: Any,  # noqa: ANN401
-    keys: Sequence[str],
-    trust: Trust,
+    content: Mapping[str, Any], hint: Any, keys: Sequence[str], trust: Trust
 ) -> None:
     path, declared = content.get("class_path"), tuple(hints.classes(hint))
     mapped = hints.takes(hint, hints.MAPPINGS) and (path is None or not declared)
@@ -209,7 +198,7 @@ def _check_mapping(
             check_argument(item, types.get(name), (*keys, name), trust)
 
 
-def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:  # noqa: ANN401
+def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:
     declared, words = tuple(hints.classes(hint)), get_args(hint)
     if (declared or hints.takes(hint, hints.CALLABLES)) and is_path(text):
         # Where any text is allowed too, the parser decides whether it is a class.
@@ -221,7 +210,7 @@ def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None
         raise TrustError("expected keys and values or a list, got text that describes them", keys)
 
 
-def checked(path: str, hint: Any, keys: Sequence[str], trust: Trust) -> Any:  # noqa: ANN401
+def checked(path: str, hint: Any, keys: Sequence[str], trust: Trust) -> Any:
     """Return the object at a path, if it may be named and fits a place of the declared type."""
     trust.check_name(path, keys)
     try:
@@ -233,13 +222,7 @@ def checked(path: str, hint: Any, keys: Sequence[str], trust: Trust) -> Any:  # 
     return target
 
 
-def _check_object(
-    target: Any,  # noqa: ANN401
-    path: str,
-    hint: Any,  # noqa: ANN401
-    keys: Sequence[str],
-    trust: Trust,
-) -> None:
+def _check_object(target: Any, path: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:
     """Refuse an object that may not be named or does not fit a place of the declared type."""
     declared, home = tuple(hints.classes(hint)), _home(target)
     names = " or ".join(base.__name__ for base in declared)
@@ -266,7 +249,7 @@ def _check_object(
         raise TrustError(f"the function {path} is not allowed here: name a class", keys)
 
 
-def _home(target: Any) -> str:  # noqa: ANN401
+def _home(target: Any) -> str:
     """Return the path at which a class or a function is defined, or that of an object's class."""
     if not inspect.isclass(target) and not inspect.isroutine(target):
         target = type(target)
@@ -281,14 +264,14 @@ def _builders(home: str) -> list[Callable[..., Any]]:
     return [models.get_model_builder(name) for name in models.list_models()]
 
 
-def _returns(function: Callable[..., Any]) -> Any:  # noqa: ANN401
+def _returns(function: Callable[..., Any]) -> Any:
     try:
         return get_type_hints(function).get("return")
     except (NameError, TypeError):
         return None
 
 
-def named(path: str) -> Any:  # noqa: ANN401
+def named(path: str) -> Any:
     """Return the object at a dotted path.
 
     Raises:
@@ -307,7 +290,7 @@ def named(path: str) -> Any:  # noqa: ANN401
         raise ImportError(f"there is no {path}") from error
 
 
-def mapping_of(value: Any) -> Any:  # noqa: ANN401
+def mapping_of(value: Any) -> Any:
     """Return a parser's namespace as a mapping, and any other value as it is."""
     return vars(value) if type(value).__name__ == "Namespace" else value
 
@@ -328,7 +311,7 @@ def _reads_otherwise(text: str) -> bool:
     return other or isinstance(first, yaml.CollectionStartEvent)
 
 
-def _same(value: Any, default: Any) -> bool:  # noqa: ANN401
+def _same(value: Any, default: Any) -> bool:
     """Return ``True`` for an argument's default, which the parser copies, or keeps as its path."""
     if isinstance(default, str) and callable(value) and is_path(default):
         return named(default) is value
