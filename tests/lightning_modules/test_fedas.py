@@ -147,12 +147,6 @@ def test_a_single_zero_trace_is_legal():
     assert after.report == {"trace_fallback": 0.0}
 
 
-def test_nobody_keeps_the_base():
-    after = aggregate([], (2.0,))
-    assert after.shared["w"].item() == 2.0
-    assert after.round == 1
-
-
 # The alignment, Eqs. 2-4.
 
 

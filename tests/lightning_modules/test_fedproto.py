@@ -15,7 +15,7 @@ from pfl.core.server import ServerState
 from pfl.core.types import Batch, Upload
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.messages import refuses
-from tests.helpers.toy import ToyData, blobs, mlp, normed
+from tests.helpers.toy import ToyData, mlp, normed
 
 NAN = float("nan")
 
@@ -95,13 +95,6 @@ def test_classes_without_a_participant_keep_their_prototype():
     assert federation.state.shared["prototypes"][:2].tolist() == [[2.0, 0.0], [0.0, 6.0]]
 
 
-def test_a_round_without_uploads_keeps_all():
-    state = ServerState(shared={"prototypes": torch.tensor([[1.0], [NAN]])})
-    after = FedProtoServer("uniform").aggregate(state, [])
-    assert after.round == 1
-    torch.testing.assert_close(after.shared, state.shared, equal_nan=True)
-
-
 def test_there_is_no_pull_before_the_first_prototypes():
     federation = Federation(FedProto(mlp(), prototype_weight=5.0, optimizer=sgd()))
     alone = Federation(Local(mlp(), optimizer=sgd()))
@@ -170,17 +163,6 @@ def test_absent_clients_get_new_prototypes_with_their_old_model():
 def test_local_buffers_do_not_hold_prototypes_back():
     module = FedProto(normed(), buffers="local")
     assert module.shared_names() == ("prototypes",)
-
-
-def test_single_class_clients_run():
-    data = blobs()
-    x, y = data.splits["train"][1]
-    data.splits["train"][1] = (x, torch.zeros_like(y))
-    federation = Federation(FedProto(mlp(), optimizer=sgd()), data)
-    federation.round()
-    (result,) = federation.round(1)
-    assert result.finite
-    assert result.upload.extra["classes"].tolist() == [0]
 
 
 def test_a_negative_weight_is_refused():

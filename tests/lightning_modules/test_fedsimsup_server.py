@@ -249,14 +249,6 @@ def test_the_module_hands_its_options_to_the_server():
     assert given == vars(SimSupServer(**options)) == {**options, "inherits": None}
 
 
-def test_nobody_uploads():
-    server = SimSupServer()
-    state = state_of([1.0, 2.0], [[4], [4]], server)
-    after = server.aggregate(state, [])
-    assert after.shared is state.shared
-    assert after.round == 1
-
-
 def test_an_absent_client_receives_the_mix_made_meanwhile():
     server = SimSupServer()
     state = server.aggregate(state_of([4.0, 0.0], [[9], [9]], server), [upload(1, 9, 6.0)])

@@ -18,7 +18,6 @@ from tests.helpers.draws import some
 from tests.helpers.federation import HEAVY, SGD, Federation, equal, fit
 from tests.helpers.floats import of_backbone
 from tests.helpers.messages import refuses
-from tests.helpers.stacking import check_vmap, clients
 from tests.helpers.toy import blobs, mlp, normed
 
 floats = of_backbone
@@ -258,11 +257,6 @@ def test_uniform_aggregation_by_hand():
     assert found["uniform"].shared["w"].item() == 6.0
     assert found["samples"].shared["w"].item() == 4.0
     assert type(make(mlp()).server()) is Server
-
-
-def test_runs_over_stacked_clients():
-    module = make(mlp().double(), distill_weight=0.7).double()
-    check_vmap(module, objective(module), *clients(module))
 
 
 def test_a_negative_weight_is_refused():

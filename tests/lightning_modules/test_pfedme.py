@@ -13,11 +13,10 @@ from pfl.core.state import fingerprint
 from pfl.core.task import Classification
 from pfl.core.types import Batch
 from pfl.training import client_round
-from tests.helpers.draws import normal
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.floats import of_network
 from tests.helpers.messages import refuses
-from tests.helpers.toy import Point, ToyData, mlp, normed
+from tests.helpers.toy import Point, ToyData, mlp
 
 floats = of_network
 
@@ -212,20 +211,6 @@ def test_running_statistics_take_a_batch_in_once():
     found = module._envelope(Batch(x, torch.tensor([0, 1]))).entries
     for name in ("net", "personal.module"):
         torch.testing.assert_close(found[f"{name}.0.running_mean"], torch.tensor([0.2, 0.3]))
-
-
-def test_runs_with_batch_norm():
-    federation = Federation(PFedMe(normed(), optimizer=sgd()))
-    assert all(result.finite for result in federation.round())
-
-
-@pytest.mark.parametrize("samples", [1, 3])
-def test_padding_changes_nothing(samples):
-    x, y = normal(5, 5), torch.arange(5) % 3
-    module = PFedMe(mlp().double())
-    alone = module._envelope(Batch(x[:samples], y[:samples])).entries
-    padded = module._envelope(Batch(x, y, (torch.arange(5) < samples).double())).entries
-    torch.testing.assert_close(alone, padded)
 
 
 def test_numbers_out_of_range_are_refused():

@@ -97,12 +97,6 @@ def test_the_module_hands_its_options_to_the_server():
     assert after.shared["net.backbone.w"].tolist() == [5.5]
 
 
-def test_nobody_uploads():
-    after = VEMServer(momentum=0.5).aggregate(START, [])
-    assert after.shared is START.shared
-    assert after.round == 1
-
-
 # The start.
 
 
