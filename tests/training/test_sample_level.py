@@ -15,7 +15,7 @@ from pfl.core.task import Regression
 from pfl.core.types import SampleLevel
 from pfl.engines.stack import round as stack_round
 from pfl.testing.federation import ToyFederation
-from pfl.testing.toy import ToyData, ToyNet, blobs, mlp
+from pfl.testing.toy import ToyData, ToyNet, ToySplit, blobs, mlp
 from pfl.training import batching, client_round
 from pfl.training.phases import prepared
 from pfl.training.sample_level import PrivateSteps
@@ -102,9 +102,10 @@ def test_without_clip_and_noise_steps_are_ordinary(method):
 
 
 @pytest.mark.parametrize("method", [FedAvg, FedPer, Ditto, FedProx, MOON])
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_a_stack_takes_the_same_steps(method, batch_size):
-    """With batches of one sample in the mean, a third is empty."""
+@pytest.mark.parametrize(("batch_size", "held"), [(1, True), (1, False), (4, True)])
+def test_a_stack_takes_the_same_steps(method, batch_size, held, monkeypatch):
+    """With batches of one sample in the mean, a third is empty; held or read in each step."""
+    monkeypatch.setattr(ToySplit, "augmented", not held)
     federation = ToyFederation(
         method(mlp(), optimizer=SGD, epochs=2), blobs(batch_size=batch_size), precision="64-true"
     )

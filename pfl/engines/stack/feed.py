@@ -95,8 +95,12 @@ class StackedFeed:
         if self._gather is not None:
             batch = self._gather.batch(inputs.positions)
         elif self._held is None:
-            pairs = zip(self._feeds[:count], self._steps, strict=False)
-            return pad([feed.samples(steps[number].positions) for feed, steps in pairs])
+            turn = [steps[number] for steps in self._steps[:count]]
+            pairs = zip(self._feeds, turn, strict=False)
+            batch = pad([feed.samples(step.positions) for feed, step in pairs])
+            # The sample that stands in an empty batch has no weight.
+            empty = any(step.empty for step in turn)
+            return batch._replace(weight=inputs.weights) if empty else batch
         elif self._phase.full_batch:
             x = each(lambda value: value[:count, :size], self._held.x)
             batch = Batch(x, self._held.y[:count, :size])
