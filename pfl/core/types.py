@@ -187,7 +187,7 @@ Plan: TypeAlias = Sequence[Phase | Pass]
 
 
 NO_CLIENT = -1
-"""Stands for a client where there is none: the common test set, the mean of a private round."""
+"""Stands for no client, as with the common test set and the mean of a private round."""
 
 
 @dataclass(frozen=True)
