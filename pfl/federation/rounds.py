@@ -127,7 +127,7 @@ class Federation:
                 yield
         except ExplainedError:
             if self.run.round == 0:
-                shutil.rmtree(self.run.folder)
+                shutil.rmtree(self.run.folder, ignore_errors=True)
             raise
 
     def rounds(self, done: Callable[[Result], None]) -> Iterator[RoundResult]:
