@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -72,6 +73,12 @@ def targets(
         require(len(names) == 1, "task: classification needs one target column")
         if known is None:
             classes, y = np.unique(table.labels(first), return_inverse=True)
+            if classes.dtype.kind == "f":
+                warnings.warn(
+                    f"{first!r} has numbers that are not whole, and each of the {len(classes)} is "
+                    "a class; task: regression predicts numbers",
+                    stacklevel=2,
+                )
             return {"y": y, "class_names": classes}
         y = table.places(first, known.names)
         _refuse_classes(table, first, y < 0, known.names)

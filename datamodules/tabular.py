@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -248,6 +249,11 @@ def _categories(
         if name not in categories and table.holds(name) != "words":
             continue
         values = np.unique(table.labels(name)[~table.missing(name)])
+        require(
+            name in categories or not all(re.fullmatch(r"-?\d+,\d+", value) for value in values),
+            f"{table.path}: {name!r} has numbers with a comma, such as '{values[0]}': write a "
+            "point; if it is a category, name it in categories",
+        )
         require(
             len(values) <= _MOST_VALUES,
             f"{table.path}: {name!r} has {len(values):,} different values, too many for a "

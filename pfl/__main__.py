@@ -9,11 +9,12 @@ import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module, metadata
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 from pfl.cli.commands import commands, parsed
 
@@ -40,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: The words after ``pfl``; by default those of this process.
     """
+    if argv is None and "--debug" not in sys.argv:
+        warnings.showwarning = _warn
     try:
         try:
             return _main(argv)
@@ -155,6 +158,21 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
         terminated = isinstance(interruption, Terminated)
         return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
     return 0
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show a warning for users in one line; its place in the code tells them nothing."""
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    if issubclass(category, UserWarning):
+        text = f"pfl: warning: {_shown(str(message))}\n"
+    print(text, end="", file=file or sys.stderr)
 
 
 def _shown(message: str) -> str:

@@ -401,7 +401,10 @@ def _fabric(accelerator: str, devices: int | str, precision: Precision) -> Fabri
     try:
         fabric = core_devices.fabric(accelerator, devices, precision)
     except (RuntimeError, MisconfigurationException) as error:
-        raise ValueError(f"accelerator {accelerator}, devices {devices}: {error}") from error
+        raise ValueError(
+            f"accelerator {accelerator}, devices {devices}: {error} (accelerator auto takes what "
+            "there is)"
+        ) from error
     if fabric.world_size > 1:
         raise ValueError(
             f"devices must name one device, got {devices}; an engine spreads a run over workers"

@@ -21,7 +21,7 @@ def run(code):
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def imports(file):
@@ -31,12 +31,12 @@ def imports(file):
     return [(node.module, [alias.name for alias in node.names]) for node in nodes]
 
 
-def test_imports_keep_to_the_layers_that_pyproject_declares(monkeypatch, capsys):
-    cli = pytest.importorskip("importlinter.cli")
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    broken = cli.lint_imports(no_cache=True, no_logo=True)
-    assert not broken, capsys.readouterr().out
+def test_imports_keep_to_the_layers_that_pyproject_declares():
+    """In a process of its own, as the check sets up logging anew and closes what others opened."""
+    pytest.importorskip("importlinter")
+    run(
+        "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    )
 
 
 @pytest.mark.parametrize("package", PACKAGES)

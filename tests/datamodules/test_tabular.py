@@ -143,7 +143,8 @@ def test_times_are_numbers_or_dates(tmp_path, monkeypatch, one, other):
 
 def test_classes_may_be_fractions(tmp_path):
     data = table(tmp_path, "x,y\n1,1.5\n2,1.2\n", target="y", task="classification")
-    assert data.class_names == ["1.2", "1.5"]
+    with pytest.warns(UserWarning, match=parts("'y' ~ not whole ~ each of the 2 ~ regression")):
+        assert data.class_names == ["1.2", "1.5"]
 
 
 def test_a_number_may_be_a_category(tmp_path):
@@ -296,6 +297,16 @@ def test_a_category_with_too_many_values_is_refused(tmp_path):
     text = "name,y\n" + "".join(f"n{i},{'pq'[i % 2]}\n" for i in range(1001))
     with pytest.raises(ValueError, match=parts("csv: 'name' ~ 1,001")):
         table(tmp_path, text, target="y").setup()
+
+
+def test_numbers_with_a_comma_are_a_category_only_if_it_is_named(tmp_path):
+    text = 'x,y\n"1,5",a\n"-2,25",b\n"1,5",a\n'
+    with pytest.raises(
+        ValueError, match=parts("'x' ~ comma, such as '-2,25' ~ point ~ categories")
+    ):
+        table(tmp_path, text, target="y").setup()
+    data = table(tmp_path, text, target="y", categories=["x"])
+    assert data.input_shape == (2,)
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path, monkeypatch):
