@@ -34,9 +34,7 @@ def imports(file):
 def test_imports_keep_to_the_layers_that_pyproject_declares():
     """In a process of its own, as the check sets up logging anew and closes what others opened."""
     pytest.importorskip("importlinter")
-    run(
-        "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
-    )
+    run("import sys; from importlinter import cli; sys.exit(cli.lint_imports(no_cache=True))")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
