@@ -121,7 +121,7 @@ class FedProto(ClientModule):
             "means": self.means[classes.to(self.means.device)].clone(),
         }
         if self.weighting == "samples":
-            extra["counts"] = info.class_counts[classes].to(torch.int32)
+            extra["counts"] = self.counts[classes.to(self.counts.device)]
         return Upload(client=info.client, samples=info.samples, shared={}, extra=extra)
 
     def server(self) -> Server[ServerState]:

@@ -107,12 +107,17 @@ def constant(moments: Moments) -> Moments:
     return {name: (mean.detach(), std.detach()) for name, (mean, std) in moments.items()}
 
 
-def _raw_stds(net: nn.Module, value: float) -> nn.Module:
-    """Return a module tree with the names of ``net`` and ``value`` in every Gaussian weight."""
-    tree = nn.Module()
-    for name, child in net.named_children():
-        tree.add_module(name, _raw_stds(child, value))
+def _raw_stds(net: nn.Module, value: float, seen: set[nn.Parameter] | None = None) -> nn.Module:
+    """Return a module tree with the names of ``net`` and ``value`` in every Gaussian weight.
+
+    A weight that two layers share is one Gaussian, under its first name.
+    """
+    tree, seen = nn.Module(), set() if seen is None else seen
     if not isinstance(net, NORMALISATIONS):
         for name, parameter in net.named_parameters(recurse=False):
-            tree.register_parameter(name, nn.Parameter(torch.full_like(parameter, value)))
+            if parameter not in seen:
+                tree.register_parameter(name, nn.Parameter(torch.full_like(parameter, value)))
+            seen.add(parameter)
+    for name, child in net.named_children():
+        tree.add_module(name, _raw_stds(child, value, seen))
     return tree

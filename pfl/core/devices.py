@@ -6,6 +6,7 @@ accelerator and with torch as a device (``torch.get_device_module`` finds its fu
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch
@@ -33,10 +34,26 @@ def fabric(accelerator: str, devices: int | str | list[int], precision: Any) -> 
     if isinstance(plugin, MixedPrecision) and plugin.device != place.type:
         # For all devices but the CPU it takes CUDA's autocast, which then does nothing.
         plugin = MixedPrecision(cast(Any, plugin.precision), place.type)
+    elif isinstance(plugin, MixedPrecision) and on_host(place):
+        plugin = HostPrecision(cast(Any, plugin.precision), place.type)
     if place == made.device and plugin is made.strategy.precision:
         return made
     strategy = SingleDeviceStrategy(device=place, accelerator=known)
     return Fabric(strategy=strategy, devices=1, plugins=plugin)
+
+
+class HostPrecision(MixedPrecision):
+    """Mixed precision on the CPU, without autocast's cache of cast weights.
+
+    All threads share that cache, and each empties it after its own step. So where a step uses a
+    weight more than once, as a recurrent layer does, the rounding of its gradient would depend on
+    what other threads do.
+    """
+
+    def forward_context(self) -> AbstractContextManager[Any]:
+        """Return autocast without its cache."""
+        # Fabric makes float16 on the CPU to bfloat16.
+        return torch.autocast(self.device, torch.bfloat16, cache_enabled=False)
 
 
 def on_host(device: torch.device) -> bool:

@@ -8,7 +8,6 @@ alone. Random bits come from the counter-based generator, so they are the same u
 from __future__ import annotations
 
 import json
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -212,8 +211,9 @@ class TopK(_Sparse):
             ValueError: Likewise, or a number has its place behind the last.
         """
         super().check(payload, like)
-        if int(last := self.places(payload, like).max()) >= like.numel():
-            raise ValueError(f"a number at place {last} of {like.numel()}")
+        places = self.places(payload, like)
+        if len(behind := places[places >= like.numel()]):
+            raise ValueError(f"a number at place {behind.max()} of {like.numel()}")
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class RandK(_Sparse):
         """Return the numbers at the places of a key, times n / k, and the key."""
         payload = {"key": torch.tensor(key, dtype=torch.int64)}
         sent = value.flatten()[self.places(payload, value)]
-        return {"value": sent * (value.numel() / len(sent)), **payload}
+        return {"value": sent * (value.numel() / max(1, len(sent))), **payload}
 
     def places(self, payload: State, like: Tensor) -> Tensor:
         """Return the places that follow from the key."""
@@ -258,7 +258,9 @@ class Sign(Codec):
     def encode(self, value: Tensor, key: int) -> State:
         """Return the mean size, and a bit for each number."""
         flat = value.flatten()
-        scale = flat.to(widest(value.device)).abs().mean().to(value.dtype)
+        sizes = flat.to(widest(value.device)).abs()
+        # Of no numbers, as of a layer without shared channels, there is no mean.
+        scale = (sizes.mean() if len(sizes) else sizes.sum()).to(value.dtype)
         return {"scale": scale, "sign": _packed((flat >= 0).long(), 1)}
 
     def decode(self, payload: State, like: Tensor) -> Tensor:
@@ -320,7 +322,7 @@ def _count(share: float, count: int) -> int:
 
 def _width(count: int) -> int:
     """Return the bits of a place among so many."""
-    return max(1, math.ceil(math.log2(count)))
+    return max(1, (count - 1).bit_length())
 
 
 def _packed(values: Tensor, bits: int) -> Tensor:

@@ -102,14 +102,16 @@ class PrivateSteps:
             return gradients, parts
 
         gradients, parts = vmap(of_sample, randomness=self._randomness)(batch.x, batch.y)
-        squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0)
-        factors = (self._clip / squares.sqrt()).clamp(max=1)
-        if batch.weight is not None:
-            # Not a product: a sample that does not count may have no finite gradient.
-            factors = factors.where(batch.weight > 0, 0)
-        counts = torch.ones_like(factors) if batch.weight is None else batch.weight
-        sums = {("gradients", n): torch.tensordot(factors, g, 1) for n, g in gradients.items()}
-        return {**sums, **{key: (counts.to(v) * v).sum() for key, v in parts.items()}}
+        # Autocast would sum in half precision.
+        with torch.autocast(self._means.device.type, enabled=False):
+            squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0)
+            factors = (self._clip / squares.sqrt()).clamp(max=1)
+            if batch.weight is not None:
+                # Not a product: a sample that does not count may have no finite gradient.
+                factors = factors.where(batch.weight > 0, 0)
+            counts = torch.ones_like(factors) if batch.weight is None else batch.weight
+            sums = {("gradients", n): torch.tensordot(factors, g, 1) for n, g in gradients.items()}
+            return {**sums, **{key: (counts.to(v) * v).sum() for key, v in parts.items()}}
 
     def finish(self, sums: Entries, number: int) -> Entries:
         """Return the gradients, terms and logged numbers of a step of the first clients.

@@ -41,6 +41,14 @@ def test_a_registered_accelerator_is_used(count):
     assert devices.fabric("cpu", 1, "32-true").device == CPU
 
 
+def test_mixed_precision_on_the_cpu_has_no_cache_that_threads_share():
+    """A recurrent layer's gradient was rounded as other threads happened to empty the cache."""
+    with devices.fabric("cpu", 1, "bf16-mixed").autocast():
+        assert torch.is_autocast_enabled("cpu")
+        assert not torch.is_autocast_cache_enabled()
+    assert torch.is_autocast_cache_enabled()
+
+
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_mixed_precision_is_that_of_the_device(precision):
     """Also the loss scale; Lightning alone would take CUDA's, which does nothing elsewhere."""

@@ -13,9 +13,9 @@ from lightning_modules.nets import SplitNet
 from lightning_modules.steps.prototypes import class_means, class_sums, known, merge_prototypes
 from pfl.core.server import ServerState
 from pfl.core.types import Batch, Upload
-from tests.helpers.federation import Federation, equal, sgd
+from tests.helpers.federation import Federation, equal, fit, sgd
 from tests.helpers.messages import refuses
-from tests.helpers.toy import ToyData, mlp, normed
+from tests.helpers.toy import ToyData, blobs, mlp, normed
 
 NAN = float("nan")
 
@@ -70,6 +70,14 @@ def test_uploads_are_rows_of_the_own_classes():
     assert second.upload.extra["classes"].tolist() == [1]
     assert second.upload.extra["means"].tolist() == [[0.0, 6.0]]
     assert sum(value.numel() for value in first.upload.extra.values()) == 2 * (2 + 1)
+
+
+def test_counts_of_samples_pass_the_check_of_what_sites_send():
+    runs = [
+        fit(FedProto(mlp(), optimizer=sgd(), weighting="samples"), blobs(), 2, engine=engine)
+        for engine in ("sequential", "loopback")
+    ]
+    assert runs[0].fingerprint == runs[1].fingerprint
 
 
 @pytest.mark.parametrize(("weighting", "mean"), [("uniform", 4.0), ("samples", 5.0)])

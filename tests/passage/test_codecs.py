@@ -147,6 +147,16 @@ def test_what_is_encoded_passes_the_check_and_another_tensor_s_payload_does_not(
         codec.check(codec.encode(value, 7), other)
 
 
+@pytest.mark.parametrize("name", CODECS)
+def test_a_tensor_without_numbers_is_sent(name):
+    """As of a layer of which no channel is shared."""
+    codec, value = make_codec(name), torch.zeros(3, 0)
+    parts = codec.encode(value, 0)
+    assert all(part.isfinite().all() for part in parts.values())
+    codec.check(parts, value)
+    assert codec.decode(parts, value).shape == (3, 0)
+
+
 @pytest.mark.parametrize("name", ["cast", "topk", "sign"])
 def test_what_is_remembered_is_sent_later(name):
     """A vector that is sent again and again arrives, on average, whole."""

@@ -84,6 +84,14 @@ def test_a_batch_without_samples_changes_nothing_but_by_noise():
     assert empty.item() != 0
 
 
+def test_in_half_precision_gradients_are_summed_as_their_parameters_are():
+    """Autocast would sum them in half precision, and torch takes no such gradient."""
+    federation = ToyFederation(FedAvg(mlp(), optimizer=SGD), blobs(), precision="bf16-mixed")
+    result = trained(federation, SampleLevel(1.0, 1.0))
+    assert result.finite
+    assert {value.dtype for value in result.upload.shared.values()} == {torch.float32}
+
+
 @pytest.mark.parametrize("method", [FedAvg, FedProx, FedPer, Ditto, FedRep, MOON])
 def test_without_clip_and_noise_steps_are_ordinary(method):
     """All samples in each batch: q = 1."""

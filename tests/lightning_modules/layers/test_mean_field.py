@@ -33,6 +33,18 @@ def test_every_weight_but_those_of_normalisation_is_gaussian():
         torch.testing.assert_close(std, torch.full_like(std, 0.0485873516))  # log(1 + e^-3)
 
 
+def test_a_weight_that_two_layers_share_is_one_gaussian():
+    layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    layers[1].weight = layers[0].weight
+    net = MeanFieldNet(layers)
+    assert list(net.moments()) == ["0.weight", "0.bias", "1.bias"]
+    noise = draw_noise(net.noise_shapes(1), torch.zeros(()))
+    drawn = {name: m + s * noise[name][0] for name, (m, s) in net.moments().items()}
+    x = torch.ones(2, 4)
+    by_hand = (x @ drawn["0.weight"].T + drawn["0.bias"]) @ drawn["0.weight"].T + drawn["1.bias"]
+    torch.testing.assert_close(net(x, noise=noise)[0], by_hand)
+
+
 def test_twice_the_network_travels():
     """pFedBayes sends 2 |w| numbers."""
     net = MeanFieldNet(LeNet5(10))
