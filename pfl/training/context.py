@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cached_property
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,13 +15,12 @@ from torch import nn
 from pfl.core import devices
 from pfl.core.batch_norms import batch_norms
 from pfl.core.client import ClientModule
-from pfl.core.data import CountedSplit, FederatedData
+from pfl.core.data import FederatedData
 from pfl.core.elsewhere import reference_of
 from pfl.core.failure import ExplainedError
-from pfl.core.held_out import members
-from pfl.core.seeds import derive, scoped, streams
+from pfl.core.seeds import derive, scoped
 from pfl.core.state import clone, copy_all, matches
-from pfl.core.types import Batch, Job, Pass, Patterns, Phase, Plan, State
+from pfl.core.types import Job, Pass, Patterns, Phase, Plan, State
 from pfl.training.declaration import MethodError, declared
 from pfl.training.metrics import Scorer
 
@@ -46,6 +44,7 @@ class Context:
         template: The state that every job starts from, before kept values and broadcast.
         entries: The module's own tensors, by their names in its state dict.
         trainable: Names of the parameters that are not frozen by the user.
+        stochastic: Whether layers draw from torch's default stream.
         batch_norms: Names of the batch norms that use statistics of the batch in train mode;
             ``True`` if they have no running statistics, and so use the batch in eval mode too.
         plan: The module's plan for training.
@@ -107,6 +106,7 @@ class Context:
         self.template = clone(self.entries) if template is None else template
         wanted = {name for name, p in module.named_parameters() if p.requires_grad}
         self.trainable = wanted if trainable is None else trainable
+        self.stochastic = any(map(_drops_out, module.modules()))
         norms = {name: module.get_submodule(name) for name in batch_norms(module)}
         self.batch_norms = {
             name: norm.running_mean is None
@@ -138,7 +138,7 @@ class Context:
         """
         if fabric is None:
             fabric = self._like(self.fabric.strategy.precision.precision)
-        copied = Context(
+        return Context(
             # The module refers to its Fabric, which must not be copied.
             copy.deepcopy(self.module, {id(self.fabric): fabric}),
             data or self.data,
@@ -148,8 +148,6 @@ class Context:
             template=template or self.template,
             trainable=self.trainable,
         )
-        copied.stochastic = self.stochastic
-        return copied
 
     def in_double(self, data: FederatedData | None = None) -> Context:
         """Return a copy in float64 and without dropout, by which two ways are compared."""
@@ -241,61 +239,18 @@ class Context:
             for name, always in self.batch_norms.items()
         )
 
-    @cached_property
-    def stochastic(self) -> bool:
-        """Whether training draws from torch's default stream, as dropout does.
-
-        Attention and recurrent layers can have dropout inside, and networks can call it as a
-        function, so what no layer tells is seen on two samples. Nothing is changed by that.
-        """
-        if any(isinstance(child, DROPOUTS) for child in self.module.modules()):
-            return True
-        splits = (self.data.split(client, "train") for client in members(self.data))
-        split = next((one for one in splits if len(one)), None)
-        if split is None or isinstance(split, CountedSplit):
-            return False
-        place, values = self.fabric.device, clone(self.entries)
-        with scoped(0, place), self.fabric.autocast():
-            before = streams(place)
-            # Two, as batch norm needs them.
-            batch = split.batch(torch.zeros(2, dtype=torch.int64))
-            for part in (*self.plan, *self.adapt):
-                # What an objective raises, it will raise in the run, where it can be placed.
-                with suppress(Exception):
-                    self._try(part, batch)
-            after = streams(place)
-        copy_all([self.entries[name] for name in values], [*values.values()])
-        return not all(map(torch.equal, before, after))
-
     def _check_trains(self, part: Phase | Pass) -> None:
         """Refuse a phase of which all parameters are frozen or missing, unless it has no steps."""
         if isinstance(part, Pass) or (part.epochs if part.steps is None else part.steps) == 0:
             return
-        if not any(matches(name, part.trains) for name in self.trainable):
+        has_any = any(True for _ in self.module.parameters())
+        if has_any and not any(matches(name, part.trains) for name in self.trainable):
             raise MethodError(
                 f"{type(self.module).__name__} has nothing to train in {part.label}: no parameter "
-                f"matches {', '.join(part.trains)}, or all that do are frozen. Freeze less of the "
-                "network; a method or an option that splits it needs a "
+                f"matches {', '.join(part.trains)}, or all that do are frozen. Leave more of the "
+                "network free; a method or an option that splits it needs a "
                 "lightning_modules.nets.SplitNet"
             )
-
-    def _try(self, part: Phase | Pass, batch: Batch) -> None:
-        """Call the objective of a phase as its first step does."""
-        if isinstance(part, Pass):
-            return
-        if part.inputs is not None:
-            self.set_mode(None)
-            batch = batch._replace(x=part.inputs(batch))
-        shapes = part.noise.items()
-        noise = {name: torch.zeros(shape, device=batch.y.device) for name, shape in shapes}
-        self.set_mode(part.evals)
-        self.train_only(part.trains)
-        self.module.collect_logged(True)
-        try:
-            part.objective(batch._replace(noise=noise))
-        finally:
-            self.module.collect_logged(False)
-            self.train_only(("*",))
 
     def isolated(self, job: Job) -> AbstractContextManager[None]:
         """Seed the default stream, which dropout draws from, for the client inside this scope.
@@ -310,3 +265,9 @@ class Context:
 def doubled(value: torch.Tensor) -> torch.Tensor:
     """Return a tensor in float64 if it has floating-point numbers."""
     return value.double() if value.is_floating_point() else value
+
+
+def _drops_out(layer: nn.Module) -> bool:
+    """Return ``True`` for a layer of dropout, and one that has dropout inside."""
+    within = isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)) and layer.dropout > 0
+    return within or isinstance(layer, DROPOUTS)

@@ -172,26 +172,10 @@ def with_dropout():
     return SplitNet(nn.Sequential(nn.Linear(5, 6), nn.Dropout()), nn.Linear(6, 3))
 
 
-class Attends(nn.Module):
-    """Attention with dropout, which no layer of its own makes."""
-
-    def __init__(self):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(5, 1, dropout=0.5)
-
-    def forward(self, x):
-        return self.attention(x, x, x)[0]
-
-
-def with_attention():
-    return SplitNet(Attends(), nn.Linear(5, 3))
-
-
 @pytest.mark.parametrize(
     ("net", "workers", "precision", "reason"),
     [
         (with_dropout, 2, "32-true", "dropout draws from a stream that all threads share"),
-        (with_attention, 2, "32-true", "dropout draws from a stream that all threads share"),
         (mlp, 1, "32-true", "there is only one core or one client"),
         (mlp, 2, "64-true", "this precision is a setting that all threads share"),
     ],
