@@ -321,7 +321,7 @@ def test_nor_a_metric_of_the_owner_s(form):
         ("eval_batch_size", -3, "eval_batch_size must be at least 1, got -3"),
         ("shuffle", "x", "expected bool, got x"),
         ("drop_last", [1], "expected bool"),
-        ("metrics", "abc", "expected Sequence, got abc"),
+        ("metrics", "abc", "expected list, got abc"),
     ],
 )
 def test_options_of_the_run_are_checked_as_those_of_a_configuration(option, value, told):
