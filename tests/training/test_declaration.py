@@ -320,3 +320,11 @@ def test_only_classes_whose_phases_draw_noise_say_so():
         plan = declared(build(method, mlp()), "plan")
         drawn = any(isinstance(part, Phase) and part.noise for part in plan)
         assert drawn is method.draws_noise, method
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_dropout_inside_a_layer_draws_from_the_client_s_stream(share):
+    for layer in (nn.MultiheadAttention(4, 2, dropout=share), nn.GRU(4, 4, 2, dropout=share)):
+        net = mlp()
+        net.backbone.append(layer)
+        assert context(ClientModule(net), blobs()).stochastic == (share > 0)
