@@ -21,7 +21,7 @@ from pfl.core.task import Task
 from pfl.core.types import ClientInfo
 from pfl.testing.compare import difference
 from pfl.testing.toy import SIZES, ToyData, blobs, mlp, normed
-from pfl.training.context import DROPOUTS
+from pfl.training.context import drops_out
 from pfl.training.declaration import MethodError
 
 SGD = partial(torch.optim.SGD, lr=0.05)
@@ -186,7 +186,7 @@ def vectorizable(subject: Subject) -> bool:
 
 def has_dropout(module: nn.Module) -> bool:
     """Return ``True`` if a module has dropout, which draws from torch's default stream."""
-    return any(isinstance(child, DROPOUTS) for child in module.modules())
+    return any(map(drops_out, module.modules()))
 
 
 @contextmanager

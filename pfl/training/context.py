@@ -106,7 +106,7 @@ class Context:
         self.template = clone(self.entries) if template is None else template
         wanted = {name for name, p in module.named_parameters() if p.requires_grad}
         self.trainable = wanted if trainable is None else trainable
-        self.stochastic = any(map(_drops_out, module.modules()))
+        self.stochastic = any(map(drops_out, module.modules()))
         norms = {name: module.get_submodule(name) for name in batch_norms(module)}
         self.batch_norms = {
             name: norm.running_mean is None
@@ -154,8 +154,8 @@ class Context:
         template = {name: doubled(value) for name, value in self.template.items()}
         copied = self.replica(self._like("64-true"), data, template)
         for child in copied.module.modules():
-            if isinstance(child, DROPOUTS):
-                child.p = 0.0
+            if drops_out(child):
+                setattr(child, "p" if isinstance(child, DROPOUTS) else "dropout", 0.0)
         return copied
 
     def _like(self, precision: Any) -> Fabric:  # noqa: ANN401
@@ -267,7 +267,7 @@ def doubled(value: torch.Tensor) -> torch.Tensor:
     return value.double() if value.is_floating_point() else value
 
 
-def _drops_out(layer: nn.Module) -> bool:
+def drops_out(layer: nn.Module) -> bool:
     """Return ``True`` for a layer of dropout, and one that has dropout inside."""
     within = isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)) and layer.dropout > 0
     return within or isinstance(layer, DROPOUTS)

@@ -327,4 +327,6 @@ def test_dropout_inside_a_layer_draws_from_the_client_s_stream(share):
     for layer in (nn.MultiheadAttention(4, 2, dropout=share), nn.GRU(4, 4, 2, dropout=share)):
         net = mlp()
         net.backbone.append(layer)
-        assert context(ClientModule(net), blobs()).stochastic == (share > 0)
+        found = context(ClientModule(net), blobs())
+        assert found.stochastic == (share > 0)
+        assert found.in_double().module.net.backbone[-1].dropout == 0
