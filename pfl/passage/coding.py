@@ -8,9 +8,10 @@ in the canonical form (:mod:`pfl.disk.container`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from pfl.core.client import ClientModule
@@ -23,6 +24,8 @@ from pfl.passage.difference import wide
 
 # No entry of a module has a colon in its name.
 _RESIDUAL = "residual:"
+# Stands beside the parts of an encoded entry that is only a part of the module's.
+_SHAPE = "shape"
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,8 @@ class Coding:
     def __init__(self, codecs: Codecs, module: ClientModule, sent: Broadcast, seed: int) -> None:
         self.up, self.down = make_codec(codecs.up), make_codec(codecs.down)
         self._seed = derive(seed, "codec")
-        weights = {name for name, _ in module.named_parameters()}
-        self.names = tuple(name for name in module.shared_names() if name in weights)
+        self._shapes = {name: weight.shape for name, weight in module.named_parameters()}
+        self.names = tuple(name for name in module.shared_names() if name in self._shapes)
         self._last: tuple[tuple[int, ...], tuple[Tensor, ...], Broadcast] | None = None
         if isinstance(self.up, Identity) and isinstance(self.down, Identity):
             return
@@ -122,8 +125,11 @@ class Coding:
                 payload[name] = value
                 continue
             parts = self.down.encode(value, derive(self._seed, number, name))
-            payload |= _named(name, parts)
             shared[name] = self.down.decode(parts, value)
+            if value.shape != self._shapes[name]:
+                # A part of the weight, such as some channels.
+                parts[_SHAPE] = torch.tensor(value.shape)
+            payload |= _named(name, parts)
         size = _length({"round": number}, payload, broadcast.extra)
         return Broadcast(shared, broadcast.extra, size, codec_text(self.down), payload)
 
@@ -183,15 +189,27 @@ def unpacked(payload: State, codec: str, template: State) -> State:
 
     Raises:
         KeyError: There is no such entry.
+        ValueError: A part of an entry is larger than it.
     """
-    parts, shared = dict(payload), State()
+    rest, shared = dict(payload), State()
     for key in payload:
         name, colon, _ = key.partition(":")
         if not colon:
             shared[name] = payload[name]
         elif name not in shared:
-            shared[name] = codec_of(codec).decode(taken(parts, name), template[name])
+            parts, like = taken(rest, name), template[name]
+            if _SHAPE in parts:
+                like = _part(like, parts.pop(_SHAPE).tolist())
+            shared[name] = codec_of(codec).decode(parts, like)
     return shared
+
+
+def _part(whole: Tensor, shape: Sequence[int]) -> Tensor:
+    if len(shape) != whole.dim() or any(
+        n < 0 or n > most for n, most in zip(shape, whole.shape, strict=False)
+    ):
+        raise ValueError(f"a part of shape {shape} of an entry of shape {[*whole.shape]}")
+    return whole.new_empty(*shape)
 
 
 def uncoded(job: Job) -> Job:

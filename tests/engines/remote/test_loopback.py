@@ -7,9 +7,11 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 from rich.console import Console
 from torch import nn
 
+from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.scaffold import SCAFFOLD
@@ -20,7 +22,7 @@ from pfl.core.types import Broadcast, Sending
 from pfl.disk import container
 from pfl.engines.named import make_engine
 from pfl.federation.sampling import UniformSampler
-from pfl.passage.coding import Codecs
+from pfl.passage.coding import Codecs, unpacked
 from pfl.passage.difference import norm
 from pfl.training import client_round
 from tests.engines.remote.sites import Recorded, fit, same
@@ -146,6 +148,27 @@ def test_what_the_server_encodes_is_sent_encoded(tmp_path):
         assert nbytes(container.unpack(call.sent)[1]) == 2 * weights + whole
     alone = fit(FedAvg(normed(), optimizer=SGD), "sequential", 1, codec=Codecs(down="cast"))
     assert same(run, alone)
+
+
+def test_a_part_of_a_weight_is_sent_encoded_with_its_shape(tmp_path):
+    """Of channels that are private the server sends nothing, and clients know the whole weight."""
+    options = {"optimizer": SGD, "ramp_rounds": 1, "private_share": 0.5}
+    runs = [
+        fit(CD2PFed(mlp(), **options), engine, 2, codec=Codecs(down="qsgd"))
+        for engine in (Recorded(tmp_path), "sequential")
+    ]
+    assert same(*runs)
+
+
+def test_parts_larger_than_the_weight_are_refused():
+    for shape in ([3, 2], [-1, 2], [2]):
+        payload = {
+            "w:scale": torch.ones(1),
+            "w:level": torch.ones(1),
+            "w:shape": torch.tensor(shape),
+        }
+        with pytest.raises(ValueError, match="a part of shape"):
+            unpacked(payload, "qsgd", {"w": torch.zeros(2, 2)})
 
 
 def test_a_run_begun_here_without_kept_states_goes_on_at_sites(tmp_path):
