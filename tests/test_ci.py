@@ -45,3 +45,11 @@ def test_the_oldest_versions_are_the_lower_bounds():
     bounds = [re.match(r"([\w-]+)(?:\[\w+\])?>=([\w.]+)", word) for word in wanted]
     pinned = sorted(f"{bound[1]}=={bound[2]}" for bound in bounds if bound)
     assert lines_of("constraints-oldest.txt") == pinned
+
+
+def test_skips_are_expected_only_of_modules_that_a_test_skips_without():
+    """A skip whose module was renamed in its test would fail ``.ci/run`` after all else passed."""
+    tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    asked = re.findall(r"importorskip\(\"([\w.]+)\"", "".join(tests))
+    expected = re.findall(r"^could not import '(.+?)'", "\n".join(lines_of(".ci/skips.txt")), re.M)
+    assert {*expected} <= {*asked}
