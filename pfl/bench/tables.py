@@ -1,4 +1,4 @@
-"""The tables of a leaderboard, and the said that say plainly who wins."""
+"""The tables of a leaderboard, and the sentences that say plainly who wins."""
 
 from __future__ import annotations
 

@@ -56,3 +56,11 @@ def scoped(seed: int, device: torch.device | None = None) -> Iterator[None]:
             start = torch.Generator(other).manual_seed(seed).get_state()
             torch.get_device_module(other).set_rng_state(start, other)
         yield
+
+
+def default_streams(device: torch.device) -> list[torch.Tensor]:
+    """Return the states of torch's default streams on the CPU and on a device."""
+    states = [torch.get_rng_state()]
+    if not on_host(device):
+        states.append(torch.get_device_module(device).get_rng_state(device))
+    return states

@@ -139,7 +139,9 @@ class Federation:
         """
         while self.run.round < self.run.rounds:
             # Apart, so that nothing of a round is held while the next one trains.
-            yield self._play_round(done)
+            with soundness.repeats(self.context.fabric.device):
+                result = self._play_round(done)
+            yield result
 
     def _play_round(self, done: Callable[[Result], None]) -> RoundResult:
         run, clock = self.run, rows.Clock()

@@ -1,13 +1,17 @@
-"""Numbers that are not finite: who is left out of a round, and when a run has to end."""
+"""Numbers that are not sound: not finite, so that a client or the run ends, or not repeatable."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 from pfl.core.client import ClientModule
 from pfl.core.failure import NonFiniteError, clients_text
+from pfl.core.seeds import default_streams
 from pfl.core.server import Server, ServerState
 from pfl.core.state import finite, named
 from pfl.core.types import Result, State
@@ -41,6 +45,24 @@ def warn_of_concern(module: ClientModule, row: Row) -> None:
     }
     if (concern := module.concern(losses)) is not None:
         warnings.warn(f"{type(module).__name__}: {concern}", stacklevel=2)
+
+
+@contextmanager
+def repeats(device: torch.device) -> Iterator[None]:
+    """Warn if code in this scope draws from torch's default stream; shown once a run.
+
+    Engines seed that stream for layers of dropout, and restore it.
+    """
+    before = default_streams(device)
+    yield
+    if not all(map(torch.equal, before, default_streams(device))):
+        warnings.warn(
+            "this round drew random numbers from torch's default stream, which no seed of the run "
+            "sets: equal runs will differ. The network or the method calls torch.randn, "
+            "torch.nn.functional.dropout or the like: take a layer of dropout, Phase.noise, or a "
+            "generator of pfl.core.seeds instead",
+            stacklevel=4,
+        )
 
 
 def warn_of_undefined(clients: Sequence[int], number: int) -> None:

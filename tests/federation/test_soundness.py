@@ -1,4 +1,4 @@
-"""Numbers that are not finite: blamed on whom they are from, left out by name, never in silence."""
+"""Numbers that are not finite, or cannot be repeated: told with whom they are from."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedproto import FedProto
+from lightning_modules.nets import SplitNet
 from lightning_modules.steps.servers import MovingServer
 from pfl.core.failure import NonFiniteError
 from pfl.core.server import Server, ServerState
@@ -295,3 +296,23 @@ def test_the_last_round_is_not_replaced_by_the_one_before(tmp_path):
         assert folder.chosen("last", metric).tolist() == [2]
         assert math.isnan(folder.mean(metric, folder.chosen("last", metric)))
     assert math.isnan(run.summary["test/personal/acc/last"])
+
+
+# Draws from torch's default stream.
+
+
+class Function(nn.Module):
+    """Dropout that is no layer, so that nothing can know of it before it draws."""
+
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.3, self.training)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "threads", "auto"])
+@pytest.mark.parametrize("layer", [Function, nn.Dropout])
+def test_a_run_that_cannot_be_repeated_says_so_once(layer, engine):
+    net = SplitNet(nn.Sequential(nn.Linear(5, 6), layer()), nn.Linear(6, 3))
+    with warnings.catch_warnings(record=True) as told:
+        fit(FedPer(net, optimizer=SGD), blobs(), 3, engine=engine)
+    found = ["torch's default stream" in str(one.message) for one in told]
+    assert sum(found) == (layer is Function)
