@@ -88,11 +88,11 @@ def _measured(context: Context, job: Job) -> str | None:
 
 
 def _lacking(context: Context, job: Job) -> str | None:
-    """Return what torch lacks for gradients of single samples in a precision of fewer bits."""
+    """Return what torch lacks for gradients of single samples, in this precision."""
     precision = context.fabric.strategy.precision
-    if not isinstance(precision, MixedPrecision):
-        return None
-    copied, dtype = context.replica(context.fabric), torch.get_default_dtype()
+    copied = context.replica(context.fabric)
+    with copied.fabric.autocast():
+        dtype = torch.get_default_dtype()  # of the samples, as data are read in this scope
     module, split = copied.module, copied.data.split(job.info.client, "train")
     job = replace(job, sample_level=SampleLevel(clip=1.0, sigma=0.0))
     double = _batch(copied.data, split)
@@ -104,16 +104,20 @@ def _lacking(context: Context, job: Job) -> str | None:
             if isinstance(part, Pass):
                 copied.write(part.then(Totals({}, {}, 0, 0)))
                 continue
-            noise = {n: torch.zeros(s, device=batch.y.device) for n, s in part.noise.items()}
+            shapes, place = part.noise.items(), batch.y.device
+            noise = {n: torch.zeros(s, dtype=dtype, device=place) for n, s in shapes}
             with prepared(copied, part) as trained:
                 steps = PrivateSteps(copied, part, [job], [len(batch.y)], trained, 1)
                 try:
                     with copied.fabric.autocast():
                         steps.sums(map_inputs(part, batch, held=False)._replace(noise=noise))
                 except RuntimeError as error:
+                    instead = (
+                        "; 32-true may have them" if isinstance(precision, MixedPrecision) else ""
+                    )
                     return (
-                        f"torch has no gradients of single samples of this network in "
-                        f"{precision.precision}; use 32-true ({error_line(error)})"
+                        "torch has no gradients of single samples of this network in "
+                        f"{precision.precision}{instead} ({error_line(error)})"
                     )
     return None
 

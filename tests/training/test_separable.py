@@ -147,28 +147,38 @@ def test_a_loss_scale_is_refused():
     assert "16-mixed scales losses" in obstacle(context, job)
 
 
-def in_halves(module):
-    """Return what is said of a method in bf16-mixed."""
-    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+def said_in(precision, module):
+    """Return what is said of a method in a precision."""
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     job = ToyFederation(copy.deepcopy(module)).job(0)
     return obstacle(Context(module, blobs(), fabric), replace(job, kept={}))
 
 
 def test_what_torch_lacks_in_half_precision_is_said_before_the_first_step():
     assert verdict(LacksKernel(mlp())) is None
-    found = in_halves(LacksKernel(mlp()))
+    found = said_in("bf16-mixed", LacksKernel(mlp()))
     assert found.startswith("torch has no gradients of single samples of this network in bf16-mix")
-    assert "use 32-true (RuntimeError: not implemented for 'BFloat16')" in found
+    assert "32-true may have them (RuntimeError: not implemented for 'BFloat16')" in found
 
 
+def test_what_torch_lacks_in_every_precision_is_said_before_the_first_step():
+    """An instance norm with running statistics writes them for all samples at once."""
+    norm, net = torch.nn.InstanceNorm1d(1, track_running_stats=True), mlp()
+    around = (torch.nn.Unflatten(1, (1, -1)), norm, torch.nn.Flatten())
+    net.backbone = torch.nn.Sequential(*around, net.backbone)
+    found = said_in("32-true", FedAvg(net))
+    assert found.startswith("torch has no gradients of single samples of this network in 32-true (")
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
 @pytest.mark.parametrize("method", [CD2PFed, FedAvg, MOON])
-def test_half_precision_where_torch_has_it(method):
+def test_precisions_in_which_torch_has_it(method, precision):
     """The check with dropout leaves torch's stream as it was."""
     net = mlp()
     net.backbone.append(torch.nn.Dropout())
     module = method(net)
     before = torch.get_rng_state()
-    assert in_halves(module) is None
+    assert said_in(precision, module) is None
     assert torch.equal(torch.get_rng_state(), before)
 
 
