@@ -139,7 +139,7 @@ class Federation:
         """
         while self.run.round < self.run.rounds:
             # Apart, so that nothing of a round is held while the next one trains.
-            with soundness.repeats(self.context.fabric.device):
+            with soundness.watched_stream(self.context.fabric.device):
                 result = self._play_round(done)
             yield result
 

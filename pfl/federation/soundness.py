@@ -48,7 +48,7 @@ def warn_of_concern(module: ClientModule, row: Row) -> None:
 
 
 @contextmanager
-def repeats(device: torch.device) -> Iterator[None]:
+def watched_stream(device: torch.device) -> Iterator[None]:
     """Warn if code in this scope draws from torch's default stream; shown once a run.
 
     Engines seed that stream for layers of dropout, and restore it.
