@@ -206,7 +206,7 @@ def unpacked(payload: State, codec: str, template: State) -> State:
 
 def _part(whole: Tensor, shape: Sequence[int]) -> Tensor:
     if len(shape) != whole.dim() or any(
-        n < 0 or n > most for n, most in zip(shape, whole.shape, strict=False)
+        n < 0 or n > most for n, most in zip(shape, whole.shape, strict=True)
     ):
         raise ValueError(f"a part of shape {shape} of an entry of shape {[*whole.shape]}")
     return whole.new_empty(*shape)
