@@ -23,12 +23,14 @@ from pfl.core.kernels import repeatable
 from pfl.disk.lock import locked
 from pfl.disk.writing import write
 from pfl.engines.remote import flower, nvflare
+from pfl.engines.remote.budget import Budget
 from pfl.engines.remote.host import Allowed, Host
 from pfl.engines.remote.leash import end, last_words, leashed
 from pfl.engines.remote.relay import Door, private_folder
 from pfl.engines.remote.site import Refusal
 from pfl.federation import resume
 from pfl.federation.later import TRANSFORMS, Adopts
+from pfl.federation.private import check_loss
 from pfl.imports.trust import Trust, check_calls
 from pfl.training.context import Context
 
@@ -51,9 +53,8 @@ def site(argv: Sequence[str]) -> None:
     if (values.kit is None) == (values.superlink is None):
         raise UsageError("give either kit, NVFlare's startup kit, or superlink, Flower's address")
     folder = Path(values.folder)
-    allowed = Allowed(
-        tuple(values.methods), values.upload_megabytes, values.class_counts, values.most_rounds
-    )
+    if (values.epsilon is None) != (values.delta is None):
+        raise UsageError("give both epsilon and delta, or neither")
     with explained(owner.settings, *REFUSALS), ExitStack() as scope:
         sockets = private_folder()
         scope.callback(shutil.rmtree, sockets, ignore_errors=True)
@@ -65,6 +66,13 @@ def site(argv: Sequence[str]) -> None:
             raise ValueError(
                 f"local: the data have the clients 0 to {owner.data.num_clients - 1}, not {local}"
             )
+        allowed = Allowed(
+            tuple(values.methods),
+            values.upload_megabytes,
+            values.class_counts,
+            values.most_rounds,
+            _budget(owner, local, folder),
+        )
         shop = Workshop(owner, folder)
         host = Host(values.client, local, folder / "kept", allowed, shop.build, _tell, shop.export)
         scope.callback(host.close)
@@ -77,6 +85,21 @@ def site(argv: Sequence[str]) -> None:
             time.sleep(0.2)
     said = last_words(log) or "it said nothing"
     raise FailedError(f"the connection ended: {said} (see {log})")
+
+
+def _budget(owner: Experiment, local: int, folder: Path) -> Budget | None:
+    """Return what the owner lets out of single samples, if they are to be kept private."""
+    epsilon, delta = owner.values.epsilon, owner.values.delta
+    if epsilon is None:
+        return None
+    samples = len(owner.data.split(local, "train"))
+    if delta * samples >= 1:
+        raise ValueError(
+            f"delta: {delta:g} allows to publish one sample; it must be below {1 / samples:.3g}, "
+            f"one over the {samples} training samples"
+        )
+    check_loss(owner.data)
+    return Budget(folder / "spent.json", epsilon, delta)
 
 
 def _connection(values: Any, door: Path) -> tuple[list[str], dict[str, str]]:  # noqa: ANN401

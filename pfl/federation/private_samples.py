@@ -11,21 +11,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from pfl.core.seeds import generator
-from pfl.core.types import Cohort, Phase, SampleLevel
+from pfl.core.types import Cohort, SampleLevel
 from pfl.federation.private import Account, check
 from pfl.federation.settings import Settings
 from pfl.passage import accountant
 from pfl.passage.privacy import Privacy
-from pfl.training import batching, separable
+from pfl.training import separable
 from pfl.training.context import Context
+from pfl.training.sample_level import Steps, steps_of
 from pfl.training.server_round import Coordinator
-
-# Steps of a client in a round, by the number of steps of an epoch, m: each has a sample with
-# probability 1 / m.
-Steps: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -78,8 +74,9 @@ class SampleAccount(Account):
         )
 
     def _of(self, steps: Steps, rounds: int) -> float:
-        parts = tuple((1 / count, taken * rounds) for count, taken in steps)
-        return accountant.of_parts(parts, self.privacy.sigma, self.privacy.delta)
+        sigma = self.privacy.sigma
+        parts = tuple((1 / batches, sigma, taken * rounds) for batches, taken in steps)
+        return accountant.of_parts(parts, self.privacy.delta)
 
 
 def account_of(
@@ -101,15 +98,7 @@ def account_of(
     uncounted = replace(job, info=replace(job.info, label_counts=None))
     if (why := separable.obstacle(context, uncounted)) is not None:
         raise ValueError(f"loop.privacy: samples cannot be kept private: {why}")
-    steps: dict[int, Steps] = {}
-    for info in infos:
-        counts = Counter[int]()
-        for part in context.plan:
-            if isinstance(part, Phase):
-                length = batching.length(part, context.entries, info)
-                batches = batching.epoch_steps(context, part, info.samples)
-                counts[batches] += batching.most_steps(context, part, length, info.samples)
-        steps[info.client] = tuple(sorted(counts.items()))
+    steps = {info.client: steps_of(context, info) for info in infos}
 
     def cohort(number: int) -> Cohort:
         rng = generator(settings.seed, "cohort", number)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from functools import lru_cache, reduce
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeAlias
 
-MISSING = (
-    "loop.privacy needs the package dp-accounting to tell epsilon: pip install "
-    "'pfl-lightning[privacy]'"
-)
+MISSING = "the package dp-accounting tells epsilon: pip install 'pfl-lightning[privacy]'"
+
+Part: TypeAlias = tuple[float, float, int]
+"""Rate, sigma, and how many steps there are of them."""
 
 
 def epsilon(rate: float, sigma: float, rounds: int, delta: float) -> float:
@@ -29,16 +29,18 @@ def epsilon(rate: float, sigma: float, rounds: int, delta: float) -> float:
     Raises:
         ModuleNotFoundError: The package ``dp-accounting`` is missing.
     """
-    return of_parts(((rate, rounds),), sigma, delta)
+    return of_parts(((rate, sigma, rounds),), delta)
 
 
 @lru_cache(maxsize=64)
-def of_parts(parts: tuple[tuple[float, int], ...], sigma: float, delta: float) -> float:
-    """Return the epsilon of steps of several rates, each with how many there are of it."""
-    taken = [(rate, count) for rate, count in parts if count]
-    if not taken or sigma == 0:
-        return math.inf if taken else 0.0
-    losses = [_of_a_round(rate, sigma).self_compose(count) for rate, count in taken]
+def of_parts(parts: tuple[Part, ...], delta: float) -> float:
+    """Return the epsilon of steps of several kinds; infinite if one of them has no noise."""
+    taken = [part for part in parts if part[2]]
+    if any(sigma == 0 for _, sigma, _ in taken):
+        return math.inf
+    if not taken:
+        return 0.0
+    losses = [_of_a_round(rate, sigma).self_compose(count) for rate, sigma, count in taken]
     return float(reduce(lambda one, other: one.compose(other), losses).get_epsilon_for_delta(delta))
 
 

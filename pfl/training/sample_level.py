@@ -9,8 +9,10 @@ objective on a batch of one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,11 +21,25 @@ from torch.func import grad, vmap
 from pfl.core.devices import widest
 from pfl.core.seeds import derive
 from pfl.core.state import Entries, call_with, each, entry, flattened, total, unflattened
-from pfl.core.types import Batch, Inputs, Job, Outcome, Phase, State
+from pfl.core.types import Batch, ClientInfo, Inputs, Job, Outcome, Phase, State
 from pfl.passage.draws import from_system
 from pfl.training import batching
 from pfl.training.context import Context
 from pfl.training.noise import Noise
+
+Steps: TypeAlias = tuple[tuple[int, int], ...]
+"""A client's steps in a round by the steps of an epoch, m: each has a sample with rate 1 / m."""
+
+
+def steps_of(context: Context, info: ClientInfo) -> Steps:
+    """Return the steps that a client takes in a round of a plan that keeps samples private."""
+    counts = Counter[int]()
+    for part in context.plan:
+        if isinstance(part, Phase):
+            length = batching.length(part, context.entries, info)
+            batches = batching.epoch_steps(context, part, info.samples)
+            counts[batches] += batching.most_steps(context, part, length, info.samples)
+    return tuple(sorted(counts.items()))
 
 
 class PrivateSteps:

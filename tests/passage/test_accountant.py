@@ -11,8 +11,8 @@ from pfl.passage import accountant
 def test_no_noise_and_no_rounds():
     assert accountant.epsilon(0.1, 0.0, 5, 1e-5) == math.inf
     assert accountant.epsilon(0.1, 1.0, 0, 1e-5) == 0
-    assert accountant.of_parts(((0.1, 5), (0.2, 3)), 0.0, 1e-5) == math.inf
-    assert accountant.of_parts(((0.1, 0), (0.2, 0)), 1.0, 1e-5) == 0
+    assert accountant.of_parts(((0.1, 1.0, 5), (0.2, 0.0, 3)), 1e-5) == math.inf
+    assert accountant.of_parts(((0.1, 1.0, 0), (0.2, 0.0, 0)), 1e-5) == 0
 
 
 def test_the_missing_package_is_named(monkeypatch):

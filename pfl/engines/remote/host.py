@@ -12,6 +12,7 @@ from pfl.disk.container import ContainerError
 from pfl.disk.reading import FileError, mapping_of_yaml
 from pfl.disk.writing import written
 from pfl.engines.remote import wire
+from pfl.engines.remote.budget import Budget
 from pfl.engines.remote.relay import Header
 from pfl.engines.remote.site import Refusal, Site
 from pfl.training.context import Context
@@ -28,12 +29,14 @@ class Allowed:
         upload_megabytes: Largest size of an answer; ``None`` for any.
         class_counts: Whether the server may know how many samples of each class there are.
         most_rounds: The last round that the site takes part in; ``None`` for any.
+        budget: What may be learnt of single samples; ``None`` does not keep them private.
     """
 
     methods: tuple[str, ...]
     upload_megabytes: float | None = None
     class_counts: bool = False
     most_rounds: int | None = None
+    budget: Budget | None = None
 
 
 class Host:
@@ -90,7 +93,7 @@ class Host:
         if self._site is None or hello.config != self._config:
             self.close()
             run = _read(hello.config)
-            name = self._check(run)
+            name, budget = self._check(run), self._allowed.budget
             self._site = Site(
                 self._build(run),
                 self._client,
@@ -98,6 +101,8 @@ class Host:
                 local=self._local,
                 counts=self._allowed.class_counts,
                 tested=self._tested,
+                charge=None if budget is None else budget.charge,
+                tell=self._tell,
             )
             self._config = hello.config
             with written(self._greeting) as file:
@@ -114,6 +119,8 @@ class Host:
         most, rounds = self._allowed.most_rounds, run["loop"].get("rounds")
         if most is not None and not (isinstance(rounds, int) and rounds <= most):
             raise Refusal(f"the owner allows {most} rounds, but the run has {rounds}")
+        if self._allowed.budget is not None:
+            self._allowed.budget.check(run)
         return name
 
     def _work(self, verb: str, content: bytes) -> bytes:
@@ -137,8 +144,6 @@ class Host:
                 f"the owner allows {limit:g} MB; the answer to {verb} has "
                 f"{len(answer) / MEGABYTE:g} MB"
             )
-        if verb == "train":
-            self._tell(f"round {number}: trained, {len(answer):,} bytes sent")
         return answer
 
 

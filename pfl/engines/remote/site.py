@@ -46,6 +46,8 @@ class Site:
         counts: Whether the server may know how many samples of each class there are.
         tested: Called with the context after each test of the client's personalised model, which
             the module then is.
+        charge: Called with the context and a job before it trains; it may refuse the job.
+        tell: Called with a line of what happens, for the owner.
 
     Raises:
         BusyError: Another site uses the folder.
@@ -59,9 +61,11 @@ class Site:
         local: int | None = None,
         counts: bool = True,
         tested: Callable[[Context], None] = lambda _: None,
+        charge: Callable[[Context, Job], None] | None = None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.client, self._context, self._counts = client, context, counts
-        self._tested = tested
+        self._tested, self._charge, self._tell = tested, charge, tell
         context.data = OneClient(context.data, client if local is None else local, client)
         self._info = info_of(context.data, client)
         self._facts = facts.facts(context)
@@ -91,6 +95,7 @@ class Site:
             failure = wire.Failure("failed", str(error))
         except Exception as error:
             failure = wire.Failure("failed", failure_line(error) or error_line(error))
+        self._tell(f"{failure.kind} {verb}: {failure.message}")
         return wire.written("error", failure)
 
     def _hello(self, content: bytes) -> bytes:
@@ -114,13 +119,18 @@ class Site:
 
     def _train(self, content: bytes) -> bytes:
         order, tensors = wire.asked("train", wire.Order, content)
-        result = client_round.train(self._context, self._job(order, tensors))
+        job = self._job(order, tensors)
+        if self._charge is not None:
+            self._charge(self._context, job)
+        result = client_round.train(self._context, job)
         if order.splits and result.finite:
             self._tested(self._context)
         kept = None
         if result.kept:
             kept = self._kept.store(result.kept, order.round, order.kept)
-        return wire.written("train", _report(result, kept), result.upload)
+        answer = wire.written("train", _report(result, kept), result.upload)
+        self._tell(f"round {order.round}: trained, {len(answer):,} bytes to send")
+        return answer
 
     def _test(self, content: bytes) -> bytes:
         order, tensors = wire.asked("test", wire.Order, content)
