@@ -16,6 +16,7 @@ from lightning_modules.cd2_pfed import CD2PFed, CD2State
 from lightning_modules.fedas import LAST
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
+from lightning_modules.nets.split import must_be_split
 from lightning_modules.steps.alignment import Alignment, AlignTarget, alignment_parts
 from lightning_modules.steps.phases import remember
 from pfl.core.server import Server
@@ -39,6 +40,7 @@ class CD2PFedAligned(CD2PFed):
         options: See :class:`CD2PFed`.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: A number is out of range, or a word is unknown.
     """
 
@@ -56,6 +58,7 @@ class CD2PFedAligned(CD2PFed):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
+        must_be_split(net)
         self.align = Alignment(align_target, align_lr, align_epochs, align_batch)
         self.previous = frozen(net.backbone)
         self.class_means = nn.Buffer(torch.zeros(net.num_classes, net.features))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
+from lightning_modules.nets.split import must_be_split
 from lightning_modules.steps.alignment import Alignment, AlignTarget, alignment_parts
 from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
 from lightning_modules.steps.phases import remember
@@ -76,6 +77,7 @@ class FedAS(ClientModule):
             alignment.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: A number is out of range.
     """
 
@@ -102,6 +104,7 @@ class FedAS(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, buffers=buffers, **options)
+        must_be_split(net)
         self.alignment = alignment
         self.align = Alignment(align_target, align_lr, align_epochs, align_batch)
         self.synchronisation = synchronisation

@@ -18,6 +18,7 @@ from typing_extensions import Unpack
 from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.losses import prototype_mse
 from lightning_modules.nets import SplitNet
+from lightning_modules.nets.split import must_be_split
 from lightning_modules.steps.optimizers import with_lr
 from lightning_modules.steps.phases import part_phase
 from lightning_modules.steps.prototypes import (
@@ -62,6 +63,7 @@ class FedPAC(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: A number is out of range.
     """
 
@@ -83,6 +85,7 @@ class FedPAC(ClientModule):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
+        must_be_split(net)
         not_negative(alignment=alignment, head_lr=head_lr, head_epochs=head_epochs)
         within("[0, 1)", min_share=min_share)
         self.alignment = alignment

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import prototype_mse
 from lightning_modules.nets import SplitNet
+from lightning_modules.nets.split import must_be_split
 from lightning_modules.steps.prototypes import (
     known,
     means_pass,
@@ -52,6 +53,7 @@ class FedProto(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: ``prototype_weight`` is negative.
     """
 
@@ -74,6 +76,7 @@ class FedProto(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
+        must_be_split(net)
         not_negative(prototype_weight=prototype_weight)
         self.prototype_weight = prototype_weight
         self.prediction = prediction

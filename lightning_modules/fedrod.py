@@ -16,6 +16,7 @@ from typing_extensions import Unpack
 from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import zero_last_layer
+from lightning_modules.nets.split import must_be_split
 from pfl.core.checks import not_negative
 from pfl.core.state import assign
 from pfl.core.types import Batch, Broadcast, ClientInfo, Terms
@@ -43,6 +44,7 @@ class FedROD(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: ``gamma`` is negative, the task has ``label_smoothing``, or the head's last
             linear layer is frozen or adapted, so that it cannot be set to zero.
     """
@@ -61,6 +63,7 @@ class FedROD(ClientModule):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
+        must_be_split(net)
         not_negative(gamma=gamma)
         if "label_smoothing" in self.task.options():
             raise ValueError(

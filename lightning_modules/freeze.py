@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import orthogonalise
+from lightning_modules.nets.split import must_be_split
 from lightning_modules.steps.phases import part_phase
 from pfl.core.types import Plan
 
@@ -34,6 +35,9 @@ class Freeze(ClientModule):
             nearest weights with orthonormal rows. It is not known which of them UniVarFL used.
         head_bias: Keep the initial biases; otherwise they are zero (advised with ``orthogonal``).
         options: See :class:`ClientModule`.
+
+    Raises:
+        TypeError: ``net`` has no backbone or no head.
     """
 
     shared = ("net.backbone.*",)
@@ -50,6 +54,7 @@ class Freeze(ClientModule):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
+        must_be_split(net)
         for layer in (child for child in net.head.modules() if isinstance(child, nn.Linear)):
             if head_init == "orthogonal":
                 _make_orthogonal(layer)

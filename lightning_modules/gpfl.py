@@ -19,6 +19,7 @@ from lightning_modules.layers import ConditionalValve
 from lightning_modules.losses import angular, magnitude
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
+from lightning_modules.nets.split import must_be_split
 from pfl.core.checks import not_negative
 from pfl.core.seeds import derive, scoped
 from pfl.core.space import Dimension
@@ -49,6 +50,7 @@ class GPFL(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: A number is out of range, or a word is unknown.
     """
 
@@ -68,6 +70,7 @@ class GPFL(ClientModule):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
+        must_be_split(net)
         not_negative(magnitude_weight=magnitude_weight, guide_decay=guide_decay)
         self.magnitude_weight = magnitude_weight
         self.guide_decay = guide_decay

@@ -16,6 +16,7 @@ from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import model_contrastive
 from lightning_modules.nets import Projected, SplitNet
 from lightning_modules.nets.initial import seed_of
+from lightning_modules.nets.split import must_be_split
 from lightning_modules.steps.phases import remember
 from pfl.core.checks import at_least_one, not_negative, positive
 from pfl.core.seeds import derive, scoped
@@ -43,6 +44,7 @@ class MOON(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: A number is out of range.
     """
 
@@ -61,6 +63,7 @@ class MOON(ClientModule):
         out_dim: int = 256,
         **options: Unpack[ClientOptions],
     ) -> None:
+        must_be_split(net)
         not_negative(mu=mu)
         positive(tau=tau)
         at_least_one(out_dim=out_dim)

@@ -15,6 +15,7 @@ from lightning_modules.base import ClientModule
 from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import feature_distillation
 from lightning_modules.nets import SplitNet
+from lightning_modules.nets.split import must_be_split
 from pfl.core.checks import not_negative
 from pfl.core.space import Dimension
 from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
@@ -48,6 +49,7 @@ class PFAKD(ClientModule):
             ``uniform`` in Algorithm 1.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: ``distill_weight`` is negative.
     """
 
@@ -67,6 +69,7 @@ class PFAKD(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, buffers=buffers, **options)
+        must_be_split(net)
         not_negative(distill_weight=distill_weight)
         self.distill_weight = distill_weight
         self.distill_reduction: Literal["mean", "sum_dim"] = distill_reduction

@@ -16,6 +16,7 @@ from typing_extensions import Unpack
 from lightning_modules.base import ClientModule, ClientOptions
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
+from lightning_modules.nets.split import must_be_split
 from lightning_modules.steps.gaussians import (
     CovarianceRegulariser,
     Gaussians,
@@ -67,6 +68,7 @@ class PFedFDA(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: ``eps`` is out of range, or a word is unknown.
     """
 
@@ -89,6 +91,7 @@ class PFedFDA(ClientModule):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
+        must_be_split(net)
         within("(0, 1)", eps=eps)
         self.eps = eps
         self.stats = stats

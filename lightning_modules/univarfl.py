@@ -20,6 +20,7 @@ from lightning_modules.losses import (
     hyperspherical_energy,
 )
 from lightning_modules.nets import SplitNet
+from lightning_modules.nets.split import must_be_split
 from pfl.core.checks import not_negative, positive
 from pfl.core.space import Dimension
 from pfl.core.types import Batch, Terms
@@ -65,6 +66,7 @@ class UniVarFL(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: A weight is negative, or ``eps`` is not positive.
     """
 
@@ -88,6 +90,7 @@ class UniVarFL(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, lr_schedule=lr_schedule, **options)
+        must_be_split(net)
         self.w_cv = net.num_classes / 4 if w_cv is None else w_cv
         self.w_he = w_he
         not_negative(w_cv=self.w_cv, w_he=w_he)

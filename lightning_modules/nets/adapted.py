@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from lightning_modules.layers import LowRankLinear, make_constant
-from lightning_modules.nets.split import SplitNet
+from lightning_modules.nets.split import SplitNet, must_be_split
 from pfl.core.state import matches
 
 
@@ -27,6 +27,7 @@ class FrozenParts(SplitNet):
         patterns: Patterns of the entries to freeze, such as ``["backbone.*"]``.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: A pattern matches nothing, or nothing is left to train.
 
     Example:
@@ -36,6 +37,7 @@ class FrozenParts(SplitNet):
     """
 
     def __init__(self, net: SplitNet, patterns: Sequence[str]) -> None:
+        must_be_split(net)
         super().__init__(net.backbone, net.head, net.features, net.num_classes)
         _check(self, patterns=patterns)
         make_constant(self, tuple(patterns))
@@ -61,6 +63,7 @@ class LoRA(SplitNet):
     their entries.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: ``targets`` matches no linear layer outside of ``trained``, a pattern of
             ``trained`` matches nothing, or ``rank`` is below one.
 
@@ -77,6 +80,7 @@ class LoRA(SplitNet):
         targets: Sequence[str] = ("*",),
         trained: Sequence[str] = ("head.*",),
     ) -> None:
+        must_be_split(net)
         super().__init__(net.backbone, net.head, net.features, net.num_classes)
         _check(self, trained=trained)
         kept = tuple(trained)

@@ -55,6 +55,20 @@ class SplitNet(nn.Module):
         return logits
 
 
+def must_be_split(net: nn.Module) -> None:
+    """Refuse a network without the two parts of a :class:`SplitNet`.
+
+    Raises:
+        TypeError: The network has no backbone or no head.
+    """
+    for part in ("backbone", "head"):
+        if not hasattr(net, part):
+            raise TypeError(
+                f"net must have a backbone and a head, as SplitNet(backbone, head) has, but a "
+                f"{type(net).__name__} has no {part}"
+            )
+
+
 def last_layers(net: nn.Module, count: int, prefix: str = "") -> tuple[Patterns, Patterns]:
     """Return patterns of the last ``count`` layers, and of the layers before them.
 
@@ -88,6 +102,7 @@ class Projected(SplitNet):
         width: Size of the projection.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: ``width`` is below one.
 
     Example:
@@ -96,6 +111,7 @@ class Projected(SplitNet):
     """
 
     def __init__(self, net: SplitNet, width: int = 256) -> None:
+        must_be_split(net)
         at_least_one(width=width)
         size = net.features
         projection = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, width))

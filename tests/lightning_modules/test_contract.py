@@ -5,9 +5,11 @@ That a method builds from its YAML is promised by ``tests/test_configs.py``.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
 from lightning_modules import FedAS, FedAvg
 from pfl.core.task import MultiLabel, Regression
@@ -16,7 +18,7 @@ from pfl.testing.federation import ToyFederation
 from pfl.testing.promise import SGD
 from pfl.testing.toy import blobs, mlp
 from pfl.training.declaration import MethodError
-from tests.helpers.discovery import methods, subject
+from tests.helpers.discovery import build, methods, subject
 from tests.helpers.messages import parts
 
 
@@ -63,6 +65,22 @@ def test_a_method_keeps_every_promise_under_other_tasks(method, task):
 def test_a_task_that_is_not_the_datas_is_refused_by_name():
     with pytest.raises(MethodError, match=parts("Classification() ~ Regression()")):
         ToyFederation(FedAvg(mlp()), blobs(task=Regression()))
+
+
+NEED_PARTS = {
+    *("CD2PFedAligned", "FedAS", "FedASVariant", "FedBABU", "FedPAC", "FedPer", "FedProto"),
+    *("FedRep", "FedROD", "FedSimSupSerial", "Freeze", "GPFL", "LPFT", "MOON", "PFAKD"),
+    *("PFedFDA", "PFedVEM", "UniVarFL"),
+}
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
+@pytest.mark.filterwarnings("ignore:Sequential has no batch norm")
+def test_a_method_takes_a_network_without_parts_or_asks_for_them(method):
+    net = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    refused = pytest.raises((TypeError, ValueError), match="SplitNet")
+    with refused if method.__name__ in NEED_PARTS else nullcontext():
+        ToyFederation(build(method, net, optimizer=SGD)).round()
 
 
 def test_alignment_of_each_sample_needs_no_classes():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from lightning_modules.nets import LeNet5, SplitNet, last_layers
+from lightning_modules.nets import FrozenParts, LeNet5, LoRA, Projected, SplitNet, last_layers
 from tests.helpers.messages import parts
 
 
@@ -19,6 +19,18 @@ def test_split_net_asks_for_sizes_it_cannot_read():
         SplitNet(nn.Flatten(), nn.Identity())
     net = SplitNet(nn.Flatten(), nn.Identity(), features=4, num_classes=4)
     assert (net.features, net.num_classes) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [Projected, LoRA, lambda net: FrozenParts(net, ["*"])],
+    ids=["Projected", "LoRA", "FrozenParts"],
+)
+def test_a_network_around_another_asks_for_its_parts(build):
+    net = nn.Linear(5, 3)
+    net.backbone = nn.Identity()
+    with pytest.raises(TypeError, match=parts("SplitNet(backbone, head) ~ a Linear has no head")):
+        build(net)
 
 
 def test_last_layers():
