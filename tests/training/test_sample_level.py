@@ -18,7 +18,7 @@ from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import ToyData, ToyNet, ToySplit, blobs, mlp
 from pfl.training import batching, client_round
 from pfl.training.phases import prepared
-from pfl.training.sample_level import PrivateSteps
+from pfl.training.sample_level import PrivateSteps, steps_of
 from tests.training.opacus_numbers import CASES, FILE, example
 
 EXACT = SampleLevel(float("inf"), 0.0)
@@ -176,3 +176,11 @@ def test_each_sample_is_drawn_by_itself_with_the_accounted_probability():
     # Sizes of independent draws have the variance 9 * 1/3 * 2/3 = 2; with fixed sizes it were 0.
     assert drawn.sum(1).var().item() == pytest.approx(2, abs=0.4)
     assert drawn.sum(1).min() == 0
+
+
+def test_steps_of_a_round_are_counted_by_the_steps_of_an_epoch():
+    """Head and body take five epochs together."""
+    method = FedRep(mlp(), head_epochs=3, body_epochs=2)
+    federation = ToyFederation(method, blobs((6, 9, 3), batch_size=3))
+    counts = [steps_of(federation.context, info) for info in federation.infos]
+    assert counts == [((2, 10),), ((3, 15),), ((1, 5),)]

@@ -30,6 +30,11 @@ pytest.importorskip("dp_accounting")
 
 PRIVATE = asdict(Privacy(1.0, 2.0, 1e-3, level="sample", noise="system"))
 
+BALANCED = {
+    **RUN["data"],
+    "init_args": {**RUN["data"]["init_args"], "loss": {"class_weights": "balanced"}},
+}
+
 
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path, monkeypatch):
@@ -129,6 +134,7 @@ def test_a_damaged_account_is_no_new_one():
         ({"epsilon": 8}, "give both epsilon and delta, or neither"),
         ({"epsilon": 8, "delta": 0.5}, "delta: 0.5 allows to publish one sample"),
         ({"epsilon": 0, "delta": 1e-4}, "epsilon must be positive, got 0"),
+        ({"epsilon": 8, "delta": 1e-4, "data": BALANCED}, "class_weights: balanced is counted"),
     ],
 )
 def test_a_mistake_in_the_budget_is_told_in_one_line(options, told, capsys):
