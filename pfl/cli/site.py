@@ -30,7 +30,7 @@ from pfl.engines.remote.relay import Door, private_folder
 from pfl.engines.remote.site import Refusal
 from pfl.federation import resume
 from pfl.federation.later import TRANSFORMS, Adopts
-from pfl.federation.private import check_loss
+from pfl.federation.private import check_delta, check_loss
 from pfl.imports.trust import Trust, check_calls
 from pfl.training.context import Context
 
@@ -93,11 +93,7 @@ def _budget(owner: Experiment, local: int, folder: Path) -> Budget | None:
     if epsilon is None:
         return None
     samples = len(owner.data.split(local, "train"))
-    if delta * samples >= 1:
-        raise ValueError(
-            f"delta: {delta:g} allows to publish one sample; it must be below {1 / samples:.3g}, "
-            f"one over the {samples} training samples"
-        )
+    check_delta("delta", delta, samples, "training samples", "one sample")
     check_loss(owner.data)
     return Budget(folder / "spent.json", epsilon, delta)
 

@@ -166,10 +166,26 @@ def check(privacy: Privacy, settings: Settings, units: int, whole: str, one: str
             "loop.privacy: the clients are real, and who knows the run's seed could subtract noise "
             "that comes from it: set noise: system"
         )
-    if privacy.delta >= 1 / units:
+    check_delta("loop.privacy: delta", privacy.delta, units, whole, one)
+
+
+def check_delta(name: str, delta: float, units: int, whole: str, one: str) -> None:
+    """Refuse a delta that is too large.
+
+    Args:
+        name: What the setting is called.
+        delta: Its value.
+        units: As in :func:`check`.
+        whole: Likewise.
+        one: Likewise.
+
+    Raises:
+        ValueError: It is at least one over ``units``.
+    """
+    if units and delta >= 1 / units:
         raise ValueError(
-            f"loop.privacy: delta={privacy.delta} must be below {1 / units:.3g}, one over the "
-            f"{whole} ({units}): a delta as large allows to publish {one}"
+            f"{name}={delta} must be below {1 / units:.3g}, one over the {whole} ({units}): "
+            f"a delta as large allows to publish {one}"
         )
 
 

@@ -132,7 +132,7 @@ def test_a_damaged_account_is_no_new_one():
     ("options", "told"),
     [
         ({"epsilon": 8}, "give both epsilon and delta, or neither"),
-        ({"epsilon": 8, "delta": 0.5}, "delta: 0.5 allows to publish one sample"),
+        ({"epsilon": 8, "delta": 0.5}, "delta=0.5 must be below"),
         ({"epsilon": 0, "delta": 1e-4}, "epsilon must be positive, got 0"),
         ({"epsilon": 8, "delta": 1e-4, "data": BALANCED}, "class_weights: balanced is counted"),
     ],
