@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING
 
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from pfl.callbacks import foreign
 from pfl.callbacks.checkpoint import Checkpoint
@@ -17,36 +15,26 @@ from pfl.callbacks.interruption import interrupt
 from pfl.callbacks.lightning_logger import LightningLogger
 from pfl.callbacks.progress import ProgressBar
 from pfl.callbacks.records import Records
-from pfl.core import devices as core_devices
 from pfl.core import export
-from pfl.core.checks import at_least_one, finite, not_negative, one_of, positive
 from pfl.core.data import FederatedData
 from pfl.core.held_out import everyone, members
-from pfl.core.types import EvaluationPoint, Result, RoundResult, Split
-from pfl.engines.base import Engine
-from pfl.engines.named import EngineName, make_engine
+from pfl.core.types import Result, RoundResult, Split
 from pfl.federation import soundness
-from pfl.federation.cost import Cost
 from pfl.federation.described import described
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted, beside, find_checkpoint
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Callback, Run, load_states
-from pfl.federation.sampling import Sampler, UniformSampler
-from pfl.passage.coding import Codecs
-from pfl.passage.privacy import Privacy
+from pfl.federation.settings import Settings
 from pfl.training import client_round
 
 if TYPE_CHECKING:
-    from lightning.pytorch.loggers import Logger
     from torch import Tensor
 
     from pfl.core.client import ClientModule
 
-Precision: TypeAlias = Literal["32-true", "64-true", "bf16-mixed", "16-mixed"]
 
-
-class FederatedLoop:
+class FederatedLoop(Settings):
     """Runs a federation: any method, any data, any engine.
 
     Example::
@@ -56,135 +44,24 @@ class FederatedLoop:
         run = loop.fit(FedPer(CNN2(10)), data)
         print(run.summary["test/personal/acc/last"])
 
-    Args:
-        rounds: Communication rounds, T.
-        sampler: Draws the clients that train, and those that upload, in each round.
-        engine: Runs the clients of a round; an object or a name. ``auto`` chooses by device,
-            method, network and client sizes, and the run's header shows the choice.
-        workers: For an engine given by name: the number of cores for ``auto``, of threads for
-            ``threads``, of actors for ``ray``, of sites asked at a time for ``loopback``; ``None``
-            takes what is free, shared with other runs.
-        evaluate_every: Rounds from one test of the models to the next; the last round is always
-            tested.
-        evaluate_from: Round of the first test; ``None`` is ``evaluate_every``.
-        evaluate_clients: Number of clients to test, drawn once for the whole run from those with
-            test data (``evaluated_clients`` in the records). The planned last round tests all of
-            them in any case; ``None`` always does.
-        evaluate_at: Points at which personalised models are tested; ``None`` takes the method's
-            own. The first gives ``test/personal/...``, further ones ``test/personal_<point>/...``.
-        unseen_every: Rounds from one test of the clients that are held out (``data.unseen``) to the
-            next; they always join after the planned last round.
-        join_rounds: Local rounds of a client that joins, K, by the method's own plan.
-        tune_epochs: Largest number of epochs of the baseline that tunes all entries by SGD.
-        accelerator: As in Lightning.
-        devices: One device, as in Lightning; how a run is spread over workers is the engine's task.
-        precision: As in Lightning: ``32-true``, ``64-true``, ``bf16-mixed``, ``16-mixed``.
-        gradient_clip_val: Largest gradient norm of a client's step; ``None`` does not clip.
-        codec: How messages are encoded; ``None`` sends tensors as they are, and counts their bytes.
-        cost: The clients' bandwidths and speeds, from which each round's simulated seconds follow.
-        privacy: Makes the run differentially private, with these settings; ``None`` does not.
-        on_nonfinite: ``stop`` ends the run when a client's loss or weights are not finite; ``skip``
-            discards what that client did in the round (its kept state stays, it uploads nothing)
-            and continues.
-        callbacks: Called with the result of each round.
-        loggers: Lightning loggers; each is called once a round.
-        default_root_dir: Folder in which each run gets its own, ``<name>/<time>``; ``None`` writes
-            nothing.
-        name: Name of the experiment, a path below ``default_root_dir``; ``None`` derives it from
-            the method and the data.
-        checkpoint_every: Rounds from one checkpoint to the next; the last round is always saved.
-        kept_memory: Gigabytes of CPU memory for what clients keep from round to round, and the
-            same again for models that a server holds for each client. The rest lies in files
-            beside the runs, or in the system's temporary folder. ``None`` keeps everything on the
-            device.
-        progress: Show a progress bar and the closing table.
-        seed: Seed of every random choice. The network's initial weights are those of the given
-            module.
-
-    Raises:
-        ValueError: A number is out of its range, a word is not known, or ``name`` leads out of
-            ``default_root_dir``.
-        TypeError: A callback is not a :class:`pfl.federation.run.Callback`.
+    The options are those of :class:`pfl.federation.settings.Settings`.
     """
 
-    def __init__(
-        self,
-        rounds: int = 10,
-        sampler: Sampler = UniformSampler(),  # noqa: B008 (frozen)
-        engine: Engine | EngineName = "auto",
-        workers: int | None = None,
-        evaluate_every: int = 1,
-        evaluate_from: int | None = None,
-        evaluate_clients: int | None = None,
-        evaluate_at: list[EvaluationPoint] | None = None,
-        unseen_every: int | None = None,
-        join_rounds: int = 5,
-        tune_epochs: int = 20,
-        accelerator: str = "auto",
-        devices: int | str = 1,
-        precision: Precision = "32-true",
-        gradient_clip_val: float | None = None,
-        codec: Codecs | None = None,
-        cost: Cost | None = None,
-        privacy: Privacy | None = None,
-        on_nonfinite: Literal["stop", "skip"] = "stop",
-        callbacks: list[Callback] | None = None,
-        loggers: list[Logger] | None = None,
-        default_root_dir: str | None = None,
-        name: str | None = None,
-        checkpoint_every: int = 10,
-        kept_memory: float | None = None,
-        progress: bool = True,
-        seed: int = 42,
-    ) -> None:
-        self.given = {name: value for name, value in locals().items() if name != "self"}
-        at_least_one(rounds=rounds, workers=workers, checkpoint_every=checkpoint_every)
-        at_least_one(evaluate_every=evaluate_every, evaluate_from=evaluate_from)
-        at_least_one(evaluate_clients=evaluate_clients, unseen_every=unseen_every)
-        positive(gradient_clip_val=gradient_clip_val)
-        not_negative(kept_memory=kept_memory, join_rounds=join_rounds, tune_epochs=tune_epochs)
-        finite(kept_memory=kept_memory)
-        one_of("on_nonfinite", on_nonfinite, ("stop", "skip"))
-        for point in evaluate_at or ():
-            one_of("each of evaluate_at", point, get_args(EvaluationPoint))
-        if name is not None and (
-            Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name
-        ):
-            raise ValueError(f"name must be a path below default_root_dir, got {name!r}")
-        self.rounds = rounds
-        self.sampler = sampler
-        if workers is not None and not isinstance(engine, str):
-            raise ValueError(
-                f"workers={workers} needs an engine given by name; pass it to the engine itself"
-            )
-        self.engine = make_engine(engine, workers) if isinstance(engine, str) else engine
-        self.evaluate_every = evaluate_every
-        self.evaluate_from = evaluate_from
-        self.evaluate_clients = evaluate_clients
-        self.evaluate_at = evaluate_at
-        self.unseen_every = unseen_every
-        self.join_rounds = join_rounds
-        self.tune_epochs = tune_epochs
-        self.gradient_clip_val = gradient_clip_val
-        self.codec = codec
-        self.cost = cost
-        self.privacy = privacy
-        self.on_nonfinite: Literal["stop", "skip"] = on_nonfinite
-        self.default_root_dir = default_root_dir
-        self.name = name
-        self.kept_memory = kept_memory
-        self.seed = seed
-        self.fabric = _fabric(accelerator, devices, precision)
-        for callback in callbacks or ():
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for callback in self.callbacks or ():
             if not isinstance(callback, Callback):  # such as one of Lightning's
                 raise TypeError(f"callbacks: {foreign.refusal(type(callback).__name__)}")
-        self.callbacks: list[Callback] = [*(callbacks or []), *map(LightningLogger, loggers or [])]
-        if default_root_dir is not None:
+
+    @property
+    def called(self) -> list[Callback]:
+        """All callbacks of a run: the user's, and those that other options ask for."""
+        called = [*(self.callbacks or ()), *map(LightningLogger, self.loggers or ())]
+        if self.default_root_dir is not None:
             # Records come first: if another callback fails, a resume drops rows beyond the
             # checkpoint, and none is missing.
-            self.callbacks = [Records(), *self.callbacks, Checkpoint(checkpoint_every)]
-        if progress:
-            self.callbacks.append(ProgressBar())
+            called = [Records(), *called, Checkpoint(self.checkpoint_every)]
+        return [*called, ProgressBar()] if self.progress else called
 
     def fit(
         self,
@@ -350,11 +227,11 @@ class FederatedLoop:
     def _training(
         self, module: ClientModule, data: FederatedData, ckpt_path: str | None, config: str | None
     ) -> Iterator[Federation]:
-        wanted = Wanted(self, module, data, ckpt_path, config, trains=True)
+        wanted = Wanted(self, module, data, ckpt_path, config, self.called, trains=True)
         with prepared(wanted) as federation, federation.folder():
-            federation.run.config = config or described(self.given, module, data)
+            federation.run.config = config or described(self.options, module, data)
             if ckpt_path is None:
-                load_states(self.callbacks, {})
+                load_states(federation.run.callbacks, {})
             yield federation
 
     def _rounds(self, federation: Federation) -> Generator[RoundResult, None, None]:
@@ -362,24 +239,24 @@ class FederatedLoop:
         run = federation.run
 
         def done(result: Result) -> None:
-            for callback in self.callbacks:
+            for callback in run.callbacks:
                 callback.on_result(run, result)
 
         rounds, open_ones = federation.rounds(done), list[Callback]()
         before, waiting = run.latest, list[Callback]()
         try:
-            for callback in self.callbacks:
+            for callback in run.callbacks:
                 callback.on_fit_start(run)
                 open_ones.append(callback)
             while not run.ends:
-                before, waiting = run.latest, [*self.callbacks]
+                before, waiting = run.latest, [*run.callbacks]
                 result = next(rounds)
                 yield result
                 while waiting:
                     waiting.pop(0).on_round_end(run, result)
             soundness.check_anything_trained(run.history)
             # Records come last: a run with a summary is taken for a finished one.
-            for callback in sorted(self.callbacks, key=lambda one: isinstance(one, Records)):
+            for callback in sorted(run.callbacks, key=lambda one: isinstance(one, Records)):
                 callback.on_fit_end(run)
                 open_ones.remove(callback)
         except BaseException as cause:
@@ -390,23 +267,3 @@ class FederatedLoop:
 def _next(federation: Federation, rounds: Iterator[RoundResult]) -> RoundResult | None:
     with federation.computing():
         return next(rounds, None)
-
-
-def _fabric(accelerator: str, devices: int | str, precision: Precision) -> Fabric:
-    """Return device and precision of a run.
-
-    Raises:
-        ValueError: There is no such device, or more than one is asked for.
-    """
-    try:
-        fabric = core_devices.fabric(accelerator, devices, precision)
-    except (RuntimeError, MisconfigurationException) as error:
-        raise ValueError(
-            f"accelerator {accelerator}, devices {devices}: {error} (accelerator auto takes what "
-            "there is)"
-        ) from error
-    if fabric.world_size > 1:
-        raise ValueError(
-            f"devices must name one device, got {devices}; an engine spreads a run over workers"
-        )
-    return fabric

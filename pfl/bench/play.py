@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
@@ -130,7 +130,7 @@ class Player:
         self._share_data(experiment)
         loop, module = experiment.loop, experiment.module
         if engine is not None:
-            loop.engine = engine
+            loop = replace(loop, engine=engine)
         data: Any = Blinded(experiment.data) if blind else experiment.data
         with explained(experiment.settings, *REFUSALS, ArithmeticError), warnings.catch_warnings():
             # Such as those of a learning rate that is too large; the outcome shows it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pfl.cli import catalogue
@@ -10,7 +11,6 @@ from pfl.cli.explain import UsageError
 from pfl.cli.joining import FLAG, run_folder
 from pfl.core.checks import not_negative
 from pfl.core.held_out import client_names
-from pfl.engines.sequential import SequentialEngine
 from pfl.federation.later import LaterData, adopt
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
@@ -42,9 +42,10 @@ def let_join(experiment: Experiment, file: Path) -> None:
         experiment.data = LaterData(data, run, file.stem)
     except REFUSALS as error:
         raise UsageError(f"{FLAG}: {error}") from error
-    experiment.loop.join_rounds = rounds
-    # The run's own was chosen for its clients, whose data are not here.
-    experiment.loop.engine = SequentialEngine()
+    # The run's own engine was chosen for its clients, whose data are not here.
+    experiment.loop = replace(
+        experiment.loop, join_rounds=rounds, engine="sequential", workers=None
+    )
 
 
 def newcomer_sheets(experiment: Experiment, source: str) -> list[Sheet]:

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
     try:
         experiment = fit_experiment(argv)
         loop, data, module = experiment.loop, experiment.data, experiment.module
-        loop.callbacks += [*callbacks, watch]
+        loop = replace(loop, callbacks=[*(loop.callbacks or ()), *callbacks, watch])
         with explained(experiment.settings, *RUN_REFUSALS):
             resumed = experiment.values.ckpt_path is not None
             source = _source(experiment, trains=True) if resumed else None
@@ -251,7 +252,7 @@ def _source(experiment: Experiment, trains: bool = False) -> str:
     loop, module = experiment.loop, experiment.module
     path, text = experiment.values.ckpt_path, experiment.text
     file = resume.find_checkpoint(
-        path, resume.Wanted(loop, module, experiment.data, path, text, trains)
+        path, resume.Wanted(loop, module, experiment.data, path, text, trains=trains)
     )
     if file.is_file():
         print(f"reads {file}")

@@ -57,8 +57,8 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     settings, module, root = wanted.settings, wanted.module, wanted.root
     content = None if file is None else resume.read(file, wanted)
     context = _context(wanted, content)
-    scope.callback(settings.engine.close)
-    data = context.data = settings.engine.meet(context, wanted.config)
+    scope.callback(settings.runner.close)
+    data = context.data = settings.runner.meet(context, wanted.config)
     coordinator = Coordinator(context, settings.rounds, settings.seed)
     clients = coordinator.clients
     if not coordinator.eligible:
@@ -101,7 +101,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         reports=coordinator.server.reports,
         scores=context.scorer.better,
         tested=_tested(settings, data),
-        callbacks=settings.callbacks,
+        callbacks=[*wanted.callbacks],
     )
     # What a client keeps, and its group, may depend on the initial values.
     context.load({})
@@ -110,7 +110,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     if coordinator.server.per_client:
         run.server = _bounded(run.server, settings.kept_memory, root)
     points = settings.evaluate_at or [module.evaluate_at]
-    evaluator = Evaluator(settings.engine, context, clients, points, job)
+    evaluator = Evaluator(settings.runner, context, clients, points, job)
     origin = None if file is None else resume.folder_of(file)
     newcomers = Newcomers(settings, context, coordinator, evaluator)
     federation = Federation(
@@ -189,7 +189,7 @@ def _bounded(state: ServerState, memory: float | None, root: Path | None) -> Ser
 def _start(federation: Federation, content: Mapping[str, Any] | None) -> None:
     """Set up the engine, and describe the decisions in the run's header."""
     settings, context, run = federation.settings, federation.context, federation.run
-    engine = settings.engine
+    engine = settings.runner
     began = {} if content is None else content
     engine.stacks = began.get("stacked")
     threads = op_threads.choose(context, began.get("op_threads"))

@@ -161,7 +161,7 @@ def check(privacy: Privacy, settings: Settings, units: int, whole: str, one: str
     Raises:
         ValueError: One of the two is the case.
     """
-    if privacy.noise == "seed" and not settings.engine.simulates:
+    if privacy.noise == "seed" and not settings.runner.simulates:
         raise ValueError(
             "loop.privacy: the clients are real, and who knows the run's seed could subtract noise "
             "that comes from it: set noise: system"

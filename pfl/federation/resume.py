@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from pfl.federation import checkpoint, identity, schema
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.identity import Identity
 from pfl.federation.later import ADVICE
+from pfl.federation.run import Callback
 from pfl.federation.settings import Settings
 
 FILE = Path("checkpoints", "last.ckpt")
@@ -42,6 +43,7 @@ class Wanted:
         ckpt_path: The checkpoint: a file, a run folder, or ``last`` for the newest run below
             :attr:`root` with the same settings and seed; ``None`` reads none.
         config: The resolved configuration as YAML; ``None`` for a run started from Python.
+        callbacks: What is called after each round; their states are in the checkpoint.
         trains: Whether rounds will be added; otherwise the checkpoint is only read.
     """
 
@@ -50,6 +52,7 @@ class Wanted:
     data: FederatedData
     ckpt_path: str | None = None
     config: str | None = None
+    callbacks: Sequence[Callback] = ()
     trains: bool = False
 
     def __post_init__(self) -> None:
@@ -142,7 +145,7 @@ def opened(wanted: Wanted) -> Iterator[Path | None]:
     with ExitStack() as stack:
         if file is not None and wanted.trains and file.is_file() and (folder := folder_of(file)):
             stack.enter_context(locked(folder))
-            files = [name for callback in wanted.settings.callbacks for name in callback.files]
+            files = [name for callback in wanted.callbacks for name in callback.files]
             clear(folder, files)
         yield file
 

@@ -24,7 +24,7 @@ from pfl.federation import rows, soundness
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.private import Account
 from pfl.federation.run import Row, Run
-from pfl.federation.settings import Settings, is_tested
+from pfl.federation.settings import Settings
 from pfl.federation.unseen import Newcomers
 from pfl.passage.coding import uncoded
 from pfl.training.context import Context
@@ -177,7 +177,7 @@ class Federation:
         """Make the jobs of a round; who is tested as trained is scored right after training."""
         run, number = self.run, self.run.round + 1
         at_once = (
-            is_tested(self.settings, number, run.rounds) and "post_local" in self.evaluator.points
+            self.settings.is_tested(number, run.rounds) and "post_local" in self.evaluator.points
         )
         scored = set(self.tested(number) if at_once else ())
         jobs = [
@@ -196,7 +196,7 @@ class Federation:
         return [job if job.info.client in cohort.uploads else uncoded(job) for job in jobs]
 
     def _train(self, jobs: Sequence[Job], done: Callable[[Result], None]) -> dict[int, Result]:
-        results, arriving = {}, self.settings.engine.train(jobs)
+        results, arriving = {}, self.settings.runner.train(jobs)
         if self.coordinator.coding is not None:
             received, of = self.coordinator.coding.received, {job.info.client: job for job in jobs}
             # By their clients: a site that is silent has no result.
@@ -246,7 +246,7 @@ class Federation:
         """Test the models after a round if it is time, and enter its row into the history."""
         run, results, discarded = self.run, played.results, played.discarded
         clients = list[Row]()
-        if evaluated := is_tested(self.settings, run.round, run.rounds):
+        if evaluated := self.settings.is_tested(run.round, run.rounds):
             tested = self.tested(run.round)
             scores, clients = self.evaluator.evaluate(tested, results, played.before, played.after)
             soundness.warn_of_no_score(scores, self.evaluator.has_global_model)
@@ -260,7 +260,7 @@ class Federation:
             clients += joined
         undefined = self.evaluator.undefined(clients)
         clock.lap("time/evaluate")
-        row |= self.settings.engine.measured()
+        row |= self.settings.runner.measured()
         row |= clock.laps
         run.history.append(row)
         run.failures = soundness.counted(run.failures, discarded=discarded, undefined=undefined)

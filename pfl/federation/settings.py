@@ -1,49 +1,173 @@
-"""The interface of a federation's settings; :class:`pfl.loop.FederatedLoop` implements it."""
+"""What a user sets for a run: one frozen value, and the one home of each option of the loop."""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from lightning.fabric import Fabric
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from pfl.core import devices as core_devices
+from pfl.core.checks import at_least_one, finite, not_negative, one_of, positive
 from pfl.core.types import EvaluationPoint
 from pfl.engines.base import Engine
+from pfl.engines.named import EngineName, make_engine
 from pfl.federation.cost import Cost
 from pfl.federation.run import Callback
-from pfl.federation.sampling import Sampler
+from pfl.federation.sampling import Sampler, UniformSampler
 from pfl.passage.coding import Codecs
 from pfl.passage.privacy import Privacy
 
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
-class Settings(Protocol):
-    """The settings of a run; :class:`pfl.loop.FederatedLoop` explains each."""
-
-    rounds: int
-    sampler: Sampler
-    engine: Engine
-    evaluate_every: int
-    evaluate_from: int | None
-    evaluate_clients: int | None
-    evaluate_at: list[EvaluationPoint] | None
-    unseen_every: int | None
-    join_rounds: int
-    tune_epochs: int
-    fabric: Fabric
-    gradient_clip_val: float | None
-    codec: Codecs | None
-    cost: Cost | None
-    privacy: Privacy | None
-    on_nonfinite: Literal["stop", "skip"]
-    callbacks: list[Callback]
-    default_root_dir: str | None
-    name: str | None
-    kept_memory: float | None
-    seed: int
+Precision: TypeAlias = Literal["32-true", "64-true", "bf16-mixed", "16-mixed"]
 
 
-def is_tested(settings: Settings, number: int, last: int) -> bool:
-    """Return ``True`` if models are tested after a round, of a run that ends with the last."""
-    every = settings.evaluate_every
-    first = every if settings.evaluate_from is None else settings.evaluate_from
-    regular = number >= first and (number - first) % every == 0
-    return regular or number == last
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """The settings of a run.
+
+    Args:
+        rounds: Communication rounds, T.
+        sampler: Draws the clients that train, and those that upload, in each round.
+        engine: Runs the clients of a round; an object or a name. ``auto`` chooses by device,
+            method, network and client sizes, and the run's header shows the choice.
+        workers: For an engine given by name: the number of cores for ``auto``, of threads for
+            ``threads``, of actors for ``ray``, of sites asked at a time for ``loopback``; ``None``
+            takes what is free, shared with other runs.
+        evaluate_every: Rounds from one test of the models to the next; the last round is always
+            tested.
+        evaluate_from: Round of the first test; ``None`` is ``evaluate_every``.
+        evaluate_clients: Number of clients to test, drawn once for the whole run from those with
+            test data (``evaluated_clients`` in the records). The planned last round tests all of
+            them in any case; ``None`` always does.
+        evaluate_at: Points at which personalised models are tested; ``None`` takes the method's
+            own. The first gives ``test/personal/...``, further ones ``test/personal_<point>/...``.
+        unseen_every: Rounds from one test of the clients that are held out (``data.unseen``) to the
+            next; they always join after the planned last round.
+        join_rounds: Local rounds of a client that joins, K, by the method's own plan.
+        tune_epochs: Largest number of epochs of the baseline that tunes all entries by SGD.
+        accelerator: As in Lightning.
+        devices: One device, as in Lightning; how a run is spread over workers is the engine's task.
+        precision: As in Lightning: ``32-true``, ``64-true``, ``bf16-mixed``, ``16-mixed``.
+        gradient_clip_val: Largest gradient norm of a client's step; ``None`` does not clip.
+        codec: How messages are encoded; ``None`` sends tensors as they are, and counts their bytes.
+        cost: The clients' bandwidths and speeds, from which each round's simulated seconds follow.
+        privacy: Makes the run differentially private, with these settings; ``None`` does not.
+        on_nonfinite: ``stop`` ends the run when a client's loss or weights are not finite; ``skip``
+            discards what that client did in the round (its kept state stays, it uploads nothing)
+            and continues.
+        callbacks: Called with the result of each round.
+        loggers: Lightning loggers; each is called once a round.
+        default_root_dir: Folder in which each run gets its own, ``<name>/<time>``; ``None`` writes
+            nothing.
+        name: Name of the experiment, a path below ``default_root_dir``; ``None`` derives it from
+            the method and the data.
+        checkpoint_every: Rounds from one checkpoint to the next; the last round is always saved.
+        kept_memory: Gigabytes of CPU memory for what clients keep from round to round, and the
+            same again for models that a server holds for each client. The rest lies in files
+            beside the runs, or in the system's temporary folder. ``None`` keeps everything on the
+            device.
+        progress: Show a progress bar and the closing table.
+        seed: Seed of every random choice. The network's initial weights are those of the given
+            module.
+
+    Raises:
+        ValueError: A number is out of its range, a word is not known, or ``name`` leads out of
+            ``default_root_dir``.
+        TypeError: A callback is not a :class:`pfl.federation.run.Callback`.
+    """
+
+    rounds: int = 10
+    sampler: Sampler = UniformSampler()  # noqa: RUF009 (frozen)
+    engine: Engine | EngineName = "auto"
+    workers: int | None = None
+    evaluate_every: int = 1
+    evaluate_from: int | None = None
+    evaluate_clients: int | None = None
+    evaluate_at: list[EvaluationPoint] | None = None
+    unseen_every: int | None = None
+    join_rounds: int = 5
+    tune_epochs: int = 20
+    accelerator: str = "auto"
+    devices: int | str = 1
+    precision: Precision = "32-true"
+    gradient_clip_val: float | None = None
+    codec: Codecs | None = None
+    cost: Cost | None = None
+    privacy: Privacy | None = None
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    callbacks: list[Callback] | None = None
+    loggers: list[Logger] | None = None
+    default_root_dir: str | None = None
+    name: str | None = None
+    checkpoint_every: int = 10
+    kept_memory: float | None = None
+    progress: bool = True
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        at_least_one(
+            rounds=self.rounds, workers=self.workers, checkpoint_every=self.checkpoint_every
+        )
+        at_least_one(evaluate_every=self.evaluate_every, evaluate_from=self.evaluate_from)
+        at_least_one(evaluate_clients=self.evaluate_clients, unseen_every=self.unseen_every)
+        positive(gradient_clip_val=self.gradient_clip_val)
+        not_negative(kept_memory=self.kept_memory, join_rounds=self.join_rounds)
+        not_negative(tune_epochs=self.tune_epochs)
+        finite(kept_memory=self.kept_memory)
+        one_of("on_nonfinite", self.on_nonfinite, ("stop", "skip"))
+        for point in self.evaluate_at or ():
+            one_of("each of evaluate_at", point, get_args(EvaluationPoint))
+        if self.name is not None and (
+            Path(self.name).is_absolute() or ".." in Path(self.name).parts or "\0" in self.name
+        ):
+            raise ValueError(f"name must be a path below default_root_dir, got {self.name!r}")
+        if self.workers is not None and not isinstance(self.engine, str):
+            raise ValueError(
+                f"workers={self.workers} needs an engine given by name; pass it to the engine "
+                "itself"
+            )
+        # Both refuse what they cannot be made of.
+        _ = self.runner, self.fabric
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All options by name."""
+        return {field.name: getattr(self, field.name) for field in fields(Settings)}
+
+    @cached_property
+    def runner(self) -> Engine:
+        """The engine, made if it was given by name."""
+        named = isinstance(self.engine, str)
+        return make_engine(self.engine, self.workers) if named else self.engine
+
+    @cached_property
+    def fabric(self) -> Fabric:
+        """Device and precision.
+
+        Raises:
+            ValueError: There is no such device, or more than one is asked for.
+        """
+        wanted = f"accelerator {self.accelerator}, devices {self.devices}"
+        try:
+            fabric = core_devices.fabric(self.accelerator, self.devices, self.precision)
+        except (RuntimeError, MisconfigurationException) as error:
+            raise ValueError(f"{wanted}: {error} (accelerator auto takes what there is)") from error
+        if fabric.world_size > 1:
+            raise ValueError(
+                f"devices must name one device, got {self.devices}; an engine spreads a run over "
+                "workers"
+            )
+        return fabric
+
+    def is_tested(self, number: int, last: int) -> bool:
+        """Return ``True`` if models are tested after a round, of a run that ends with the last."""
+        every = self.evaluate_every
+        first = every if self.evaluate_from is None else self.evaluate_from
+        regular = number >= first and (number - first) % every == 0
+        return regular or number == last

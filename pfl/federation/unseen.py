@@ -118,7 +118,7 @@ class Newcomers:
                 replace(job, seed=derive(job.seed, "round", number), splits=splits)
                 for job in jobs.values()
             ]
-            results = {result.client: result for result in self._settings.engine.train(turn)}
+            results = {result.client: result for result in self._settings.runner.train(turn)}
             for client, result in results.items():
                 jobs[client] = replace(jobs[client], kept=result.kept)
             trained = {client: result.scores for client, result in results.items()}

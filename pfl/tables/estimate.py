@@ -14,7 +14,6 @@ from rich.progress import track
 from pfl.cli.config import REFUSALS
 from pfl.cli.explain import UsageError, explained
 from pfl.core.seeds import generator
-from pfl.federation.settings import is_tested
 from pfl.results.sheets import Sheet
 from pfl.results.statistics import NONE
 from pfl.tables import kept
@@ -133,7 +132,7 @@ class _Estimator:
             trained = sum(batches[client] for client in cohort.trains)
             seconds += rates.train.seconds(len(cohort.trains), trained)
             moved += rates.down * len(cohort.trains) + rates.up * len(cohort.uploads)
-            if is_tested(loop, number, run.rounds):
+            if loop.is_tested(number, run.rounds):
                 seconds += rates.test.seconds(len(batches), walked)
         memory = sizes.bytes + rates.keeps * len(eligible) + _COPIES * rates.model
         return RemainingCost(seconds, memory, moved)

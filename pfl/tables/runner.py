@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.markup import escape
@@ -103,7 +104,7 @@ def _run(run: PlannedRun, watch: Callback) -> None:
             return
         limit_samples(experiment, run.scale)
         loop, data, module = experiment.loop, experiment.data, experiment.module
-        loop.callbacks.append(watch)
+        loop = replace(loop, callbacks=[*(loop.callbacks or ()), watch])
         kept.clear(run)
         folder = kept.resumable(run)
         try:

@@ -356,7 +356,7 @@ def test_short_names_of_all_kinds():
     optimizer = made.module.configure_optimizers()
     assert isinstance(optimizer, torch.optim.Adam)
     assert optimizer.param_groups[0]["lr"] == 0.01
-    kinds = [type(made.data.partition), type(made.loop.sampler), type(made.loop.callbacks[1])]
+    kinds = [type(made.data.partition), type(made.loop.sampler), type(made.loop.callbacks[0])]
     assert [kind.__name__ for kind in kinds] == ["IID", "BernoulliSampler", "EarlyStopping"]
 
 

@@ -361,16 +361,15 @@ def test_a_run_that_another_process_is_at_is_refused_by_its_number(tmp_path):
 
 
 def test_a_run_is_locked_from_its_first_round(tmp_path):
-    loop = FederatedLoop(2, default_root_dir=str(tmp_path), progress=False)
     seen = []
 
-    class Looks(type(loop.callbacks[0])):
+    class Looks(Callback):
         def on_round_end(self, run, result):
             with pytest.raises(BusyError, match=f"process {os.getpid()} "), locked(run.folder):
                 pass
             seen.append(result.round)
 
-    loop.callbacks.append(Looks())
+    loop = FederatedLoop(2, default_root_dir=str(tmp_path), progress=False, callbacks=[Looks()])
     loop.fit(FedPer(mlp()), blobs())
     assert seen == [1, 2]
 

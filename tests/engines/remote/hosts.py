@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
@@ -102,5 +103,5 @@ def ran(*hosts, method="FedPer", **changed):
     Path("run.yaml").write_text(yaml.safe_dump(content))
     found = Experiment.parse(make_parser("fit"), ["--config", "run.yaml"])
     if hosts:
-        found.loop.engine = Hosted(hosts)
+        found.loop = replace(found.loop, engine=Hosted(hosts))
     return found.loop.fit(found.module, found.data, config=found.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -363,9 +364,8 @@ def test_a_resumed_run_finds_the_states_that_sites_keep():
 
     def again(*words, callbacks=()):
         found = Experiment.parse(make_parser("fit"), ["--config", "run.yaml", *words])
-        found.loop.engine = Hosted((one, other))
-        found.loop.callbacks += callbacks
-        return found.loop.fit(found.module, found.data, found.values.ckpt_path, found.text)
+        loop = replace(found.loop, engine=Hosted((one, other)), callbacks=[*callbacks])
+        return loop.fit(found.module, found.data, found.values.ckpt_path, found.text)
 
     with pytest.raises(KeyboardInterrupt):
         again("--loop.default_root_dir=runs", callbacks=[Stop()])
