@@ -254,7 +254,7 @@ class FederatedLoop(Settings):
                 yield result
                 while waiting:
                     waiting.pop(0).on_round_end(run, result)
-            soundness.check_anything_trained(run.history)
+            soundness.check_anything_trained(run)
             # Records come last: a run with a summary is taken for a finished one.
             for callback in sorted(run.callbacks, key=lambda one: isinstance(one, Records)):
                 callback.on_fit_end(run)

@@ -46,14 +46,14 @@ class Analysis(Callback, ABC):
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append the rows of an evaluated round."""
-        if result.evaluated and self._rows is not None:
+        if self.writes(result) and self._rows is not None:
             self._rows.append(list(self.rows(run, result)))
         self._seen = result.round
 
     def on_interrupt(self, run: Run) -> None:
         """Write the rows of the last round, if it was here that the run was interrupted."""
         last = run.latest
-        if last is not None and last.evaluated and last.round > self._seen and self._rows:
+        if last is not None and self.writes(last) and last.round > self._seen and self._rows:
             self._rows.replace(last.round - 1, list(self.rows(run, last)))
 
     def state_dict(self) -> dict[str, Any]:
@@ -63,6 +63,10 @@ class Analysis(Callback, ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take the number and digest that the rows must have; earlier versions stored none."""
         self._wanted = state.get(self.file)
+
+    def writes(self, result: RoundResult) -> bool:
+        """Return whether a round has rows."""
+        return result.evaluated
 
     @abstractmethod
     def rows(self, run: Run, result: RoundResult) -> Iterable[Mapping[str, float]]:

@@ -75,6 +75,7 @@ class Checkpoint(Callback):
             "op_threads": torch.get_num_threads(),
             "history": run.history,
             "failures": run.failures,
+            "reasons": run.reasons,
             "partition": run.data.description().get("hash"),
             "config": run.config,
             "callbacks": {name: one.state_dict() for name, one in by_name(run.callbacks).items()},

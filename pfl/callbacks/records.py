@@ -29,8 +29,8 @@ class Records(Analysis):
     """Writes the run's configuration, environment, partition, metrics and summary.
 
     ``metrics.csv`` has one row for each round, ``clients.csv`` one row for each tested client of
-    an evaluated round; ``summary.json`` is written at the end. After an interruption, and on a
-    resume, both tables hold exactly the finished rounds.
+    an evaluated round, and for each client that failed in a round; ``summary.json`` is written at
+    the end. After an interruption, and on a resume, both tables hold exactly the finished rounds.
     """
 
     file = "clients.csv"
@@ -73,12 +73,23 @@ class Records(Analysis):
         if isinstance(run.data, Adopts):
             _write_json(folder / TRANSFORMS, run.data.transforms())
 
+    def writes(self, result: RoundResult) -> bool:
+        """Return whether a client was tested, or failed."""
+        return result.evaluated or bool(result.failed)
+
     def rows(self, run: Run, result: RoundResult) -> Sequence[Mapping[str, Any]]:
-        """Return a row for each tested client, with its name if it has one."""
+        """Return the rows of tested clients and of those that failed; with names and reasons."""
+        rows: list[dict[str, Any]] = [*map(dict, result.clients)] if result.evaluated else []
+        apart = result.failed.keys() - {row["client"] for row in rows}
+        rows += ({"round": result.round, "client": client} for client in sorted(apart))
         names = client_names(run.data)
-        if not names:
-            return result.clients
-        return [{**row, "name": names[int(row["client"])]} for row in result.clients]
+        for row in rows:
+            client = int(row["client"])
+            if names:
+                row["name"] = names[client]
+            if client in result.failed:
+                row["failed"] = result.failed[client]
+        return rows
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Append this round's rows; the one in ``metrics.csv`` says that all of them are there."""
@@ -101,7 +112,8 @@ class Records(Analysis):
         """Write the summary."""
         content = {"rounds": run.round, "fingerprint": run.fingerprint, "summary": run.summary}
         failures = {"failures": run.failures} if run.failures else {}
-        _write_json(cast(Path, run.folder) / "summary.json", content | failures)
+        reasons = {"reasons": run.reasons} if run.reasons else {}
+        _write_json(cast(Path, run.folder) / "summary.json", content | failures | reasons)
 
 
 def environment() -> dict[str, Any]:

@@ -388,6 +388,7 @@ class RoundResult:
             ``server/...``, ``log/...``.
         clients: One row a client for each evaluated round; empty in other rounds.
         evaluated: Whether the models were tested after this round.
+        failed: Why the training or the test of a client does not count, by client.
     """
 
     round: int
@@ -395,3 +396,4 @@ class RoundResult:
     metrics: dict[str, float]
     clients: list[dict[str, float]]
     evaluated: bool
+    failed: Mapping[int, str] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from textwrap import shorten
 from time import monotonic
 from typing import Any, TypeAlias
 
+from pfl.core.failure import JobError
 from pfl.core.types import Job, Scores
 from pfl.engines.messages import Message, MessageEncoder
 from pfl.engines.remote.leash import last_words
@@ -21,7 +22,7 @@ START_SECONDS = 600.0
 ALIVE_SECONDS = 20.0  # silence after which Ray is asked which nodes are alive
 _SAID = 250  # characters of a worker's output in an error message
 
-Reply: TypeAlias = "Message | Scores"
+Reply: TypeAlias = "Message | Scores | Exception"
 # Ray is optional, so its types cannot be named here.
 Actor: TypeAlias = Any
 Ref: TypeAlias = Any
@@ -29,6 +30,10 @@ Ref: TypeAlias = Any
 
 class WorkerError(OSError):
     """The cluster or a worker failed, independently of what the method computes."""
+
+
+class DeadlyJobError(WorkerError):
+    """Every worker that runs a job dies."""
 
 
 def import_ray() -> Any:  # noqa: ANN401
@@ -67,21 +72,21 @@ class Pool:
         while self._starting:
             self._wait([])
 
-    def run(self, call: str, jobs: Sequence[Job], order: Sequence[int]) -> Iterator[Reply]:
-        """Run jobs and yield the workers' replies, in the order of ``jobs``.
+    def run(self, call: str, jobs: Sequence[Job]) -> Iterator[Reply]:
+        """Run jobs, the largest clients' first, and yield the workers' replies in their order.
+
+        The reply to a job that fails is its error: :class:`JobError`, or :class:`DeadlyJobError`
+        if several workers died while running it.
 
         Args:
             call: Name of the worker's method: ``train`` or ``test``.
             jobs: The jobs.
-            order: Indices of the jobs, in the order in which they are sent.
 
         Raises:
-            JobError: A job raised an error.
             MethodError: The method breaks a promise.
-            WorkerError: Several workers died while running the same job, or a replacement did not
-                start, or the cluster died.
+            WorkerError: A replacement of a worker did not start, or the cluster died.
         """
-        pending = _PendingJobs(call, jobs, order)
+        pending = _PendingJobs(call, jobs)
         for answered in range(len(jobs)):
             while answered not in pending.done:
                 self._send(pending)
@@ -111,21 +116,24 @@ class Pool:
             load[worker] += pending.slots(index)
 
     def _receive(self, ref: Ref, pending: _PendingJobs) -> None:
-        """Store a reply; queue the job again if its worker died."""
+        """Store a reply, or the job's error; queue the job again if its worker died."""
         ray = self._ray
         worker, index = pending.in_flight.pop(ref)
         try:
             pending.done[index] = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
-            raise error.cause from error
+            if not isinstance(error.cause, JobError):
+                raise error.cause from error
+            pending.done[index] = error.cause
         except ray.exceptions.RayError as error:
             pending.deaths[index] += 1
-            if pending.deaths[index] == ATTEMPTS:
-                raise WorkerError(
+            if pending.deaths[index] < ATTEMPTS:
+                pending.queued.appendleft(index)
+            else:
+                pending.done[index] = DeadlyJobError(
                     f"{pending.name(index)}: its worker died {ATTEMPTS} times; last output: "
                     f"{_last_output(Path(self._logs[worker]), error)}"
-                ) from error
-            pending.queued.appendleft(index)
+                )
             self._replace(worker)
 
     def _wait(self, in_flight: list[Ref]) -> list[Ref]:
@@ -175,9 +183,9 @@ class _PendingJobs:
         done: Replies that arrived before their turn.
     """
 
-    def __init__(self, call: str, jobs: Sequence[Job], order: Sequence[int]) -> None:
+    def __init__(self, call: str, jobs: Sequence[Job]) -> None:
         self.call = call
-        self.queued = deque(order)
+        self.queued = deque(sorted(range(len(jobs)), key=lambda index: -jobs[index].info.samples))
         self.in_flight: dict[Ref, tuple[Actor, int]] = {}
         self.deaths = [0] * len(jobs)
         self.done: dict[int, Reply] = {}

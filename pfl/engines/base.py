@@ -38,10 +38,14 @@ class Engine(Protocol):
         """Prepare for a run; return one line for its header: what is used, and why."""
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Run each client's round; leave out a client that was lost, if the run goes on then."""
+        """Run each client's round; leave out a client that fails, if the run goes on then."""
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
-        """Test each job's model on its splits."""
+        """Test each job's model on its splits; a client that fails has no scores, likewise."""
+
+    def failed(self) -> Mapping[int, str]:
+        """Return why each client failed without which the run went on since the last call."""
+        return {}
 
     def measured(self) -> Mapping[str, float]:
         """Return what the engine has measured since the last call, for the row of a round."""

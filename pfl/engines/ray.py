@@ -6,16 +6,19 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import compress
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from pfl.core.checks import at_least_one, not_negative
 from pfl.core.devices import on_host
+from pfl.core.failure import JobError
 from pfl.core.types import Job, Result, Scores
-from pfl.engines.actors import Pool, Reply, WorkerError, import_ray
+from pfl.engines.absences import Absences, OnError, tolerated
+from pfl.engines.actors import DeadlyJobError, Pool, Reply, WorkerError, import_ray
 from pfl.engines.base import Engine
 from pfl.engines.messages import Message, decode_result
 from pfl.engines.worker import Recipe
@@ -43,10 +46,12 @@ class RayEngine(Engine):
             machine and stops it at the end.
         cpus_per_worker: CPUs that an actor reserves, and the number of its op threads.
         gpus_per_worker: GPUs that an actor reserves; 0.25 lets four share one.
+        on_error: ``stop`` ends the run if a client's job fails; with ``absent`` the round goes on
+            without the client: it uploads nothing, has no scores, and takes part again in the next.
 
     Raises:
         ImportError: Ray is not installed.
-        ValueError: A number is out of its range.
+        ValueError: A number is out of its range, or ``on_error`` is another word.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class RayEngine(Engine):
         address: str | None = None,
         cpus_per_worker: int = 1,
         gpus_per_worker: float = 0.0,
+        on_error: OnError = "stop",
     ) -> None:
         at_least_one(workers=workers, cpus_per_worker=cpus_per_worker)
         not_negative(gpus_per_worker=gpus_per_worker)
@@ -62,6 +68,7 @@ class RayEngine(Engine):
         self.address = address
         self.cpus_per_worker = cpus_per_worker
         self.gpus_per_worker = gpus_per_worker
+        self._absences = Absences(*tolerated(on_error, JobError, DeadlyJobError))
         self._ray = import_ray()
         self._connected = False
         self._place: Place | None = None
@@ -74,6 +81,7 @@ class RayEngine(Engine):
             ValueError: The loop uses a GPU but the actors do not, or the cluster is too small.
             WorkerError: There is no cluster, it is busy, or an actor does not start.
         """
+        self._absences.clear()
         strategies = import_module("ray.util.scheduling_strategies")
         self._device, gpus = context.fabric.device, self.gpus_per_worker
         if not on_host(self._device) and not gpus:
@@ -96,15 +104,31 @@ class RayEngine(Engine):
         return f"ray: {count} workers of {each}, on {nodes} node" + ("s" if nodes > 1 else "")
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Run each client's round; the clients with most samples start first."""
-        order = sorted(range(len(jobs)), key=lambda index: -jobs[index].info.samples)
-        for message in self._run("train", jobs, order):
-            yield decode_result(cast(Message, message), self._device)
+        """Run each client's round; leave out those that fail, if the run goes on then.
+
+        Raises:
+            JobError: A job raised an error.
+            MethodError: The method breaks a promise.
+            WorkerError: The cluster or a worker failed, or several workers under one job.
+        """
+        for message in self._run("train", jobs):
+            if message is not None:
+                yield decode_result(cast(Message, message), self._device)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
-        """Test each job's model on its splits."""
-        for scores in self._run("test", jobs, range(len(jobs))):
-            yield cast(Scores, scores)
+        """Test each job's model on its splits; a client that fails has no scores.
+
+        Raises:
+            JobError: Likewise.
+            MethodError: Likewise.
+            WorkerError: Likewise.
+        """
+        for scores in self._run("test", jobs):
+            yield {} if scores is None else cast(Scores, scores)
+
+    def failed(self) -> Mapping[int, str]:
+        """Return why each client failed without which the run went on since the last call."""
+        return self._absences.taken()
 
     def close(self) -> None:
         """Stop the actors, and the cluster if this engine started it."""
@@ -118,10 +142,22 @@ class RayEngine(Engine):
         self._pool = self._place = None
         self._connected = False
 
-    def _run(self, call: str, jobs: Sequence[Job], order: Sequence[int]) -> Iterator[Reply]:
+    def _run(self, call: str, jobs: Sequence[Job]) -> Iterator[Reply | None]:
+        """Yield replies in the order of the jobs; ``None`` of a client that is absent."""
         if self._pool is None:
             raise RuntimeError("setup has not been called")
-        return self._pool.run(call, jobs, order)
+        absences = self._absences
+        absences.begin(jobs)
+        present = [job.info.client not in absences for job in jobs]
+        replies = self._pool.run(call, [*compress(jobs, present)])
+        for job, asked in zip(jobs, present, strict=True):
+            reply = next(replies) if asked else None
+            if isinstance(reply, Exception):
+                absences.note(job, reply)
+                reply = None
+            elif asked:
+                absences.answered(job.info.client)
+            yield reply
 
     def _connect(self) -> None:
         if self._ray.is_initialized():

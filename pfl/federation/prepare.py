@@ -160,7 +160,7 @@ def _restore(
         # A bounded store gets copies, one at a time, of what is mapped from the file.
         run.kept[int(client)] = clone(kept) if bounded else to(kept, device)
     run.history = content["history"]
-    run.failures = content["failures"]
+    run.failures, run.reasons = content["failures"], content.get("reasons", {})
     load_states(run.callbacks, content["callbacks"])
 
 

@@ -39,6 +39,7 @@ class Played:
         cohort: Who trained and who uploads.
         jobs: Of the clients that trained.
         results: Those that count, by client.
+        failed: Why other results do not count, by client, as far as the numbers tell.
         uploads: What reached the server.
         before: The server's state before the round.
         after: The server's state after the round.
@@ -47,13 +48,14 @@ class Played:
     cohort: Cohort
     jobs: Sequence[Job]
     results: Mapping[int, Result]
+    failed: Mapping[int, str]
     uploads: Sequence[Upload]
     before: ServerState
     after: ServerState
 
     @property
     def discarded(self) -> list[int]:
-        """The clients whose results were not finite or did not arrive, and do not count."""
+        """The clients whose results are not finite or did not arrive, and do not count."""
         return [client for client in self.cohort.trains if client not in self.results]
 
 
@@ -147,13 +149,13 @@ class Federation:
         run, clock = self.run, rows.Clock()
         cohort = self.cohort(run.round + 1)
         jobs = self._jobs(cohort)
-        results = self._train(jobs, done)
+        results, failed = self._train(jobs, done)
         clock.lap("time/train")
         uploads = uploads_of(results[c] for c in cohort.uploads if c in results)
         after = self.coordinator.aggregate(run.server, uploads)
         soundness.check_aggregate(self.coordinator.server, run.server, after)
         clock.lap("time/aggregate")
-        played = Played(cohort, jobs, results, uploads, run.server, after)
+        played = Played(cohort, jobs, results, failed, uploads, run.server, after)
         row = self._row(played)
         with self._entered(played):
             run.latest = self._evaluated(played, row, clock)
@@ -195,20 +197,25 @@ class Federation:
         # Who does not upload must not take its upload for sent.
         return [job if job.info.client in cohort.uploads else uncoded(job) for job in jobs]
 
-    def _train(self, jobs: Sequence[Job], done: Callable[[Result], None]) -> dict[int, Result]:
-        results, arriving = {}, self.settings.runner.train(jobs)
+    def _train(
+        self, jobs: Sequence[Job], done: Callable[[Result], None]
+    ) -> tuple[dict[int, Result], dict[int, str]]:
+        """Return the results that count, and why others do not."""
+        results, failed, arriving = {}, {}, self.settings.runner.train(jobs)
         if self.coordinator.coding is not None:
             received, of = self.coordinator.coding.received, {job.info.client: job for job in jobs}
-            # By their clients: a site that is silent has no result.
+            # By their clients: one that fails has no result.
             arriving = (received(of[result.client], result) for result in arriving)
         for result in arriving:
             if result.finite:
                 results[result.client] = result
             elif self.settings.on_nonfinite == "stop":
                 raise soundness.error_of(result, self.run.round + 1)
+            else:
+                failed[result.client] = soundness.NOT_FINITE
             # What a private client sends is for the sum alone, and is no model.
             done(result if self.coordinator.passage is None else replace(result, upload=None))
-        return results
+        return results, failed
 
     def _row(self, played: Played) -> Row:
         """Return the round's row of metrics before its tests, and warn of what it shows."""
@@ -228,14 +235,15 @@ class Federation:
 
         A resume then repeats the round, and no row of the history is missing.
         """
-        run, number, latest, failures = self.run, self.run.round, self.run.latest, self.run.failures
+        run, number, latest = self.run, self.run.round, self.run.latest
+        failures, reasons = run.failures, run.reasons
         try:
             run.kept.update({client: result.kept for client, result in played.results.items()})
             run.server, run.round = played.after, number + 1
             yield
         except BaseException:
             run.server, run.round, run.latest = played.before, number, latest
-            run.failures = failures
+            run.failures, run.reasons = failures, reasons
             del run.history[number:]
             for job in played.jobs:
                 run.kept.pop(job.info.client, None)
@@ -249,7 +257,8 @@ class Federation:
         if evaluated := self.settings.is_tested(run.round, run.rounds):
             tested = self.tested(run.round)
             scores, clients = self.evaluator.evaluate(tested, results, played.before, played.after)
-            soundness.warn_of_no_score(scores, self.evaluator.has_global_model)
+            if not scores:
+                soundness.warn_of_no_score(self.run.data, tested, self.evaluator.has_global_model)
             sent = {upload.client for upload in played.uploads}
             row |= scores
             for client_row in clients:
@@ -261,7 +270,13 @@ class Federation:
         undefined = self.evaluator.undefined(clients)
         clock.lap("time/evaluate")
         row |= self.settings.runner.measured()
+        failed = {**dict.fromkeys(discarded, "there was no answer"), **played.failed}
+        failed |= self.settings.runner.failed()
+        untested = sorted(failed.keys() - {*discarded})
         row |= clock.laps
         run.history.append(row)
-        run.failures = soundness.counted(run.failures, discarded=discarded, undefined=undefined)
-        return RoundResult(run.round, played.cohort, row, clients, evaluated)
+        run.failures = soundness.counted(
+            run.failures, discarded=discarded, untested=untested, undefined=undefined
+        )
+        run.reasons = {**run.reasons, **failed}
+        return RoundResult(run.round, played.cohort, row, clients, evaluated, failed)

@@ -21,7 +21,7 @@ from pfl.federation.summary import SCORES, summarise
 from pfl.training.context import Context
 
 Row: TypeAlias = dict[str, float]
-# What happened (discarded, undefined), client -> number of rounds.
+# What happened (discarded, untested, undefined), client -> number of rounds.
 Failures: TypeAlias = Mapping[str, Mapping[int, int]]
 
 
@@ -45,8 +45,10 @@ class Run:
         server: The server's state after the last finished round.
         kept: Each client's state from its last participation.
         history: One row of metrics for each round.
-        failures: Number of rounds in which a client's training was ``discarded``, as it was not
-            finite, or a tested model of it was ``undefined``, as its outputs were not; by client.
+        failures: Number of rounds in which a client's training was ``discarded``, as it failed or
+            was not finite, its test failed (``untested``), or a tested model of it was
+            ``undefined``, as its outputs were not finite; by client.
+        reasons: Why a client's training or test failed the last time, by client.
         latest: The last round finished by this process.
         template: The state that every client starts from.
         constants: Hash of what no state holds, such as the frozen parts of a network.
@@ -72,6 +74,7 @@ class Run:
     kept: MutableMapping[int, State] = field(default_factory=dict)
     history: list[Row] = field(default_factory=list)
     failures: Failures = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict)
     latest: RoundResult | None = None
     template: State = field(default_factory=dict)
     constants: str = ""

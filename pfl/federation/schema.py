@@ -61,7 +61,7 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
     if not 1 <= content["op_threads"] <= 4096:
         raise _wrong(f"op_threads must be a whole number from 1, got {content['op_threads']}")
     _check_history(content)
-    _check_failures(content["failures"], len(clients) - 1)
+    _check_failures(content["failures"], content.get("reasons", {}), len(clients) - 1)
     _check_server(content["server"], run.server, content["round"])
     _check_kept(content["kept"], run, clients)
     for name, callback in by_name(run.callbacks).items():
@@ -122,7 +122,12 @@ def _check_history(content: Mapping[str, Any]) -> None:
             raise _wrong(f"history: row {count} lacks comm/bytes_total")
 
 
-def _check_failures(failures: Mapping[Any, Any], last: int) -> None:
+def _check_failures(failures: Mapping[Any, Any], reasons: Any, last: int) -> None:  # noqa: ANN401
+    if not isinstance(reasons, dict) or not all(
+        type(client) is int and 0 <= client <= last and isinstance(reason, str)
+        for client, reason in reasons.items()
+    ):
+        raise _wrong(f"reasons must be texts by client, got {_shown(reasons)}")
     for rounds in failures.values():
         if not isinstance(rounds, dict) or not all(
             type(client) is int and 0 <= client <= last and type(count) is int

@@ -10,12 +10,16 @@ from typing import Any
 import torch
 
 from pfl.core.client import ClientModule
-from pfl.core.failure import NonFiniteError, clients_text
+from pfl.core.data import FederatedData
+from pfl.core.failure import JobError, NonFiniteError, clients_text
 from pfl.core.seeds import default_streams
 from pfl.core.server import Server, ServerState
 from pfl.core.state import finite, named
 from pfl.core.types import Result, State
-from pfl.federation.run import Failures, Row
+from pfl.federation.run import Failures, Row, Run
+
+# Why a client's result does not count.
+NOT_FINITE = "the loss or the weights are not finite (loop.on_nonfinite: skip)"
 
 
 def error_of(result: Result, number: int) -> NonFiniteError:
@@ -32,8 +36,8 @@ def warn_of_loss(discarded: Sequence[int], remaining: Collection[int], number: i
     """Warn if all clients of a round were discarded."""
     if discarded and not remaining:
         warnings.warn(
-            f"round {number}: every client was discarded (loop.on_nonfinite: skip), so nothing was "
-            "uploaded",
+            f"round {number}: every client was discarded, so nothing was uploaded "
+            "(loop.on_nonfinite: skip, or the engine's on_error: absent)",
             stacklevel=2,
         )
 
@@ -84,9 +88,9 @@ def warn_of_untested(clients: Sequence[int]) -> None:
         )
 
 
-def warn_of_no_score(scores: Row, has_global_model: bool) -> None:
-    """Warn if no model was tested, on test or validation data; shown once a run."""
-    if not scores:
+def warn_of_no_score(data: FederatedData, tested: Sequence[int], has_global_model: bool) -> None:
+    """Warn if no model is tested for lack of test and validation data; shown once a run."""
+    if not any(len(data.split(client, name)) for client in tested for name in ("val", "test")):
         lacking = "common test set" if has_global_model else "global model"
         warnings.warn(
             "no model is tested: no client has test or validation samples, and there is no "
@@ -105,14 +109,22 @@ def counted(failures: Failures, **clients: Sequence[int]) -> Failures:
     return counts
 
 
-def check_anything_trained(history: Sequence[Row]) -> None:
+def check_anything_trained(run: Run) -> None:
     """Refuse a run in which every client's round was discarded.
 
     Raises:
         NonFiniteError: No client that trained was left in any round.
+        JobError: Likewise, as they failed.
     """
-    lost = sum(row.get("train/discarded", 0) for row in history)
-    if lost and not any(row.get("train/steps") for row in history):
+    lost = sum(row.get("train/discarded", 0) for row in run.history)
+    if lost and not any(row.get("train/steps") for row in run.history):
+        for client, reason in run.reasons.items():
+            if reason != NOT_FINITE:
+                raise JobError(
+                    f"no client was left in any round: they failed {lost:g} times, and on_error of "
+                    "the engine is absent. The models are the initial ones. The reason of "
+                    f"client {client}: {reason}"
+                )
         raise NonFiniteError(
             f"no client was left in any round: the loss or the weights were not finite {lost:g} "
             "times, and loop.on_nonfinite is skip. The models are the initial ones. Lower the "

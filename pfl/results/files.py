@@ -23,13 +23,13 @@ RunError: TypeAlias = reading.FileError
 LARGEST = 10**7
 # Of all numbers: no float32 is as large, and pictures of larger ones cannot be drawn.
 WILD = 1e100
-# The column of clients' names, which is no numbers; ``partition.json`` has them too.
-NAME = "name"
+# Columns of words: the clients' names, which ``partition.json`` has too, and why they failed.
+WORDS = ("name", "failed")
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Columns of numbers; a missing cell is NaN. The column of clients' names is left out.
+    """Columns of numbers; a missing cell is NaN. Columns of words are left out.
 
     Attributes:
         columns: (rows,) values of each column.
@@ -54,7 +54,7 @@ class Columns:
         lines = reading.read_csv(path)
         columns, undefined = dict[str, Floats](), dict[str, Flags]()
         for name, *cells in zip(lines.header, *lines.rows, strict=True):
-            if name == NAME:
+            if name in WORDS:
                 continue
             try:
                 values = np.array([_number(cell) for cell in cells], np.float64)

@@ -22,6 +22,7 @@ CASES = {
     "test_workers": (4, 20),
     "test_attacks": (60, 240),
     "test_sites": (40, 200),
+    "test_absent": (100, 400),
 }
 
 

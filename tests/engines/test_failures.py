@@ -242,7 +242,7 @@ def test_a_worker_s_error_comes_back_in_words():
     assert failure_line(arrived) == str(arrived) == f"round 2, client 1 {place}: OddError: 1 and 2"
 
 
-def test_the_pool_raises_what_the_worker_said():
+def test_the_pool_yields_a_job_s_error_and_raises_that_of_a_method():
     class RayError(Exception):
         pass
 
@@ -256,6 +256,10 @@ def test_the_pool_raises_what_the_worker_said():
     pool = object.__new__(Pool)
     pool._ray = SimpleNamespace(exceptions=names, get=get)
     pending = SimpleNamespace(in_flight={"r": ("worker", 0)}, done={})
-    with pytest.raises(JobError, match="round 2, client 1") as found:
+    pool._receive("r", pending)
+    assert pending.done == {0: RayTaskError.cause}
+    RayTaskError.cause = MethodError("the method breaks a promise")
+    pending = SimpleNamespace(in_flight={"r": ("worker", 0)}, done={})
+    with pytest.raises(MethodError, match="a promise") as found:
         pool._receive("r", pending)
     assert isinstance(found.value.__cause__, RayTaskError)

@@ -25,6 +25,7 @@ from lightning_modules.nets import SplitNet
 from pfl.__main__ import main
 from pfl.cli.runs import RUN_REFUSALS
 from pfl.core.failure import JobError
+from pfl.core.held_out import HeldOut
 from pfl.core.seeds import scoped
 from pfl.core.types import Broadcast, Result, Upload
 from pfl.engines.actors import Pool, WorkerError, _last_output
@@ -37,6 +38,7 @@ from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from tests.engines import agreement
 from tests.engines.agreement import numbers, same
+from tests.engines.remote.sites import without
 from tests.helpers.discovery import build, methods
 from tests.helpers.federation import HEAVY, SGD, context, equal, job
 from tests.helpers.messages import parts
@@ -134,6 +136,90 @@ def test_parameters_that_the_user_froze_stay_frozen():
     worker = Worker(Recipe.of(found, threads=1, gpu=False))
     assert worker._context.trainable == found.trainable
     assert "net.head.bias" not in found.trainable
+
+
+class Actors(RayEngine):
+    """The engine with one worker, in this process."""
+
+    def setup(self, context):
+        self._absences.clear()
+        self._device = CPU
+        self._worker = Worker(Recipe.of(context, threads=1, gpu=False))
+        self._pool = self
+        return "actors"
+
+    def run(self, call, jobs):
+        encoder = MessageEncoder(jobs, lambda data: data)
+        for item in jobs:
+            try:
+                yield getattr(self._worker, call)(*encoder.encode(item))
+            except JobError as error:
+                yield error
+
+    def close(self):
+        pass
+
+
+class Misses(FedPer):
+    """Some clients fail in some rounds."""
+
+    def __init__(self, *missing, tests=()):
+        super().__init__(mlp(), optimizer=HEAVY, persist_optimizer=True)
+        self.missing, self.tests = {*missing}, {*tests}
+
+    def receive(self, broadcast, info):
+        if (info.client, info.round) in self.missing:
+            raise ArithmeticError("a study is missing")
+        super().receive(broadcast, info)
+
+    def personalise(self, broadcast, info):
+        if (info.client, info.round) in self.tests:
+            raise ArithmeticError("a study is missing")
+        super().personalise(broadcast, info)
+
+
+MISSING = ((1, 2), (3, 2), (0, 3), (1, 4))
+
+
+def test_a_client_that_fails_is_absent_in_that_round():
+    options = {"rounds": 4, "sampler": UniformSampler(1.0)}
+    with pytest.warns(UserWarning, match=parts("without client 1: round 2, client 1 ~ a study")):
+        away = fit(Misses(*MISSING), Actors(on_error="absent"), **options)
+    alone = fit(Misses(), SequentialEngine(), **{**options, "sampler": without({*MISSING})})
+    assert away.fingerprint == alone.fingerprint
+    assert away.failures == {"discarded": {0: 1, 1: 2, 3: 1}}
+    assert "a study is missing" in away.reasons[3]
+    scored = [row for row in away.latest.clients if "test/personal/acc" in row]
+    assert scored == [row for row in alone.latest.clients if row["client"] != 1]
+    with pytest.raises(JobError, match="a study is missing"):
+        fit(Misses(*MISSING), Actors(), **options)
+
+
+def test_a_client_whose_test_fails_has_no_scores():
+    options = {"rounds": 2, "sampler": UniformSampler(1.0)}
+    with pytest.warns(UserWarning, match=parts("round 2 ~ without client 1: ~ before the test")):
+        away = fit(Misses(tests=[(1, 2)]), Actors(on_error="absent"), **options)
+    assert away.failures == {"untested": {1: 1}}
+    assert away.fingerprint == fit(Misses(), SequentialEngine(), **options).fingerprint
+
+
+def test_a_newcomer_that_fails_has_no_scores_after_joining():
+    data = blobs(SIZES)
+    data.held_out = HeldOut((2, 4))
+    with pytest.warns(UserWarning, match="without client 4"):
+        run = fit(Misses((4, 2)), Actors(on_error="absent"), 2, data, join_rounds=2)
+    rows = {row["client"]: row for row in run.latest.clients if "unseen" in row}
+    assert ["test/unseen_joined/acc" in rows[client] for client in (2, 4)] == [True, False]
+    assert run.failures == {"untested": {4: 1}}
+
+
+def test_the_common_test_set_is_never_absent(monkeypatch):
+    data = blobs(SIZES)
+    common = data.pooled_test()
+    common.x = common.x[:, :1]
+    monkeypatch.setattr(data, "pooled_test", lambda: common)
+    with pytest.raises(JobError, match="the common test set"):
+        fit(FedAvg(mlp(), optimizer=SGD), Actors(on_error="absent"), 1, data)
 
 
 def travel(jobs):
@@ -288,6 +374,15 @@ class TestOnARunningCluster:
         told = "client 1 in round 1: its worker died 3 times; last output: out of luck$"
         with pytest.raises(WorkerError, match=told):
             fit(Dies(), RayEngine(workers=1))
+
+    def test_a_job_that_kills_every_worker_leaves_the_round_to_the_others(self):
+        options = {"rounds": 2, "sampler": UniformSampler(1.0)}
+        with pytest.warns(UserWarning, match=parts("without client 1: ~ 3 times ~ out of luck")):
+            away = fit(Dies(), RayEngine(workers=2, on_error="absent"), **options)
+        left = without({(1, 1), (1, 2)})
+        alone = fit(FedAvg(mlp(), optimizer=HEAVY), SequentialEngine(), 2, sampler=left)
+        assert away.fingerprint == alone.fingerprint
+        assert away.failures == {"discarded": {1: 2}}
 
     def test_an_error_in_a_job_names_the_client_and_leaves_the_workers_alive(self):
         data = blobs()

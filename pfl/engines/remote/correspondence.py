@@ -66,7 +66,7 @@ class Correspondence:
         except (ContainerError, AnswerError) as error:
             raise GoneError(f"{where} sent no answer to {verb}: {error}") from error
         except SiteError as error:
-            raise GoneError(f"{where} does not answer {verb}: {error}") from error
+            raise GoneError(f"site {client} is gone ({self.sites[client]}): {error}") from error
         if not isinstance(record, wire.Failure):
             return record, tensors
         if record.kind == "failed":

@@ -17,8 +17,10 @@ import torch
 from pfl.core.checks import at_least_one, one_of
 from pfl.core.data import FederatedData
 from pfl.core.elsewhere import reference_of, standing_for
+from pfl.core.failure import JobError
 from pfl.core.state import to
 from pfl.core.types import Job, Result, Scores
+from pfl.engines.absences import Absences, OnError, tolerated
 from pfl.engines.base import Engine
 from pfl.engines.remote import answers, wire
 from pfl.engines.remote.correspondence import Check, Correspondence
@@ -46,11 +48,17 @@ class RemoteEngine(Engine):
         on_lost: What happens if a site no longer has its client's state: ``stop`` ends the run,
             ``initial`` lets the client start again from the initial values, with a warning.
         workers: Sites that are asked at a time; ``None`` asks all sites of a round.
-        min_sites: Sites of a round that have to answer. A round goes on without the others: they
-            upload nothing, and have no scores. ``None`` needs all, and ends the run else.
+        min_sites: Sites of a round that have to answer; without enough of them the run ends. A
+            round goes on without sites that are silent. ``None`` needs all, or none if ``on_error``
+            is ``absent``.
+        on_error: ``stop`` ends the run if a client's job fails at its site; with ``absent`` the
+            round goes on without that client, whatever the reason: an error, a refusal, silence or
+            a damaged answer. Who is absent uploads nothing, has no scores, and is asked again in
+            the next round.
 
     Raises:
-        ValueError: ``workers`` or ``min_sites`` is below one, or ``on_lost`` is another word.
+        ValueError: ``workers`` or ``min_sites`` is below one, or ``on_lost`` or ``on_error`` is
+            another word.
     """
 
     name: str = "remote"
@@ -61,12 +69,14 @@ class RemoteEngine(Engine):
         on_lost: Literal["stop", "initial"] = "stop",
         workers: int | None = None,
         min_sites: int | None = None,
+        on_error: OnError = "stop",
     ) -> None:
         one_of("on_lost", on_lost, ("stop", "initial"))
         at_least_one(workers=workers, min_sites=min_sites)
         self.on_lost, self.workers, self.min_sites = on_lost, workers, min_sites
         self._post: Correspondence | None = None
-        self._silent: set[int] = set()
+        silent = () if min_sites is None else (GoneError,)
+        self._absences = Absences(*silent, *tolerated(on_error, SiteError, JobError))
         self._op_threads = 1
 
     @abstractmethod
@@ -79,7 +89,7 @@ class RemoteEngine(Engine):
         Raises:
             SiteError: A site cannot be reached, or refuses the run, or is missing.
         """
-        self._silent.clear()
+        self._absences.clear()
         self._context, self._device = context, context.fabric.device
         counts = context.module.server().needs_label_counts
         hello = wire.written("hello", wire.Hello(facts(context), counts, config))
@@ -105,21 +115,17 @@ class RemoteEngine(Engine):
         return f"{self.name}: {len(post.sites)} sites{least}; what clients keep stays there"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Run each client's round; leave out sites that do not answer, if enough others do.
+        """Run each client's round; leave out those that fail, if the run goes on then.
 
         Raises:
             SiteError: Too few sites answer, or one refuses or has lost its client's state.
             JobError: The method failed at a site.
         """
-        sites = self._connected().sites
-        # Clients that join later train within a round, and at no site.
-        if not jobs or any(job.info.client in sites for job in jobs):
-            self._silent.clear()
         for result in self._run(jobs, self._train, client_round.train):
             if result is not None:
                 yield result
-        least = len(jobs) if self.min_sites is None else min(self.min_sites, len(jobs))
-        if (left := sum(job.info.client not in self._silent for job in jobs)) < least:
+        least = min(self.min_sites or 0, len(jobs))
+        if (left := sum(job.info.client not in self._absences for job in jobs)) < least:
             raise SiteError(f"{left} of {len(jobs)} sites answered, but min_sites is {least}")
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
@@ -131,6 +137,10 @@ class RemoteEngine(Engine):
         """
         for scores in self._run(jobs, self._test, client_round.test):
             yield scores or {}
+
+    def failed(self) -> Mapping[int, str]:
+        """Return why each client failed without which the run went on since the last call."""
+        return self._absences.taken()
 
     def measured(self) -> Mapping[str, float]:
         """Return the bytes of all messages since the last call."""
@@ -148,7 +158,8 @@ class RemoteEngine(Engine):
 
         # An iterator that is left to the end of the program is closed when no thread can start.
         if threading.main_thread().is_alive():
-            list(post.pool.map(leave, sorted(post.sites.keys() - self._silent)))
+            present = [client for client in sorted(post.sites) if client not in self._absences]
+            list(post.pool.map(leave, present))
         post.close()
 
     def _connected(self) -> Correspondence:
@@ -162,20 +173,22 @@ class RemoteEngine(Engine):
         ask: Callable[[Job], AnswerT],
         here: Callable[[Context, Job], AnswerT],
     ) -> Iterator[AnswerT | None]:
-        """Yield answers in the order of the jobs; ``None`` of a site that does not answer."""
-        post = self._connected()
+        """Yield answers in the order of the jobs; ``None`` of a client that is absent."""
+        post, absences = self._connected(), self._absences
+        absences.begin(jobs)
         waiting: dict[int, Future[AnswerT]] = {}
         try:
             for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].info.samples):
                 client = jobs[index].info.client
-                if client in post.sites and client not in self._silent:
+                if client in post.sites and client not in absences:
+                    _check_kept(jobs[index])
                     waiting[index] = post.pool.submit(ask, jobs[index])
             for index, job in enumerate(jobs):
                 if index in waiting:
                     yield self._answer(waiting[index], job)
                     del waiting[index]
                 else:
-                    yield None if job.info.client in self._silent else here(self._context, job)
+                    yield None if job.info.client in absences else here(self._context, job)
         finally:
             # Jobs are left only if one failed or the caller stopped early.
             for future in waiting.values():
@@ -184,16 +197,12 @@ class RemoteEngine(Engine):
 
     def _answer(self, future: Future[AnswerT], job: Job) -> AnswerT | None:
         try:
-            return future.result()
-        except GoneError as error:
-            self._silent.add(job.info.client)
-            if self.min_sites is None:
-                raise
-            warnings.warn(
-                f"round {job.info.round} goes on without client {job.info.client}: {error}",
-                stacklevel=2,
-            )
+            answer = future.result()
+        except Exception as error:
+            self._absences.note(job, error)
             return None
+        self._absences.answered(job.info.client)
+        return answer
 
     def _train(self, job: Job) -> Result:
         check = partial(answers.check_training, self._context, job)
@@ -225,12 +234,6 @@ class RemoteEngine(Engine):
     ) -> tuple[FormT, wire.Tensors]:
         """Have a site run a job; return its record, and the tensors that it sent."""
         post, client = self._connected(), job.info.client
-        kept = reference_of(job.kept)
-        if kept is None and job.kept:
-            raise SiteError(
-                f"client {client} keeps its state at its site: it can neither be set from here, "
-                "nor come from a run whose clients were not at sites"
-            )
         order = wire.Order(
             client=client,
             round=job.info.round,
@@ -241,7 +244,7 @@ class RemoteEngine(Engine):
             sent=job.broadcast is not None,
             codec=None if job.broadcast is None else job.broadcast.codec,
             op_threads=self._op_threads,
-            kept=kept,
+            kept=reference_of(job.kept),
             sending=job.sending,
             sample_level=job.sample_level,
         )
@@ -253,6 +256,15 @@ class RemoteEngine(Engine):
             warnings.warn(f"{error}; it starts again from the initial values", stacklevel=2)
             order = replace(order, kept=None)
             return post.ask(client, verb, form, wire.written(verb, order, job.broadcast), check)
+
+
+def _check_kept(job: Job) -> None:
+    """Refuse a state that is here; the fault is the caller's, and no site's."""
+    if job.kept and reference_of(job.kept) is None:
+        raise SiteError(
+            f"client {job.info.client} keeps its state at its site: it can neither be set from "
+            "here, nor come from a run whose clients were not at sites"
+        )
 
 
 def _scores(scores: dict[wire.SplitName, wire.Numbers], job: Job) -> Scores:

@@ -49,7 +49,8 @@ def _serve(grid: Flower, context: Flower) -> None:
         if not replies:
             raise LineError(f"there was no answer within {seconds:g} seconds")
         if replies[0].has_error():
-            raise LineError(str(replies[0].error.reason))
+            # Further sentences guess at causes.
+            raise LineError(str(replies[0].error.reason).partition(". ")[0])
         said = replies[0].content[_RECORD]
         if said["verb"] == "error":
             raise LineError(said["content"].decode())
@@ -68,7 +69,7 @@ def _answer(message: Flower, context: Flower) -> Flower:
         if door is None:
             raise LineError("no site is here: start Flower's SuperNode with pfl site")
         answered = _packed(
-            asked["verb"], ask(Path(door), {"verb": asked["verb"]}, asked["content"])
+            asked["verb"], ask(Path(door), "pfl site", {"verb": asked["verb"]}, asked["content"])
         )
     except LineError as error:
         answered = _packed("error", str(error).encode())

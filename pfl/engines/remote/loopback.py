@@ -65,7 +65,7 @@ class LoopbackEngine(RemoteEngine):
         options: As for :class:`~pfl.engines.remote.engine.RemoteEngine`.
 
     Raises:
-        ValueError: ``workers`` or ``min_sites`` is below one.
+        ValueError: See :class:`~pfl.engines.remote.engine.RemoteEngine`.
     """
 
     name = "loopback"

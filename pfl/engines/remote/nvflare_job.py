@@ -52,7 +52,8 @@ class SiteHalf:
         """Return the site's answer to a message."""
         if DOOR not in os.environ:
             raise LookupError("no site is here: start NVFlare's client with pfl site")
-        return ask(Path(os.environ[DOOR]), {"site": self._collab.site_name, "verb": verb}, content)
+        header = {"site": self._collab.site_name, "verb": verb}
+        return ask(Path(os.environ[DOOR]), "pfl site", header, content)
 
 
 def _collab() -> Facade:

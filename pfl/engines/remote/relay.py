@@ -53,8 +53,14 @@ def private_folder() -> Path:
     return folder
 
 
-def ask(door: Path, header: Header, content: bytes = b"") -> bytes:
+def ask(door: Path, whose: str, header: Header, content: bytes = b"") -> bytes:
     """Ask a question at a door of another process, and return the answer.
+
+    Args:
+        door: The door.
+        whose: The process, for people.
+        header: The question.
+        content: What is sent with it.
 
     Raises:
         LineError: Nobody answers, or the answer is an error.
@@ -64,7 +70,8 @@ def ask(door: Path, header: Header, content: bytes = b"") -> bytes:
             _send(line, header, content)
             said, answer = _receive(line)
     except (OSError, EOFError, ValueError) as error:
-        raise LineError(f"nobody answers at {door} ({error or type(error).__name__})") from error
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise LineError(f"{whose} has ended ({why})") from error
     if said.get("error"):
         raise LineError(str(said["error"]))
     return answer
@@ -151,22 +158,24 @@ def relay(
         client = header["client"]
         if sites[client] not in addresses():
             find()  # A site that was started anew may have another address.
+            if sites[client] not in addresses():
+                raise LineError("it has left the federation")
         return send(sites[client], header["verb"], content)
 
     try:
         while not find():
             # Ends this process as well once the run has gone.
-            ask(folder / _RUN, {"still": "waiting"})
+            ask(folder / _RUN, "pfl fit", {"still": "waiting"})
             time.sleep(_PAUSE)
     except LineError:
         raise
     except Exception as error:
-        ask(folder / _RUN, {"failed": str(error) or type(error).__name__})
+        ask(folder / _RUN, "pfl fit", {"failed": str(error) or type(error).__name__})
         return
     door = Door(folder / _RELAY, call)
     try:
         # It is answered when the run is over.
-        ask(folder / _RUN, {"sites": [*sites.items()]})
+        ask(folder / _RUN, "pfl fit", {"sites": [*sites.items()]})
     finally:
         door.close()
 
@@ -210,7 +219,7 @@ class Switchboard(Transport):
     def call(self, client: int, verb: Verb, content: bytes) -> bytes:
         """Send a message to a client's site and return its answer."""
         try:
-            return ask(self.folder / _RELAY, {"client": client, "verb": verb}, content)
+            return ask(self.folder / _RELAY, "the relay", {"client": client, "verb": verb}, content)
         except LineError as error:
             raise SiteError(str(error)) from error
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from lightning_modules.fedper import FedPer
 from pfl.core.held_out import members
 from pfl.core.types import Cohort
+from pfl.engines.remote import wire
 from pfl.engines.remote.loopback import Loopback, LoopbackEngine, made
+from pfl.engines.remote.transport import SiteError
 from tests.engines.agreement import fit, numbers
 from tests.helpers.federation import SGD
 from tests.helpers.toy import mlp
@@ -74,6 +76,54 @@ class Garbles(Recorded):
         return Noisy(self.at)
 
 
+KINDS = ("error", "refusal", "lost", "silence", "damaged message", "damaged answer")
+
+
+class Faulty(Recorded):
+    """Some jobs fail at their sites.
+
+    Args:
+        faults: The kind of a job's fault, by client, round and verb.
+    """
+
+    def __init__(self, folder, faults, **options):
+        super().__init__(folder, **options)
+        self.faults = faults
+
+    def connect(self, context):
+        engine, transport = self, super().connect(context)
+
+        class Transport(Loopback):
+            def call(self, client, verb, content):
+                kind = None
+                if verb in ("train", "test"):
+                    number = wire.asked(verb, wire.Order, content)[0].round
+                    kind = engine.faults.get((client, number, verb))
+                if kind == "silence":
+                    raise SiteError("nobody is there")
+                if kind == "damaged message":
+                    content = content[:-1] + bytes([content[-1] ^ 1])
+                answer = transport.call(client, verb, content)
+                if kind == "damaged answer":
+                    return answer[: len(answer) // 2]
+                names = {"error": "failed", "refusal": "refused", "lost": "lost"}
+                if kind in names:
+                    return wire.written("error", wire.Failure(names[kind], f"a {kind}\n=1+1"))
+                return answer
+
+        return Transport(self.at)
+
+
+def without(missing):
+    """Return a sampler of all clients but those that are missing, as pairs with a round."""
+
+    def sampler(eligible, rng, number):
+        left = tuple(client for client in eligible if (client, number) not in missing)
+        return Cohort(left, left)
+
+    return sampler
+
+
 def everyone(eligible, rng, number):
     return Cohort(tuple(eligible), tuple(eligible))
 
@@ -92,4 +142,4 @@ def same(one, other):
     return one.fingerprint == other.fingerprint and str(rows[0]) == str(rows[1])
 
 
-__all__ = ["Garbles", "Recorded", "everyone", "fit", "same", "small"]
+__all__ = ["KINDS", "Faulty", "Garbles", "Recorded", "everyone", "fit", "same", "small", "without"]

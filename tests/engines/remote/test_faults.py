@@ -112,7 +112,7 @@ def test_too_few_sites_end_the_run(tmp_path):
         pytest.warns(UserWarning, match=parts("without client 1: ~ nobody")),
     ):
         fit(small(), Recorded(tmp_path, Dead(1, 1), min_sites=3), **options)
-    with pytest.raises(GoneError, match=parts("client 1 ~ answer train: nobody")):
+    with pytest.raises(GoneError, match=parts("site 1 is gone (loopback): nobody")):
         fit(small(), Recorded(tmp_path, Dead(1, 1)), **options)
 
 
@@ -121,7 +121,7 @@ def test_a_site_that_is_killed_between_training_and_tests_stops_the_run(tmp_path
         if (client, verb) == (2, "test"):
             raise SiteError("nobody is there")
 
-    with pytest.raises(GoneError, match=parts("client 2 ~ answer test: nobody")):
+    with pytest.raises(GoneError, match=parts("site 2 is gone (loopback): nobody")):
         fit(small(), Recorded(tmp_path, before), 1, blobs(SIZES))
 
 

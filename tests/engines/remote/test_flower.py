@@ -110,7 +110,7 @@ def test_a_killed_site_and_a_killed_server(terminals):
     terminals.wait_for("site1", "round 2: trained")
     terminals.kill("site1")
     assert terminals.wait("run") == 2
-    assert "site of client 1" in terminals.said("run")
+    assert "site 1 is gone" in terminals.said("run")
     site(terminals, 1)
     terminals.pfl("again", "fit", *run, "--ckpt_path", "last")
     terminals.wait_for("site0", "round 3: trained")

@@ -131,7 +131,7 @@ def test_a_server_that_ends_at_any_call_resumes_with_its_sites_alive(at, tmp_pat
             if len(calls) == at:
                 raise SiteError("the line is dead")
 
-    with pytest.raises(SiteError, match=parts("answer t ~ : the line is dead")):
+    with pytest.raises(SiteError, match=parts("site ~ is gone (loopback): the line is dead")):
         fit(small(), Recorded(tmp_path / "sites", before), **options)
     found = [*(tmp_path / "runs").rglob("last.ckpt")]
     assert bool(found) == (at > 5)

@@ -125,7 +125,7 @@ def test_three_sites_of_a_project_survive_a_killed_server_and_a_killed_site(term
     terminals.wait_for("site2", "round 60: trained")
     terminals.kill("site2")
     assert terminals.wait("again") == 2
-    assert "site of client 2" in terminals.said("again")
+    assert "site 2 is gone" in terminals.said("again")
     site(terminals, kits, 2)
     terminals.pfl("last", "fit", *run, *longer, "--ckpt_path", "last")
     assert terminals.wait("last", 400) == 0, terminals.said("last")

@@ -45,13 +45,13 @@ def test_a_door_answers_in_bytes_and_tells_errors_in_words(folder):
         return bytes(reversed(content))
 
     door = Door(folder / "door", answer)
-    assert ask(door.path, {"verb": "turn"}, b"\x00\xff\n") == b"\n\xff\x00"
-    assert ask(door.path, {"verb": "turn"}) == b""
+    assert ask(door.path, "the other", {"verb": "turn"}, b"\x00\xff\n") == b"\n\xff\x00"
+    assert ask(door.path, "the other", {"verb": "turn"}) == b""
     with pytest.raises(LineError, match=r"^no such verb$"):
-        ask(door.path, {"verb": "fail"})
+        ask(door.path, "the other", {"verb": "fail"})
     door.close()
-    with pytest.raises(LineError, match=parts("nobody ~ door")):
-        ask(door.path, {"verb": "turn"})
+    with pytest.raises(LineError, match=parts("the other has ended (")):
+        ask(door.path, "the other", {"verb": "turn"})
 
 
 def test_a_door_outlives_a_caller_that_hangs_up(folder):
@@ -59,7 +59,7 @@ def test_a_door_outlives_a_caller_that_hangs_up(folder):
     for sent in (b"", b"no JSON", b"[]"):
         with module.Client(str(door.path), "AF_UNIX") as line, suppress(OSError):
             line.send_bytes(sent)
-    assert ask(door.path, {}, b"still") == b"still"
+    assert ask(door.path, "the other", {}, b"still") == b"still"
     door.close()
 
 
@@ -112,7 +112,7 @@ def test_a_run_reaches_its_sites_through_a_relay_that_ends_with_it():
     thread.join(10)
     assert not thread.is_alive()
     assert not board.folder.exists()
-    with pytest.raises(SiteError, match="nobody answers"):
+    with pytest.raises(SiteError, match="the relay has ended"):
         board.call(3, "train", b"")
     # An address says once whose it is.
     assert asked == [("north", "who"), ("south", "who"), ("north", "train"), ("south", "bye")]
@@ -131,6 +131,9 @@ def test_a_site_that_is_started_anew_is_found_at_its_new_address():
     assert waiting(board) == {0: "node 1", 1: "node 2"}
     there[:] = ["node 1", "node 3", "node 4"]
     assert board.call(1, "train", b"!") == b"1!"
+    there.remove("node 4")
+    with pytest.raises(SiteError, match=r"^it has left the federation$"):
+        board.call(1, "train", b"!")
     board.close()
     thread.join(10)
 
