@@ -26,10 +26,20 @@ from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division, Rule, TestProtocol, divide, natural
 from datamodules.partition.unseen import Unseen, later
 from datamodules.targets import Catalogue, Ints
-from datamodules.view import Prepared, Store, View, are_images, batches, channel_values, count
+from datamodules.view import (
+    Prepared,
+    Store,
+    View,
+    are_images,
+    batches,
+    channel_values,
+    count,
+    first_not_finite,
+)
 from pfl.core.checks import at_least_one, positive
 from pfl.core.data import MetricSpec
 from pfl.core.held_out import HeldOut
+from pfl.core.state import tensors
 from pfl.core.task import Classification, LossOptions, Task
 from pfl.core.types import Batch, Inputs, Split
 
@@ -394,7 +404,14 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         values = self.target_values(catalogue, ids)
         targets = values.new_zeros(count(inputs), *values.shape[1:])
         targets[torch.from_numpy(rows)] = values
-        inputs = self.fitted(inputs, lookup, division)
+        raw, inputs = inputs, self.fitted(inputs, lookup, division)
+        for value in tensors(inputs) if inputs is not raw else ():
+            bad = first_not_finite(value)
+            require(
+                bad is None,
+                "after standardisation and the replacement of missing values, an input is not "
+                f"finite, first that of sample {bad}: a number is too large for it",
+            )
         require(
             self.augment is None or are_images(inputs),
             "augment is for images of bytes, (n, C, H, W) uint8, which the inputs are not: leave "

@@ -17,6 +17,8 @@ from datamodules.targets import Ints
 from pfl.disk.form import formed
 
 FORMAT = "pfl-transforms-1"
+# Maximum number of different values of a category.
+MOST_VALUES = 1000
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,10 @@ class Learnt:
             "a number of its class_weights or moments is not finite",
         )
         require(len(learnt.class_values) in (0, 2), "its class_values are not those of two classes")
+        for name, values in learnt.features.items():
+            require(
+                len(values or ()) <= MOST_VALUES, f"{name!r} has more than {MOST_VALUES} values"
+            )
         return learnt
 
     def moments_of(self, name: str, shape: tuple[int, ...]) -> ColumnMoments:

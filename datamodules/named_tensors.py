@@ -13,7 +13,7 @@ from torch import Tensor
 
 from datamodules.checks import require
 from datamodules.targets import Catalogue, Targets, array_digest
-from datamodules.view import count
+from datamodules.view import count, first_not_finite
 from pfl.core.state import joined
 from pfl.core.task import Binary, Classification, MultiLabel, Regression, Task
 from pfl.core.types import Inputs
@@ -27,8 +27,6 @@ _TASKS: Mapping[str, type[Task]] = {
 }
 # The largest number of classes that is inferred from labels: more are a mistake.
 _CLASSES = 1_000_000
-# Number of samples checked at a time.
-_PART = 4096
 # Begins the names of columns.
 _COLUMN = "column."
 
@@ -118,7 +116,7 @@ class NamedTensors:
                 continue
             # Natural clients may have names.
             named = name == "client" and value.dtype.kind != "f"
-            bad = None if named else _first_not_finite(torch.as_tensor(value))
+            bad = None if named else first_not_finite(torch.as_tensor(value))
             require(bad is None, f"{name} has values that are not finite, first in sample {bad}")
 
     def catalogue(self, class_names: Sequence[str]) -> Catalogue:
@@ -210,17 +208,6 @@ def _signed(value: Any, name: str) -> Tensor:  # noqa: ANN401
         return y
     require(bool((y.long() >= 0).all()), f"{name} has numbers above {2**63 - 1:,}")
     return y.long()
-
-
-def _first_not_finite(value: Tensor) -> int | None:
-    if value.is_floating_point():
-        # In parts: a memory-mapped tensor may be larger than the memory.
-        for start in range(0, len(value), _PART):
-            part = value[start : start + _PART]
-            bad = ~part.reshape(len(part), -1).isfinite().all(1)
-            if bad.any():
-                return start + int(bad.nonzero()[0])
-    return None
 
 
 def _targets(y: Tensor, name: TaskName | None) -> tuple[Task, Tensor]:

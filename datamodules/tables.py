@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -73,8 +74,8 @@ class Table:
         Raises:
             ValueError: There is no column of this name.
         """
-        known = ", ".join(self.columns)
-        require(name in self.columns, f"{self.path} has no column {name!r}, only {known}")
+        if name not in self.columns:
+            raise ValueError(f"{self.path} has no column {name!r}, only {', '.join(self.columns)}")
         return self.columns[name]
 
     def numbers(self, name: str, hint: str = "") -> Floats:
@@ -268,10 +269,11 @@ def _cells(column: Any) -> Cells:  # noqa: ANN401
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
+    counts = Counter(names)
     for place, name in enumerate(names, 1):
         of_pandas = "; pandas writes its index so, unless told index=False" if place == 1 else ""
         require(bool(name.strip()), f"column {place} of {path} has no name{of_pandas}")
-        require(names.count(name) == 1, f"two columns of {path} are called {name!r}")
+        require(counts[name] == 1, f"two columns of {path} are called {name!r}")
 
 
 def _apart(cells: Sequence[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from datamodules.checks import require
-from datamodules.learnt import Learnt
+from datamodules.learnt import MOST_VALUES, Learnt
 from datamodules.moments import Standardise, standardised
 from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
@@ -25,9 +26,6 @@ from datamodules.tables import Table, read_table, times
 from datamodules.targets import Floats, Ints
 from datamodules.tensors import TensorData
 from pfl.core.types import Inputs
-
-# Maximum number of different values of a category.
-_MOST_VALUES = 1000
 
 
 class TabularData(TensorData):
@@ -201,11 +199,11 @@ class TabularData(TensorData):
             ValueError: A value is missing where it must not be.
         """
         places = [n for n in (self._clients_of(table), self.time_column) if n is not None]
-        needed, features = [*self.target, *places], self._features(table)
+        needed, features = [*self.target, *places], Counter(self._features(table))
         require(len(features) > 0, f"{table.path} has no features besides {', '.join(needed)}")
-        for name in features:
+        for name, count in features.items():
             require(name not in self.target, f"{name!r} cannot be both feature and target")
-            require(features.count(name) == 1, f"features lists {name!r} twice")
+            require(count == 1, f"features lists {name!r} twice")
         if self.missing == "drop":
             bad = np.any([table.missing(name) for name in (*needed, *features)], axis=0)
             require(not bad.all(), f"{table.path}: each row has a missing value")
@@ -255,7 +253,7 @@ def _categories(
             "point; if it is a category, name it in categories",
         )
         require(
-            len(values) <= _MOST_VALUES,
+            len(values) <= MOST_VALUES,
             f"{table.path}: {name!r} has {len(values):,} different values, too many for a "
             "category; list the features without it",
         )

@@ -21,6 +21,9 @@ from pfl.core.data import ClientSplit
 from pfl.core.state import each, nbytes, tensors
 from pfl.core.types import Batch, Inputs, Split
 
+# Number of samples that are looked at together.
+_PART = 4096
+
 
 def are_images(inputs: Inputs) -> bool:
     """Return whether inputs are images, (n, C, H, W) uint8; only images are scaled."""
@@ -30,6 +33,21 @@ def are_images(inputs: Inputs) -> bool:
 def count(inputs: Inputs) -> int:
     """Return the number of samples."""
     return len(tensors(inputs)[0])
+
+
+def first_not_finite(value: Tensor) -> int | None:
+    """Return the first sample with a number that is not finite in 32 bits; ``None`` without one.
+
+    ``value`` is (n, ...), of any type.
+    """
+    if value.is_floating_point():
+        # In parts: a memory-mapped tensor may be larger than the memory.
+        for start in range(0, len(value), _PART):
+            part = value[start : start + _PART].float()
+            bad = ~part.reshape(len(part), -1).isfinite().all(1)
+            if bad.any():
+                return start + int(bad.nonzero()[0])
+    return None
 
 
 class Store:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl.disk import writing
-from pfl.disk.reading import FileError, read_csv
+from pfl.disk.reading import FileError, original, read_csv
 from pfl.federation.checkpoint import CheckpointError
 
 Cells = Mapping[str, str]
@@ -133,7 +133,7 @@ def _header(path: Path) -> list[str]:
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        return next(csv.reader(file), [])
+        return [*map(original, next(csv.reader(file), []))]
 
 
 def _read(path: Path) -> list[Cells]:

@@ -28,6 +28,12 @@ from pfl.training.phases import single
 
 # (function that makes the objects, their class, whether it makes those of subclasses too)
 Instantiator: TypeAlias = tuple[Callable[..., Any], type, bool]
+# Keys that no file may have, and why: the parser would take them for its own flags.
+_FLAGS_ALONE = {
+    "config": "give further files with --config",
+    "print_config": "give the flag --print_config",
+    "download_weights": "a file allows no downloads itself: give the flag --download_weights",
+}
 # Errors that are the user's when they occur while objects are built from a configuration.
 REFUSALS = (ValueError, TypeError, OSError, ImportError)
 
@@ -55,9 +61,9 @@ class Experiment:
         """
         argv = shipped.with_config_files(argv)
         settings = sources(argv)
-        # The parser would take this key of a file for its own list of files.
-        if any(item.keys[0] == "config" and item.place != "--config" for item in settings):
-            raise UsageError(placed("give further files with --config", ("config",), settings))
+        for item in settings:
+            if item.keys[0] in _FLAGS_ALONE and not item.place.startswith("--"):
+                raise item.error(_FLAGS_ALONE[item.keys[0]])
         try:
             check_names(settings)
             values = parser.parse_args(with_class_paths(argv))

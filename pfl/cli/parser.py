@@ -31,6 +31,7 @@ from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, Needs, comma
 from pfl.cli.explain import with_values
 from pfl.cli.known import KINDS
 from pfl.core.client import ClientModule
+from pfl.disk.yaml_text import YamlError, checked
 from pfl.imports.hints import declared
 from pfl.imports.plugins import PACKAGES
 from pfl.loop import FederatedLoop
@@ -179,7 +180,8 @@ def make_parser(command: str, parser_class: type[Parser] = Parser) -> Parser:
     # Named in a configuration, a module of Python's is not even imported.
     set_parsing_settings(import_path_denylist=sorted(sys.stdlib_module_names))
     read = get_loader("yaml")
-    set_loader(MODE, lambda text: _with_paths(read(text)), (yaml.YAMLError,))
+    # Text within a configuration is parsed too: aliases could expand it without end.
+    set_loader(MODE, lambda text: _with_paths(read(checked(text))), (yaml.YAMLError, YamlError))
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
     parser = parser_class(
         prog=f"pfl {command}",

@@ -102,10 +102,10 @@ def _fits(value: Any, form: Any) -> bool:  # noqa: ANN401
         return _fits(value, inner[0]) and value >= inner[1].number
     if origin is Literal:
         return any(type(value) is type(word) and value == word for word in inner)
-    if form is float and not isinstance(value, bool):
-        return isinstance(value, int | float)
+    if form in (int, float) and type(value) is int:
+        return abs(value) <= _LARGEST
     if form is int:
-        return type(value) is int and abs(value) <= _LARGEST
+        return False
     outer = _outer(form)
     return outer is Any or isinstance(value, outer)
 

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from pfl.disk import yaml_text
 
 # Bytes of a file, letters of a table's cell, levels of lists and mappings in each other.
 BYTES, CELL, DEPTH = 2**30, 1000, 50
+# What a spreadsheet takes for a formula; and texts that look as if they had been protected from it.
+FORMULA = re.compile(r"'?[=+\-@\t\r]|''")
 
 
 class FileError(ValueError):
@@ -148,9 +151,14 @@ def _cells(path: Path, lines: Iterator[str]) -> Iterator[list[str]]:
         for row in reader:
             if any(len(cell) > CELL for cell in row):
                 raise FileError(f"{path}:{reader.line_num}: a cell has more than {CELL:,} letters")
-            yield row
+            yield [*map(original, row)]
     except csv.Error as error:
         raise FileError(f"{path}:{reader.line_num}: this is not a table ({error})") from error
+
+
+def original(cell: str) -> str:
+    """Return the text of a cell as it was before :func:`pfl.disk.writing.csv_text` protected it."""
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell, 1) else cell
 
 
 def _mapping(content: Any, source: object) -> dict[str, Any]:  # noqa: ANN401

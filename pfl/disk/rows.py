@@ -8,6 +8,7 @@ the round that they are read at (``last``, ``best_by_val``, ``best_on_test``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def read_rows(file: Path, kind: str, name: str) -> tuple[dict[str, Any], list[Ro
         name: The key of a row's name, for messages.
 
     Raises:
-        FileError: It is missing or of another kind, or a row is not the one that was written.
+        FileError: It is missing or of another kind, a row is not the one that was written, or the
+            bytes are not those that :func:`write_rows` gives its content.
         OSError: It cannot be read.
     """
     content = reading.read_json(file)
@@ -65,6 +67,19 @@ def read_rows(file: Path, kind: str, name: str) -> tuple[dict[str, Any], list[Ro
         raise reading.FileError(f"{file} is not a {kind}: it has no rows")
     if not isinstance(about, dict):
         raise reading.FileError(f"{file} is not a {kind}: it says nothing about its rows")
+    _check_hashes(file, rows, name)
+    # Of a key that is given twice, or a number that is spelt otherwise, hashes see nothing.
+    if (lines := reading.text(file)) != (right := canonical.text(content)):
+        pairs = zip_longest(str(lines).splitlines(), right.splitlines())
+        number = next((n for n, (one, other) in enumerate(pairs, 1) if one != other), 1)
+        raise reading.FileError(
+            f"{file}:{number}: this is not how pfl writes a {kind}: a key may be given twice, or a "
+            "number spelt in another way"
+        )
+    return about, rows
+
+
+def _check_hashes(file: Path, rows: Iterable[Row], name: str) -> None:
     for number, row in enumerate(rows, 1):
         which = row.get(name, f"number {number}")
         try:
@@ -78,4 +93,3 @@ def read_rows(file: Path, kind: str, name: str) -> tuple[dict[str, Any], list[Ro
                 f"{file}: the row {which} was changed after it was written: its hash is "
                 f"{row.get('hash')}, and its content has {right}"
             )
-    return about, rows

@@ -13,9 +13,11 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from pfl.disk.reading import FORMULA
 
 # Windows has no such flag; there the check before it must do.
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
@@ -104,6 +106,9 @@ def csv_text(
 ) -> str:
     """Return rows as the text of a CSV file; missing cells are empty.
 
+    A spreadsheet calculates what begins with ``=``, ``+``, ``-`` or ``@``, so such a text that is
+    no number gets an apostrophe before it. :func:`pfl.disk.reading.read_csv` removes it.
+
     Args:
         rows: Cells by column.
         header: Columns that come first, whether a row has them or not.
@@ -111,11 +116,21 @@ def csv_text(
     """
     stream = io.StringIO()
     columns = dict.fromkeys([*header, *(name for row in rows for name in row)])
-    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
+    writer = csv.writer(stream, lineterminator="\n")
     if headed:
-        writer.writeheader()
-    writer.writerows(rows)
+        writer.writerow(map(_harmless, columns))
+    writer.writerows([_harmless(row.get(name, "")) for name in columns] for row in rows)
     return stream.getvalue()
+
+
+def _harmless(cell: Any) -> Any:  # noqa: ANN401
+    """Return a cell that no spreadsheet takes for a formula; see :func:`csv_text`."""
+    if not isinstance(cell, str) or not FORMULA.match(cell):
+        return cell
+    with suppress(ValueError):
+        float(cell)
+        return cell
+    return f"'{cell}"
 
 
 def append(path: Path, text: str) -> None:

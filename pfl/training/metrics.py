@@ -14,6 +14,7 @@ from torch import Tensor
 from torchmetrics import Metric, classification
 
 from pfl.core.data import MetricSpec
+from pfl.core.failure import error_line
 from pfl.core.task import Task
 from pfl.imports import plugins
 from pfl.imports.trust import CONFIGURATION, TrustError, checked
@@ -226,6 +227,7 @@ def _score(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
 
     Raises:
         _UndefinedError: It has none.
+        ValueError: The metric fails.
     """
     ranked = _ranked(metric, predictions, targets)
     metric.reset()
@@ -236,6 +238,9 @@ def _score(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
     except (ValueError, RuntimeError, NotImplementedError) as error:
         # For instance, R2 of a single sample.
         raise _UndefinedError(" ".join(str(error).split())) from error
+    except Exception as error:
+        name = type(metric).__name__
+        raise ValueError(f"the metric {name} cannot be computed: {error_line(error)}") from error
     finally:
         metric.reset()
     if not math.isfinite(value):

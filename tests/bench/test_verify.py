@@ -4,6 +4,7 @@ import re
 import pytest
 
 from pfl.__main__ import main
+from pfl.disk import canonical
 from pfl.disk.rows import hashed
 from tests.bench.conftest import task
 from tests.helpers.messages import parts, says
@@ -26,7 +27,7 @@ def changed(folder, change, rehash):
     change(row)
     if rehash:
         row |= hashed(row)
-    file.write_text(json.dumps(content))
+    file.write_text(canonical.text(content))
 
 
 def test_a_leaderboard_is_verified(finished, capsys):
@@ -122,22 +123,29 @@ def test_two_rows_of_a_method_are_refused(copied, capsys):
     """Otherwise one of them would be shown, and the other verified."""
     file = copied / "out" / "leaderboard.json"
     content = json.loads(file.read_text())
-    file.write_text(json.dumps({**content, "rows": [*content["rows"], content["rows"][0]]}))
+    file.write_text(canonical.text({**content, "rows": [*content["rows"], content["rows"][0]]}))
     assert verify(copied) == 2
     assert "leaderboard.json: there are two rows of FedAvg" in capsys.readouterr().err
 
 
 def test_a_score_that_is_not_finite_is_refused(copied, capsys):
-    changed(copied, lambda row: row["tuned"][0]["last"].update(acc=float("nan")), rehash=False)
+    file = copied / "out" / "leaderboard.json"
+    file.write_text(re.sub('"acc": [^,]+,', '"acc": NaN,', file.read_text()))
     assert verify(copied) == 2
-    assert "the row FedAvg holds a number that is not finite" in capsys.readouterr().err
+    assert "holds a number that is not finite" in capsys.readouterr().err
+
+
+def test_a_score_that_no_float_holds_is_refused_in_one_line(copied, capsys):
+    changed(copied, lambda row: row["tuned"][0]["last"].update(acc=10**400), rehash=True)
+    assert verify(copied, "--row", "FedAvg") == 2
+    assert says(capsys.readouterr().err, "the row FedAvg: tuned.0.last.acc: expected a number")
 
 
 def test_a_leaderboard_without_its_score_is_refused(copied, capsys):
     file = copied / "out" / "leaderboard.json"
     content = json.loads(file.read_text())
     del content["about"]["score"]
-    file.write_text(json.dumps(content))
+    file.write_text(canonical.text(content))
     assert verify(copied) == 2
     assert "leaderboard.json: about: the key 'score' is missing" in capsys.readouterr().err
 

@@ -7,6 +7,7 @@ import json
 import runpy
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,37 @@ def test_pretrained_weights_are_downloaded_only_if_an_option_says_so(arguments, 
         assert "download_weights" not in experiment.text
         with pytest.raises(UsageError, match="downloads"):
             _ = experiment.module
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("download_weights", "c.yaml:5: download_weights: a file allows no downloads itself"),
+        ("print_config", "c.yaml:5: print_config: give the flag"),
+        ("config", "c.yaml:5: config: give further files with --config"),
+    ],
+)
+def test_a_file_gives_no_flags_of_the_command(key, said):
+    Path("c.yaml").write_text(f"loop:\n  default_root_dir: null\n  rounds: 1\n\n{key}: true\n")
+    with pytest.raises(UsageError) as caught:
+        Experiment.parse(make_parser("fit"), ["--config", "c.yaml"])
+    assert said in str(caught.value)
+
+
+# Nine to the power of nine values, and a depth at which Python's parser gives up.
+MANY = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghi")
+)
+DEEP = "[" * 20_000 + "]" * 20_000
+
+
+@pytest.mark.parametrize("text", [MANY, DEEP, "&a [*a]"], ids=["many", "deep", "circle"])
+@pytest.mark.parametrize("key", ["partition", "metrics"])
+def test_a_text_that_expands_without_end_is_refused_in_one_line(text, key):
+    said = refusal({"class_path": "lightning_modules.MLP"}, **{key: text})
+    assert "c.yaml" in said or key in said
+    assert "recursion" not in said
+    assert len(said) < 50_000
 
 
 @pytest.mark.parametrize("key", ["--data.partition", "--model", "--data", "--model.net"])

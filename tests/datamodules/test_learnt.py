@@ -259,3 +259,30 @@ def test_damaged_transforms_are_refused(old):
     new.adopt(fewer)
     with pytest.raises(ValueError, match=parts("moments ~ 3 columns of x")):
         new.setup()
+
+
+def test_a_category_of_more_values_than_a_table_may_have_is_refused():
+    content = Learnt("Classification", ["0"], [], {"kind": ["x"] * 1001}, {}).content()
+    with pytest.raises(ValueError, match=parts("'kind' has more than 1000 values")):
+        Learnt.of(content)
+
+
+def test_a_table_of_many_columns_is_read_in_time_that_grows_as_they_do(tmp_path):
+    """Comparing the names in pairs would take minutes."""
+    names = [f"c{n}" for n in range(50_000)]
+    cells = ",".join("1" * len(names))
+    file = table(tmp_path, "wide.csv", f"{','.join(names)},y,who\n{cells},no,a\n{cells},yes,a\n")
+    wide = TabularData(file, "y", client_column="who")
+    assert len(wide._complete(wide.table()).columns) == 50_002
+
+
+@pytest.mark.parametrize("how", ["none", "train"])
+@pytest.mark.parametrize("missing", ["refuse", "mean"])
+def test_a_number_that_is_not_finite_as_an_input_is_refused(old, tmp_path, how, missing):
+    """1e308 is finite in a table and infinite in a network."""
+    options = {"standardise": how, "missing": missing, **OPTIONS}
+    run = TabularData(old, "y", **options)
+    text = "age,kind,y,who,t\n1e308,a,no,x,0\n3,b,yes,x,1\n9,b,no,x,2\n"
+    new = TabularData(table(tmp_path, "new.csv", text), "y", **options)
+    with pytest.raises(ValueError, match=parts("not finite, first ~ sample 0")):
+        everything(adopted(run, new))

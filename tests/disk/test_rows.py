@@ -61,3 +61,22 @@ def test_what_was_changed_is_refused(file, change, told):
     file.write_text(json.dumps(content))
     with pytest.raises(FileError, match=parts(told)):
         read(file)
+
+
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        ('"score": 0.1', '"score": 0.9,\n   "score": 0.1'),
+        ('"score": 0.1', '"score": 1e-1'),
+        ('"score": 0.1', '"score":  0.1'),
+        ('"name": "a"', '"name": "\\u0061"'),
+    ],
+    ids=["a key twice", "another number", "a blank", "another letter"],
+)
+def test_bytes_that_hash_alike_but_were_not_written_so_are_refused(file, written, instead):
+    """Python takes the last of two equal keys; another reader may take the first."""
+    text = file.read_text()
+    line = text[: text.index(written)].count("\n") + 1
+    file.write_text(text.replace(written, instead))
+    with pytest.raises(FileError, match=parts(f"rows.json:{line}: this is not how pfl writes")):
+        read(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pfl.disk import writing
+from pfl.disk.reading import read_csv
 from tests.helpers.messages import parts
 
 
@@ -167,3 +169,21 @@ def test_nothing_is_removed_through_a_linked_folder(run, outside):
     (run / "checkpoints").symlink_to(outside.parent)
     writing.clear(run / "checkpoints", ["last.ckpt"])
     assert precious.read_text() == "precious"
+
+
+FORMULAS = ["=HYPERLINK(1)", "+1+1", "@SUM(A1)", "-2+3", "\t=1", "'=1", "''", "'+", "-", "=", "'-1"]
+PLAIN = ["Basel", "-1", "-0.5", "+3", "1e-3", "", "'", "'s-Hertogenbosch", "a=1", "ü"]
+
+
+def test_no_text_is_a_formula_of_a_spreadsheet_and_every_text_is_read_back(tmp_path):
+    """Excel, LibreOffice and Google Sheets take an apostrophe before a text for a mark of text."""
+    texts = [*FORMULAS, *PLAIN]
+    file = tmp_path / "t.csv"
+    writing.write(file, writing.csv_text([{"name": text, "=1": -0.5} for text in texts]))
+    cells = [row[0] for row in csv.reader(file.read_text().splitlines())][1:]
+    assert not [cell for cell in cells[: len(FORMULAS)] if cell[0] in "=+-@\t"]
+    assert cells[len(FORMULAS) :] == PLAIN
+    lines = read_csv(file)
+    assert lines.header == ["name", "=1"]
+    assert [row[0] for row in lines.rows] == texts
+    assert {row[1] for row in lines.rows} == {"-0.5"}

@@ -122,3 +122,12 @@ def test_means_by_group_leave_out_clients_without_samples():
     )
     by_group = {name: value for name, value in found.items() if "@" in name}
     assert by_group == pytest.approx({"test/acc@a": 0.4, "test/acc@b": 0.9})
+
+
+def test_a_metric_that_fails_is_named_in_one_line():
+    """Its operator is no function."""
+    path = "torchmetrics.metric.CompositionalMetric"
+    spec = {"metric": path, "operator": "sum", "metric_a": 0.0, "metric_b": 0.0}
+    scorer = Scorer(Classification(), 2, [spec])
+    with pytest.raises(ValueError, match=parts("metric CompositionalMetric cannot ~ TypeError")):
+        scorer.scores([(torch.zeros(2, 2), torch.zeros(2, dtype=torch.long))])
