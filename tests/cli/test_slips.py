@@ -51,13 +51,6 @@ SLIPS = {
     "data to inspect": (["data", "inspect", "--data", "Digit"], "'Digits'"),
     "table": (["table", "no.yaml"], "there is no table file no.yaml"),
     "sweep": (["sweep", "no.yaml"], "there is no sweep file no.yaml"),
-    "ledger": (["ledger", "--folder", "no"], "there is no folder no"),
-    "flag of the ledger": (["ledger", "no"], "only with --keep TABLE"),
-    "option of what the ledger keeps": (
-        ["ledger", "--folder", "no", "--rows", "FedPer"],
-        "--rows is allowed only with --keep TABLE",
-    ),
-    "note of the ledger": (["ledger", "--note=x"], "--note is allowed only with --keep"),
     "configuration as a word": (["fit", "quickstart"], "data, model; add --config quickstart\n"),
     "file as a word": (["fit", "mine.yaml"], "data, model; add --config mine.yaml\n"),
     "key of a part without the part": (

@@ -1,0 +1,63 @@
+"""Write the ledger's page, and keep runs in its folder.
+
+``python -m benchmarks.ledger`` compares full-length runs with the papers: it writes a page, a JSON
+file and pictures from the runs in the ledger, and its numbers on other pages. With ``--keep`` it
+first adds the finished runs of a table; all other flags are then those of pfl fit, as they were
+given to pfl table (``--loop.default_root_dir=DIR/runs/tables`` for runs of another clone).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.ledger.judge import Ledger
+from benchmarks.ledger.keep import keep
+from benchmarks.ledger.page import write
+from pfl.cli.explain import UsageError
+from pfl.disk.reading import FileError
+
+# Options that say which runs are kept, and what is told of them, with their help.
+_OF_KEEP = {
+    "rows": "only these rows",
+    "columns": "only these columns",
+    "seeds": "other seeds",
+    "commit": "version that ran them (default: the clone's commit)",
+    "note": "differences from the paper's set-up that could not be helped",
+    "departure": "settings other than the table's, to see what a number depends on; not judged",
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.ledger", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument("--keep", type=Path, metavar="TABLE", help="add runs of this table file")
+    for name, told in _OF_KEEP.items():
+        kind = int if name == "seeds" else str
+        several = {"nargs": "+", "type": kind} if name.endswith("s") else {"default": ""}
+        parser.add_argument(f"--{name}", help=told, metavar=name.upper(), **several)
+    parser.add_argument("--folder", type=Path, default="results/ledger", help="the ledger's folder")
+    parser.add_argument("--out", type=Path, default="docs", help="folder of the page")
+    options, flags = parser.parse_known_args(words)
+    try:
+        given = [*(f"--{name}" for name in _OF_KEEP if getattr(options, name)), *flags]
+        if options.keep is None and given:
+            raise UsageError(f"{given[0]} is allowed only with --keep TABLE")
+        for line in keep(options, flags) if options.keep is not None else ():
+            print(line)
+        ledger = Ledger.read(options.folder)
+        write(ledger, options.out)
+    except (UsageError, FileError, OSError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    cells = sum(not row["departure"] for row in ledger.rows)
+    print(f"{cells} cells: wrote {options.out / 'ledger.md'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

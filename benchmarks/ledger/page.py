@@ -1,0 +1,94 @@
+"""The page of the ledger, its JSON file and picture, and its numbers on other pages."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from benchmarks.ledger.judge import HERE, Ledger, Record
+from benchmarks.ledger.picture import THEMES, dumbbells
+from pfl.disk.rows import hashed, write_rows
+from pfl.disk.writing import write as write_text
+from pfl.disk.writing import written
+from pfl.results.style import save, styled
+
+# Where the ledger fills in a part of another page.
+_PART = re.compile(r"(<!-- ledger: ([\w-]+) -->\n).*?(<!-- end of ledger -->)", re.DOTALL)
+
+
+def write(ledger: Ledger, out: Path) -> None:
+    """Write the page, the JSON file and the pictures into a folder.
+
+    If it is the documentation's, with pages of methods, fill in the parts of its pages and of the
+    README beside it that stand between ``<!-- ledger: NAME -->`` and ``<!-- end of ledger -->``.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    rows = [hashed(rounded(row)) for row in ledger.rows]
+    write_rows(out / "ledger.json", "ledger", {"name": "ledger"}, rows)
+    with styled():
+        for name, theme in THEMES.items():
+            with written(out / f"ledger_{name}.svg") as file:
+                save(dumbbells(ledger.rows, theme), file, "svg")
+    write_text(out / "ledger.md", text(ledger, "page"))
+    pages = [*out.glob("**/*.md"), out.parent / "README.md"] if (out / "methods").is_dir() else []
+    for page in pages:
+        before = page.read_text(encoding="utf-8")
+        after = _PART.sub(lambda part: part[1] + text(ledger, part[2]) + part[3], before)
+        if after != before:
+            write_text(page, after)
+
+
+def text(ledger: Ledger, name: str) -> str:
+    """Return the ``page``, its ``headline``, or what a paper's page says of it, in Markdown."""
+    known = Environment(
+        loader=FileSystemLoader(HERE),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    known.filters |= {"pct": pct, "signed": signed, "counts": counts, "rms": rms}
+    template = name if name in ("page", "headline") else "method"
+    return known.get_template(f"{template}.md.j2").render(ledger=ledger, paper=name).rstrip() + "\n"
+
+
+def pct(value: float | None, half: float | None = None) -> str:
+    """Return a fraction in per cent, with the number after its ± if there is one."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{100 * value:.2f}" + ("" if pct(half) == "-" else f" ± {pct(half)}")
+
+
+def signed(value: float, half: float | None = None) -> str:
+    """Return a difference in points, with half its interval if that is known."""
+    return ("+" if value >= 0 else "") + pct(value, half)
+
+
+def counts(judged: Sequence[Record]) -> dict[str, int]:
+    """Count the verdicts of records."""
+    return Counter(one["verdict"] for one in judged)
+
+
+def rms(rows: Sequence[Record]) -> float:
+    """Return the root mean square of differences to printed numbers."""
+    squares = [row["difference"] ** 2 for row in rows if not math.isnan(row["difference"])]
+    return math.sqrt(sum(squares) / len(squares)) if squares else math.nan
+
+
+def rounded(content: Any) -> Any:  # noqa: ANN401
+    """Return content with numbers of six digits, the same on every processor, and no NaN."""
+    if isinstance(content, dict):
+        return {key: rounded(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [rounded(value) for value in content]
+    if isinstance(content, float):
+        return None if math.isnan(content) else float(f"{content:.6g}")
+    return content

@@ -1,0 +1,32 @@
+"""Runs of the ledger as they are read from its folders, made up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.ledger.judge import Ledger
+
+BEFORE, AFTER = "2026-11-20T00:00+00:00", "2027-01-01T00:00+00:00"
+
+
+def run(row, ours, reported, *, seed=0, spread=None, partition="p", **more):
+    column, metric = "beta 0.1, P 0.2", "test/personal/acc/last"
+    given = {"paper": "FedAS", "table": "Table 3", "column": column, "metric": metric}
+    told = {"released": False, "departure": "", "ended": BEFORE, "folder": "f"}
+    told |= {"commit": "c", "hardware": "h", "note": "", "last": ours - 0.01, "best": ours + 0.01}
+    numbers = {"ours": ours, "reported": reported, "spread": spread}
+    return {**given, **told, "row": row, "seed": seed, "partition": partition, **numbers, **more}
+
+
+def ledger(*runs, reasons=(), **spreads):
+    found = pd.DataFrame(runs).astype({"reported": float, "spread": float})
+    return Ledger(found, dict(reasons), spreads.get("spreads", {}))
+
+
+def seeds(row, values, reported, **more):
+    """One run for each value, on the released partition."""
+    return [
+        run(row, float(value), reported, seed=seed, released=True, **more)
+        for seed, value in enumerate(np.asarray(values) / 100)
+    ]
