@@ -141,7 +141,7 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
                 slips.check(name, words)
             given = words if configured else parsed(name, words)
             home, _, function = entry.function.rpartition(".")
-            command = getattr(import_module(f"pfl.{home}"), function)
+            command = getattr(import_module(home), function)
             command(given)
     except (UsageError, BrokenError) as error:
         if debug:

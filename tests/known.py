@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 # Where a method or a data set may have got an option since.
 _ROOMS = ("lightning_modules.", "datamodules.")
 # Packages whose classes no configuration names.
-_INTERNAL = ("pfl.bench.", "pfl.cli.", "pfl.sweeps.", "pfl.tables.", "pfl.testing.")
+_INTERNAL = ("pfl.bench.", "pfl.cli.", "pfl.extras.sweeps.", "pfl.extras.papers.", "pfl.testing.")
 
 
 def of_this_project():

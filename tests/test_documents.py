@@ -33,9 +33,9 @@ from pfl.cli.commands import commands as verbs
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
 from pfl.cli.runs import fit_experiment
-from pfl.tables.cells import expand
-from pfl.tables.plan import plan
-from pfl.tables.reader import read
+from pfl.extras.papers.cells import expand
+from pfl.extras.papers.plan import plan
+from pfl.extras.papers.reader import read
 from pfl.testing import PROMISES
 from tests.test_configs import built
 
@@ -236,8 +236,10 @@ def run(words, monkeypatch):
             with pytest.raises(StoppedError):
                 main(["bench", *options])
         case ["pfl", *options]:
-            monkeypatch.setattr("pfl.tables.command.run_all", lambda *_: {})
-            monkeypatch.setattr("pfl.tables.cells.expand", lambda *selected: expand(*selected)[:2])
+            monkeypatch.setattr("pfl.extras.papers.command.run_all", lambda *_: {})
+            monkeypatch.setattr(
+                "pfl.extras.papers.cells.expand", lambda *selected: expand(*selected)[:2]
+            )
             assert ended(options) == 0
         case _:
             pytest.fail(f"no test knows the command {words}")
@@ -271,7 +273,7 @@ def parse_only(module, options, monkeypatch):
 def plan_sweep(options, monkeypatch):
     """Parse the sweep and one of its points; ``Search`` is what would run them."""
     pytest.importorskip("optuna")
-    monkeypatch.setattr("pfl.sweeps.run.Search", stop)
+    monkeypatch.setattr("pfl.extras.sweeps.run.Search", stop)
     with pytest.raises(StoppedError):
         main(["sweep", *options])
 

@@ -18,7 +18,7 @@ from benchmarks.ledger.noise import LEVEL, Noise, half, pooled
 from benchmarks.ledger.runs import read, table
 from pfl.disk.reading import FileError, read_yaml
 from pfl.results.statistics import is_within
-from pfl.tables.reported import printed
+from pfl.extras.papers.reported import printed
 
 HERE = Path(__file__).parent
 Record: TypeAlias = dict[str, Any]

@@ -20,12 +20,12 @@ from pfl.bench.pieces import PieceFolder
 from pfl.bench.rows import Leaderboard
 from pfl.bench.standing import standings
 from pfl.bench.verify import outcome, verified
+from pfl.campaign.progress import progress_bars
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.disk import canonical
 from pfl.disk.writing import write
-from pfl.tables.runner import progress_bars
 
 
 def bench(options: argparse.Namespace) -> None:

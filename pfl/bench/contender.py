@@ -15,7 +15,7 @@ from pfl.bench.rows import ALWAYS
 from pfl.bench.task import BenchTask
 from pfl.cli import catalogue, shipped
 from pfl.cli.config import Experiment, as_in_yaml
-from pfl.cli.explain import UsageError
+from pfl.cli.explain import UsageError, as_flags
 from pfl.cli.known import KINDS
 from pfl.cli.parser import Parser
 from pfl.core.client import ClientModule
@@ -23,7 +23,6 @@ from pfl.core.space import Dimension
 from pfl.disk import reading
 from pfl.federation import identity
 from pfl.imports.hints import declared
-from pfl.tables.cells import as_flags
 
 # What a run of a benchmark does not do: it stores nothing but its results.
 _PLAIN = {

@@ -1,16 +1,22 @@
-"""The commands and their own arguments, from ``commands.yaml``, known without importing them."""
+"""The commands and their own arguments, known without importing them.
+
+Those of the project stand in ``commands.yaml`` beside this file. An extra or a plug-in brings its
+own: a package that is registered as an entry point of the group ``pfl.commands`` has such a file.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pfl.disk.form import formed
 from pfl.disk.yaml_text import shipped
+from pfl.imports.plugins import installed
 
 _TYPES = {
     **{"text": str, "text or null": str | None, "path": Path},
@@ -68,7 +74,7 @@ class Command:
     """A command.
 
     Attributes:
-        function: The function that runs it, by its path within pfl.
+        function: The function that runs it, by its path within the package of the file.
         summary: Its line in the help of all commands.
         description: What it is for: the first lines of its help.
         examples: Uses of it, which its help shows next.
@@ -107,10 +113,19 @@ class Command:
 
 @cache
 def commands() -> Mapping[str, Command]:
-    """Return all commands, by name."""
-    content = shipped("pfl.cli", "commands.yaml")
-    by_name: Mapping[str, Command] = formed(content, dict[str, Command])
-    return by_name
+    """Return all commands, by name: the project's own, then those of extras and plug-ins."""
+    found = _commands_of("pfl.cli", "pfl")
+    for point in installed("pfl.commands"):
+        # An extra that was removed from the folder of a clone is still registered.
+        with suppress(ModuleNotFoundError):
+            brought = _commands_of(point.module, point.module)
+            found |= {name: one for name, one in brought.items() if name not in found}
+    return found
+
+
+def _commands_of(package: str, home: str) -> dict[str, Command]:
+    made: dict[str, Command] = formed(shipped(package, "commands.yaml"), dict[str, Command])
+    return {name: replace(one, function=f"{home}.{one.function}") for name, one in made.items()}
 
 
 def parser(name: str) -> argparse.ArgumentParser:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -82,6 +83,14 @@ def flags(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
         flag, equals, value = word.partition("=")
         if word.startswith("--"):
             yield flag, value if equals else None if after.startswith("--") else after
+
+
+def as_flags(settings: Mapping[str, Any]) -> list[str]:
+    """Return one flag of ``pfl fit`` for each dotted key."""
+    return [
+        f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in settings.items()
+    ]
 
 
 def with_values(argv: Sequence[str], change: Callable[[str, str], str]) -> list[str]:

@@ -9,8 +9,8 @@ import yaml
 
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
+from pfl.extras.papers import plan
 from pfl.federation import identity
-from pfl.tables import plan
 
 CONFIGURATION = {
     "seed": 1,

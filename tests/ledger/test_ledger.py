@@ -457,7 +457,7 @@ def _columns():
     wanted = {"FedAS": "234", "PFAKD": "1", "UniVarFL": "12", "pFedVEM": "1", "FedSimSup": "23"}
     keys = ("dataset", "partition", "param", "clients", "participation", "local_epochs", "model")
     columns = defaultdict(list)
-    with (ROOT / "pfl/tables/reported.csv").open(newline="", encoding="utf-8") as file:
+    with (ROOT / "pfl/extras/papers/reported.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["table"][-1] in wanted[row["paper"]]:
                 place = (row["paper"], row["table"], *(row[key] for key in keys))

@@ -1,0 +1,1 @@
+"""A set of runs: its progress, for whatever makes several runs."""

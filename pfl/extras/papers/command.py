@@ -1,0 +1,104 @@
+"""The work of ``pfl table``: from the file of a table to the printed table."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+
+from pfl.cli import catalogue
+from pfl.cli.explain import UsageError, explained
+from pfl.extras.papers import estimate, illustrate
+from pfl.extras.papers.cells import Cell
+from pfl.extras.papers.outcome import CellOutcome, outcome
+from pfl.extras.papers.plan import ROOT, TablePlan, plan
+from pfl.extras.papers.reader import unknown
+from pfl.extras.papers.render import sheets
+from pfl.extras.papers.runner import run_all, unfinished
+from pfl.extras.papers.spec import TableFile
+from pfl.results import sheets as forms
+from pfl.results.words import PICTURES
+
+
+def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespace) -> None:
+    """Run, resume or read the runs behind a table, and print it."""
+    seeds = list(dict.fromkeys(options.seeds or described.seeds))
+    if min(seeds) < 0:
+        raise UsageError(f"{described.path}: seeds: expected numbers from 0, got {min(seeds)}")
+    console = Console(stderr=True)
+    parsed = track(cells, "configurations", console=console) if options.dry_run else cells
+    planned = plan(described, parsed, seeds, options.scale, options.flags)
+    wanted = _pictures(described, options)
+    if options.dry_run:
+        costs, failed = estimate.sheet(described, planned, console)
+        _print([costs])
+        if failed:
+            raise UsageError(f"no estimate of {'; '.join(failed)}: see the notes above")
+        return
+    failures: dict[str, str] = {}
+    try:
+        if not options.read:
+            failures = run_all(planned, console)
+    except KeyboardInterrupt:
+        print(_advice(planned, options.argv), file=sys.stderr)
+        raise
+    outcomes = [outcome(cell, planned, failures) for cell in cells]
+    _show(options, described, planned, outcomes, wanted)
+    if failures:
+        raise UsageError(f"{len(failures)} of {len(planned.runs)} runs failed; see the notes above")
+
+
+def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str]:
+    """Return the names of the pictures to draw; the table's methods must have been imported."""
+    wanted: Sequence[str] = described.pictures if options.pictures is None else options.pictures
+    known = [*PICTURES, *catalogue.reports()]
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"{described.path}: pictures: {unknown(name, known)}")
+    return wanted
+
+
+def _show(
+    options: argparse.Namespace,
+    described: TableFile,
+    planned: TablePlan,
+    outcomes: Sequence[CellOutcome],
+    wanted: Sequence[str],
+) -> None:
+    """Print the table, and write it and its pictures to files."""
+    printed = sheets(described, planned, outcomes)
+    _print(printed)
+    with explained((), ValueError, OSError):
+        for file in options.out:
+            forms.write(printed, file)
+        folder = options.out[0].parent if options.out else Path(ROOT)
+        drawn, lacking = illustrate.write(wanted, outcomes, folder / described.path.stem)
+    for file in (*options.out, *drawn):
+        print(f"wrote {file}")
+    for what in lacking:
+        print(f"no picture {what}")
+
+
+def _print(printed: Sequence[forms.Sheet]) -> None:
+    """Print tables; titles and notes are printed apart, as they may be wider than the table."""
+    console = Console()
+    for sheet in printed:
+        console.print(f"[bold]{escape(sheet.title)}[/]", highlight=False)
+        console.print(replace(sheet, title="", notes=()).rich())
+        for note in sheet.notes:
+            console.print(escape(note), highlight=False)
+
+
+def _advice(planned: TablePlan, argv: Sequence[str]) -> str:
+    left = len(unfinished(planned))
+    return (
+        f"interrupted: {len(planned.runs) - left} of {len(planned.runs)} runs are finished and "
+        f"will not be run again. To resume:\npfl table {shlex.join(argv)}"
+    )

@@ -1,0 +1,82 @@
+"""Outcomes of a table's cells: our numbers beside the reported ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pfl.extras.papers import kept
+from pfl.extras.papers.cells import Cell
+from pfl.extras.papers.plan import TablePlan
+from pfl.extras.papers.reported import printed
+from pfl.results.files import Floats, RunError
+from pfl.results.runs import RunFolder
+from pfl.results.statistics import Estimate, agree
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """The outcome of one cell.
+
+    Attributes:
+        cell: The cell.
+        runs: Finished runs by seed.
+        values: (seeds,) metric of each finished run.
+        trouble: Reasons why other runs are missing, or have no number, each once.
+        scale: Share of the rounds and of the data.
+    """
+
+    cell: Cell
+    runs: Mapping[int, RunFolder]
+    values: Floats
+    trouble: tuple[str, ...]
+    scale: float
+
+    @property
+    def ours(self) -> Estimate | None:
+        """The mean over seeds and its standard error."""
+        return Estimate.of(self.values) if len(self.values) else None
+
+    @property
+    def difference(self) -> float | None:
+        """Our number minus the reported one."""
+        if self.ours is None or self.cell.reported is None:
+            return None
+        return self.ours.mean - self.cell.reported.value
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether chance alone explains the difference.
+
+        It is ``None`` without a number or a spread, and for a part of the experiment.
+        """
+        reported = self.cell.reported
+        if self.ours is None or reported is None or self.scale != 1:
+            return None
+        return agree(self.ours, printed(reported.paper, reported.value, reported.error))
+
+
+def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOutcome:
+    """Read the runs of a cell; ``failures`` has the reasons of failed runs, by name."""
+    if cell.skip is not None:
+        return CellOutcome(cell, {}, np.empty(0), (cell.skip,), plan.scale)
+    runs: dict[int, RunFolder] = {}
+    values: list[float] = []
+    trouble: dict[str, None] = {}
+    for seed, name in plan.names[cell].items():
+        try:
+            folder = kept.finished(plan.runs[name])
+            if folder is None:
+                trouble[failures.get(name, "not run yet")] = None
+                continue
+            finished_run = RunFolder.read(folder)
+            values.append(finished_run.mean(cell.metric, finished_run.chosen(cell.at, cell.metric)))
+            runs[seed] = finished_run
+            if not math.isfinite(values[-1]):
+                trouble[f"{cell.metric} of seed {seed} is not a number"] = None
+        except RunError as error:
+            trouble[str(error)] = None
+    return CellOutcome(cell, runs, np.array(values), tuple(trouble), plan.scale)

@@ -1,0 +1,172 @@
+"""The runs behind some cells; cells that need equal runs share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
+from typing import Any
+
+import yaml
+
+from pfl.cli import catalogue
+from pfl.cli.config import Experiment
+from pfl.cli.explain import UsageError, short_keys, sources
+from pfl.cli.parser import Parser, make_parser
+from pfl.cli.shipped import with_config_files
+from pfl.core.client import ClientModule
+from pfl.extras.papers.cells import Cell
+from pfl.extras.papers.shorten import shorten
+from pfl.extras.papers.spec import TableFile
+from pfl.federation import identity
+from pfl.federation.identity import Identity
+
+ROOT = "runs/tables"
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """A run that one or several cells need.
+
+    Attributes:
+        name: Name of its folder; equal runs have the same name.
+        label: The first cell that needs it, and the seed.
+        experiment: Its configuration.
+        identity: The settings that its numbers depend on.
+        scale: Share of rounds (already applied) and of data.
+    """
+
+    name: str
+    label: str
+    experiment: Experiment
+    identity: Identity
+    scale: float
+
+    @property
+    def root(self) -> str:
+        """The folder of all runs."""
+        return str(self.experiment.values.loop.default_root_dir)
+
+    @property
+    def rounds(self) -> int:
+        """The number of planned rounds."""
+        return int(self.experiment.values.loop.rounds)
+
+
+@dataclass(frozen=True, eq=False)
+class TablePlan:
+    """The runs of a table.
+
+    Attributes:
+        names: Name of the run for each cell and seed; cells without runs are left out.
+        runs: Runs by name, in the order in which they are needed.
+        seeds: Seeds of each cell.
+        scale: Share of rounds and data.
+    """
+
+    names: Mapping[Cell, Mapping[int, str]]
+    runs: Mapping[str, PlannedRun]
+    seeds: Sequence[int]
+    scale: float
+
+
+def plan(
+    table: TableFile,
+    cells: Iterable[Cell],
+    seeds: Sequence[int],
+    scale: float = 1,
+    overrides: Sequence[str] = (),
+) -> TablePlan:
+    """Plan the runs of some cells.
+
+    The flags in ``overrides`` override the table's settings. A key that gets the seed, other than
+    ``seed``, keeps the value of a configuration file among them: a paper's released code has the
+    same clients for all seeds.
+
+    Raises:
+        UsageError: A configuration is wrong.
+    """
+    parser = make_parser("fit")
+    fixed = {setting.keys for setting in sources(with_config_files(overrides))}
+    keys = [key for key in table.seed_keys if short_keys(key.split(".")) not in fixed - {("seed",)}]
+    names: dict[Cell, dict[int, str]] = {}
+    runs: dict[str, PlannedRun] = {}
+    for cell in cells:
+        if cell.skip is not None:
+            continue
+        first = _prepared(table, cell, parse(parser, table, cell, overrides), scale)
+        # Making the text is slow, and only the seeds differ.
+        config = yaml.safe_load(first.text)
+        for seed in seeds:
+            run = _planned(keys, cell, first, config, seed, scale)
+            runs.setdefault(run.name, run)
+            names.setdefault(cell, {})[seed] = run.name
+    return TablePlan(names, runs, seeds, scale)
+
+
+def parse(
+    parser: Parser, table: TableFile, cell: Cell, overrides: Sequence[str] = ()
+) -> Experiment:
+    """Return a cell's configuration, before seeds and scale are applied.
+
+    Raises:
+        UsageError: The configuration is wrong.
+    """
+    words = [*cell.words, f"--loop.default_root_dir={ROOT}", *overrides]
+    try:
+        return Experiment.parse(parser, words)
+    except UsageError as error:
+        raise UsageError(f"{table.path}: {cell.label}: {error}") from error
+
+
+def _prepared(table: TableFile, cell: Cell, parsed: Experiment, scale: float) -> Experiment:
+    """Prepare the settings that all seeds of a cell share."""
+    values = parsed.values
+    if values.loop.default_root_dir is None:
+        raise UsageError(f"{table.path}: {cell.label}: a table needs loop.default_root_dir")
+    for key in table.seed_keys:
+        if key not in values:
+            raise UsageError(f"{table.path}: seed_keys: {cell.label} has no key {key!r}")
+    values["loop.progress"] = False
+    if scale < 1:
+        shorten(values, scale, table.scaling)
+    # At most a tenth of a run may be lost, even of a short one.
+    often = max(1, values.loop.rounds // 10)
+    values["loop.checkpoint_every"] = min(values.loop.checkpoint_every, often)
+    return parsed
+
+
+def _planned(
+    keys: Sequence[str],
+    cell: Cell,
+    first: Experiment,
+    config: dict[str, Any],
+    seed: int,
+    scale: float,
+) -> PlannedRun:
+    """Plan one seed of a cell, named by the content of its configuration."""
+    values, config = first.values.clone(), deepcopy(config)
+    for key in keys:
+        values[key] = seed
+        *parents, last = key.split(".")
+        reduce(getitem, parents, config)[last] = seed
+    values["loop.seed"] = values["seed"]
+    whole = scale == 1 or values.get("data.init_args.max_samples")
+    method: type[ClientModule] = catalogue.find(config["model"]["class_path"])
+    content = identity.of_run(config, method.noise_generator())
+    name = name_of(content, 1 if whole else scale)
+    values["loop.name"] = name
+    experiment = Experiment(first.parser, values, first.settings)
+    return PlannedRun(name, f"{cell.label}, seed {seed}", experiment, content, scale)
+
+
+def name_of(content: Identity, scale: float = 1) -> str:
+    """Return the name of a run: its method, its data, and the digest of its identity.
+
+    ``scale`` is the share of the data, if the configuration does not yet limit the samples.
+    """
+    model, data = (content[part].rpartition(".")[2] for part in ("model", "data"))
+    scaled = {} if scale == 1 else {"scale": scale}
+    return f"{model}_{data}_{identity.digest(content | scaled)}".lower()

@@ -1,0 +1,151 @@
+"""Pictures of a sweep: parallel coordinates of all points, and the importance of parameters."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, cast
+
+import matplotlib
+import numpy as np
+import optuna
+from matplotlib import pyplot
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from optuna.importance import FanovaImportanceEvaluator
+from optuna.trial import FrozenTrial, TrialState
+from optuna.visualization.matplotlib import plot_parallel_coordinate
+
+from pfl.extras.sweeps.file import Sweep
+from pfl.extras.sweeps.outcome import outcomes
+from pfl.extras.sweeps.search import failed
+from pfl.extras.sweeps.space import Categorical
+from pfl.results import names
+from pfl.results.pictures import Picture
+from pfl.results.settings import short_names
+from pfl.results.style import COLOURS, WIDTH, panels, per_cent, styled, wrapped
+
+# With fewer points, shares of variance are meaningless.
+LEAST = 8
+# Mean of red, green and blue of the palest line, where 1 is white.
+_PALEST = 0.8
+
+
+def draw(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Picture]:
+    """Draw both pictures of points' last trials; one that cannot be drawn has the reason."""
+    drawn = []
+    with styled():
+        for picture in (parallel_coordinates, importance):
+            try:
+                drawn.append(Picture(picture.__name__, picture(sweep, trials)))
+            except ValueError as error:
+                drawn.append(Picture(picture.__name__, refusal=str(error)))
+    return drawn
+
+
+def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
+    """Draw each point as a line from the metric across its parameters; darker lines are better.
+
+    Points that were stopped early are drawn with their last value.
+
+    Raises:
+        ValueError: No point has a value.
+    """
+    results = outcomes(sweep, trials)
+    valued = [
+        (one.trial, one.value)
+        for one in results
+        if one.value is not None and np.isfinite(one.value)
+    ]
+    if not valued:
+        raise ValueError("no point has a value yet")
+    look: dict[Any, Any] = {
+        **{"figure.figsize": (WIDTH, 3), "figure.constrained_layout.use": True},
+        **{"axes.grid": False, "axes.spines.right": True},
+    }
+    with matplotlib.rc_context(look), warnings.catch_warnings():
+        # Optuna calls its pictures experimental, and matplotlib dislikes an axis of one value.
+        warnings.simplefilter("ignore")
+        score = wrapped(names.score(sweep.metric.name), 1.5)
+        panel = plot_parallel_coordinate(_study(sweep, valued), target_name=score)
+    if results[0].done:
+        panel.set_title(f"best: point {results[0].number}")
+    for lines in panel.collections:
+        # The worst points would be as good as white, and lines at the ends cut in half.
+        shades = cast(Any, lines.get_cmap())(np.linspace(0, 1, 256))
+        lines.set_cmap(ListedColormap(shades[shades[:, :3].mean(1) < _PALEST]))
+        lines.set_clip_on(False)
+    figure = cast(Figure, panel.get_figure())
+    # Out of pyplot's list, which holds figures until they are closed.
+    pyplot.close(figure)
+    return figure
+
+
+def _study(sweep: Sweep, valued: Sequence[tuple[FrozenTrial, float]]) -> optuna.Study:
+    """Return a study of finished trials with these values, and short names of parameters."""
+    short = short_names(list(sweep.space.varied))
+    study = optuna.create_study(direction=sweep.metric.goal)
+    for trial, value in valued:
+        params = {}
+        for name, choice in trial.params.items():
+            parameter = sweep.space.varied[name]
+            # What Optuna drew may lie between a range's steps.
+            params[short[name]] = (
+                choice if isinstance(parameter, Categorical) else parameter.decode(choice)
+            )
+        distributions = {short[name]: drawn for name, drawn in trial.distributions.items()}
+        study.add_trial(
+            optuna.create_trial(value=value, params=params, distributions=distributions)
+        )
+    return study
+
+
+def _comparable(
+    trials: Sequence[FrozenTrial],
+) -> tuple[list[tuple[FrozenTrial, float]], int | None]:
+    """Return trials with comparable values, and after how many values if not at the end."""
+    stopped = [t for t in trials if t.state == TrialState.PRUNED and not failed(t)]
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    count = min((trial.last_step or 0 for trial in stopped), default=None)
+    if count is None:
+        return [(trial, trial.values[0]) for trial in done], None
+    valued = [(trial, trial.intermediate_values.get(count, np.nan)) for trial in (*done, *stopped)]
+    return [(trial, value) for trial, value in valued if np.isfinite(value)], count
+
+
+def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
+    """Draw the share of the metric's variance over the search space that each parameter explains.
+
+    The rest, up to 100 %, is explained by interactions of parameters. If points were stopped early,
+    all points are compared by their values at the time of the first stop, because the finished
+    points alone are too similar.
+
+    The shares are computed by Optuna's functional ANOVA (Hutter, Hoos and Leyton-Brown, "An
+    Efficient Approach for Assessing Hyperparameter Importance", ICML 2014), without failed points.
+
+    Raises:
+        ValueError: There are too few points, all values are equal, or only one parameter varies.
+    """
+    if len(sweep.space.varied) < 2:
+        raise ValueError("importance compares parameters, but only one is searched")
+    valued, count = _comparable(trials)
+    if len(valued) < LEAST:
+        raise ValueError(f"importance needs {LEAST} points with a value, got {len(valued)}")
+    if len({value for _, value in valued}) == 1:
+        raise ValueError("importance needs different values, but those of all points are equal")
+    importances = FanovaImportanceEvaluator(seed=0).evaluate(_study(sweep, valued))
+    shares = dict(sorted(importances.items(), key=lambda item: -item[1]))
+    figure, (panel,) = panels(1, 0.65 * WIDTH, 0.8 + 0.3 * len(shares))
+    bars = panel.barh([*shares], [*shares.values()], 0.6, color=COLOURS[0])
+    panel.bar_label(bars, [f"{share:.0%}" for share in shares.values()], padding=3)
+    panel.invert_yaxis()
+    panel.grid(visible=False, axis="y")
+    panel.set_xlim(0, 1)
+    per_cent(panel.xaxis)
+    score = names.score(sweep.metric.name)
+    after = "" if count is None else f" after {count} values"
+    caption = (
+        f"share of the variance of {score}{after} explained by it alone ({len(valued)} points)"
+    )
+    panel.set_xlabel(wrapped(caption, 4))
+    return figure

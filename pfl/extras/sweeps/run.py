@@ -1,0 +1,177 @@
+"""Running a sweep: from its file to its best point."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from unittest.mock import patch
+
+import optuna
+from optuna.trial import Trial, TrialState
+from rich.console import Console
+
+from pfl.cli import runs, shipped
+from pfl.cli.explain import UsageError, refuse
+from pfl.extras.sweeps import outcome as outcomes
+from pfl.extras.sweeps import pictures
+from pfl.extras.sweeps.file import Sweep, read
+from pfl.extras.sweeps.program import fit_words
+from pfl.extras.sweeps.search import Search, identity
+from pfl.extras.sweeps.trial import UnknownMetricError, value_of
+from pfl.results import sheets
+from pfl.results.pictures import write as write_pictures
+from pfl.results.settings import short_names
+
+SEED = 42
+ROOT = "loop.default_root_dir"
+# W&B is off unless the user turns it on, and silent.
+_QUIET_WANDB = {"WANDB_MODE": "disabled", "WANDB_SILENT": "true"}
+
+
+def run(
+    file: Path,
+    storage: Path,
+    flags: Sequence[str],
+    seed: int | None = None,
+    trials: int | None = None,
+    retry: bool = False,
+) -> None:
+    """Run a sweep, or the rest of it.
+
+    ``flags`` are those of ``pfl fit`` for every point; the seed is that of the search and of every
+    point. ``retry`` runs failed points again.
+
+    Raises:
+        UsageError: The sweep cannot be run, or no point could be finished.
+    """
+    sweep = read(file)
+    limit = sweep.run_cap if trials is None else trials
+    if limit is None and sweep.method != "grid":
+        raise UsageError(f"{sweep.method} never ends: give --trials N, or run_cap in {file}")
+    if storage.suffix != ".db":
+        raise UsageError(f"--storage: expected a file that ends in .db, got {storage}")
+    flags = [*flags, *([] if seed is None else [f"--seed={seed}"])]
+    swept = {name: f"the sweep sets {name}" for name in sweep.space.varied}
+    refuse(flags, {**swept, "ckpt_path": "every point of a sweep starts from scratch"})
+    # The runs of points stay apart from runs/<name>, unless the sweep or a flag sets the folder.
+    place = [] if ROOT in sweep.space.constants else [f"--{ROOT}={storage.with_suffix('')}"]
+    _announce(sweep)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    seed = SEED if seed is None else seed
+    # What the user has set comes first.
+    with patch.dict(os.environ, {**_QUIET_WANDB, **os.environ}):
+        # Other processes may do the same at the same time.
+        example = storage.with_suffix("") / "points" / f"example-{os.getpid()}.json"
+        configs = _try(sweep, [*place, *flags], example)
+        same = identity(sweep, configs, flags, seed)
+        with closing(Search(sweep, storage, seed, limit, same)) as search:
+            if retry:
+                search.retry()
+            while (trial := search.claim()) is not None:
+                _run_point(search, trial, [*place, *flags])
+            _report(search, flags)
+
+
+def _announce(sweep: Sweep) -> None:
+    if sweep.metric.name.startswith("test/"):
+        print(
+            f"warning: {sweep.path}: metric {sweep.metric.name} selects on the test data, so the "
+            "best score is not an unbiased estimate; set data.init_args.val_fraction and use a "
+            "val/... metric"
+        )
+    if sweep.unused:
+        print(f"{sweep.path}: these keys are ignored: {', '.join(sweep.unused)}")
+    if sweep.early is not None:
+        early = sweep.early
+        steps = [early.first * early.eta**power for power in range(3)]
+        shown = [str(step) for step in steps if early.last is None or step < early.last]
+        more = "" if len(shown) < len(steps) else ", ..."
+        print(
+            f"after {', '.join(shown)}{more} values of {sweep.metric.name}, the best "
+            f"1/{early.eta} of the points continue"
+        )
+
+
+def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
+    """Parse an example point, so that mistakes of the whole sweep are found at once.
+
+    Returns:
+        The configuration files, without the point's own.
+
+    Raises:
+        UsageError: The configuration is wrong.
+    """
+    words = shipped.with_config_files([*fit_words(sweep, sweep.space.example(), file), *flags])
+    runs.fit_experiment(words)
+    file.unlink(missing_ok=True)
+    parts = [part for word in words for part in re.split("(?<=^--config)=", word)]
+    configs = [after for word, after in pairwise(parts) if word == "--config"]
+    return [config for config in configs if config != str(file)]
+
+
+def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
+    """Run a point and store its outcome.
+
+    Raises:
+        KeyboardInterrupt: The process was asked to end; the point is queued again.
+        UnknownMetricError: Runs do not have the metric, so no other point can succeed.
+    """
+    sweep, number = search.sweep, trial.user_attrs["point"] + 1
+    point = sweep.space.decode(trial.params)
+    short = short_names(list(sweep.space.varied))
+    varied = [f"{short[name]}={outcomes.value_text(point[name])}" for name in sweep.space.varied]
+    print(f"point {number} of {search.size}: {', '.join(varied)}", flush=True)
+    try:
+        file = search.folder / "points" / f"{number}.json"
+        value = value_of([*fit_words(sweep, point, file), *flags], trial, sweep)
+    except KeyboardInterrupt:
+        search.interrupt(trial)
+        print("the same command resumes this sweep", file=sys.stderr)
+        raise
+    except optuna.TrialPruned as pruned:
+        search.end(trial, str(pruned), TrialState.PRUNED)
+        print(f"point {number} was {pruned}")
+    except UnknownMetricError as error:
+        search.fail(trial, str(error))
+        raise
+    except Exception as error:  # the other points continue, whatever the error
+        if not isinstance(error, UsageError | ArithmeticError):
+            traceback.print_exc()
+        search.fail(trial, f"{type(error).__name__}: {error}".removeprefix("UsageError: "))
+        print(f"point {number} failed: {error}", file=sys.stderr)
+    else:
+        search.study.tell(trial, value)
+
+
+def _report(search: Search, flags: Sequence[str]) -> None:
+    """Show the outcomes so far; the process that ends last shows all of them.
+
+    Raises:
+        UsageError: No point was finished.
+    """
+    sweep = search.sweep
+    results = outcomes.outcomes(sweep, trials := search.latest())
+    sheet = outcomes.sheet(sweep, results)
+    sheets.write([sheet], search.folder / "points.csv")
+    Console().print(sheet.rich())
+    for reason in (reasons := outcomes.reasons(results)):
+        print(f"failed: point {', '.join(map(str, reasons[reason]))}: {reason}")
+    if not results or not results[0].done:
+        raise UsageError("no point was finished")
+    for picture in (drawn := pictures.draw(sweep, trials)):
+        if picture.refusal:
+            print(f"no picture {picture.name}: {picture.refusal}")
+    for path in (
+        search.folder / "points.csv",
+        *write_pictures(drawn, search.folder, ("png", "svg")),
+    ):
+        print(f"wrote {path}")
+    best = results[0]
+    print(f"best: point {best.number}, {sweep.metric.name} {best.value:.4f}; to repeat it:")
+    print(outcomes.command_line(sweep, best, flags))

@@ -1,0 +1,487 @@
+"""``pfl table`` as a user meets it: what it runs, reads, estimates and writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.filesize import decimal
+
+from pfl.extras.papers.plan import name_of
+from pfl.federation import identity
+from pfl.results.runs import RunFolder
+from tests.extras.papers.conftest import LR, RUNS, finished, snapshot, table, write
+from tests.helpers.messages import says
+from tests.results.folders import write_run
+
+ROWS = {"FedPer": None, "FedAvg": {"set": {"model": "FedAvg"}}}
+
+
+def records(file="t.csv"):
+    with Path(file).open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def cells(line):
+    """The cells of one line of a Markdown table."""
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def paper(**keys):
+    """A table of the paper whose numbers are FedAvg-P 27.61, 36.42, ... at beta 0.1."""
+    axis = {"set": "loop.sampler.init_args.fraction", "reported": "participation"}
+    return write(
+        reported={"paper": "FedAS", "table": "Table 2", "param": 0.1},
+        columns={"P": {**axis, "values": [0.2, 0.4]}},
+        rows={"FedAvg-P": {"set": {"model": "FedAvg"}}},
+        **keys,
+    )
+
+
+def place(name, seed, accuracy):
+    """A finished run by hand, where the table looks for it."""
+    return write_run(RUNS / name / "20260101-000000", [[accuracy] * 2], seed=seed, config={})
+
+
+def by_hand(seeds, values, scale=1):
+    """Finished runs of all cells of :func:`paper`: for each column, an accuracy for each seed."""
+    from pfl.extras.papers.cells import expand
+    from pfl.extras.papers.plan import plan
+    from pfl.extras.papers.reader import read
+
+    described = read(paper(seeds=seeds))
+    wanted = expand(described)
+    planned = plan(described, wanted, seeds, scale)
+    for cell, accuracies in zip(wanted, values, strict=True):
+        for seed, accuracy in zip(seeds, accuracies, strict=True):
+            if accuracy is not None:
+                place(planned.names[cell][seed], seed, accuracy)
+
+
+# The grid.
+
+
+def test_the_grid_is_rows_by_columns_by_seeds(fits, capsys):
+    write(seeds=[1, 2], rows=ROWS)
+    assert table("--out", "t.csv") == 0
+    assert len(fits) == len(finished()) == 8
+    found = [(row["row"], row["rate"], row["seeds"]) for row in records()]
+    assert found == [
+        *(("FedPer", "0.1", "1 2"), ("FedPer", "0.2", "1 2")),
+        *(("FedAvg", "0.1", "1 2"), ("FedAvg", "0.2", "1 2")),
+    ]
+    said = capsys.readouterr()
+    assert "FedAvg, rate=0.2, seed 2: done in" in said.err
+    assert "rate 0.1" in said.out
+    configs = [yaml.safe_load((folder / "config.yaml").read_text()) for folder in finished()]
+    models = sorted((c["seed"], c["model"]["class_path"].rpartition(".")[2]) for c in configs)
+    assert models == [(s, m) for s in (1, 2) for m in ("FedAvg", "FedAvg", "FedPer", "FedPer")]
+    # A run is called as the configuration that it keeps.
+    called = [name_of(identity.of_run(config)) for config in configs]
+    assert called == [folder.parent.name for folder in finished()]
+    # Our number is what the run itself says.
+    folder = next(f for f, c in zip(finished(), configs, strict=True) if c["seed"] == 1)
+    rate = yaml.safe_load((folder / "config.yaml").read_text())["model"]["init_args"]["optimizer"]
+    run = RunFolder.read(folder)
+    assert table("--read", "--seeds", "1", "--out", "one.csv") == 0
+    (mine,) = [
+        row
+        for row in records("one.csv")
+        if (row["row"], row["rate"]) == (run.method, str(rate["init_args"]["lr"]))
+    ]
+    assert float(mine["ours"]) == run.summary["summary"]["test/personal/acc/last"]
+
+
+def test_some_rows_columns_and_seeds(fits):
+    write(seeds=[1, 2], rows=ROWS)
+    assert table("--rows", "FedAvg", "--columns", "rate=0.2", "--seeds", "7") == 0
+    assert fits == [(7, 1)]
+    (folder,) = finished()
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["model"]["class_path"] == "lightning_modules.FedAvg"
+    assert config["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.2
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"], ["--read"]])
+def test_a_negative_seed_is_refused_before_anything_runs(words, fits, capsys):
+    write(seeds=[1, -3], rows=ROWS)
+    assert table(*words) == 2
+    assert says(capsys.readouterr().err, "t.yaml: seeds: ~ from 0 ~ -3")
+    assert not fits
+
+
+# Only reading, only estimating.
+
+
+def test_read_runs_nothing(fits, capsys):
+    write(rows=ROWS, columns=None)
+    assert table("--rows", "FedPer") == 0
+    before = snapshot(".")
+    fits.clear()
+    capsys.readouterr()
+    assert table("--read") == 0
+    assert fits == []
+    assert snapshot(".") == before
+    said = capsys.readouterr()
+    assert "FedAvg  - [1]" in said.out
+    assert "[1] not run yet." in said.out
+    assert said.err == ""
+
+
+def test_a_dry_run_estimates_and_changes_nothing(failing, fits, capsys):
+    """One run is done, one of two rounds is, one is missing: three rounds are left.
+
+    What a round moves is told exactly. Weights of MLP(64, 7, 4), FedAvg: 64*7 + 7 + 7*4 + 4 = 487
+    floats, 1948 bytes, to and from each of three clients.
+    """
+    write(rows={"FedAvg": {"set": {"model": "FedAvg"}}}, columns=None, seeds=[1, 2, 3])
+    failing(KeyboardInterrupt(), seed=2, number=1)
+    assert table() == 130
+    failing(None)
+    before = snapshot(".")
+    capsys.readouterr()
+    assert table("--dry-run") == 0
+    assert snapshot(".") == before
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Toys: what is left to run"
+    (done,) = [line.split() for line in lines if "seed 1" in line]
+    assert done == ["FedAvg,", "seed", "1", "done", "-", "-", "-"]
+    for seed, state, rounds in ((2, "round 1 of 2", 1), (3, "missing", 2)):
+        (line,) = [line for line in lines if f"seed {seed}" in line]
+        assert state in line
+        assert line.rstrip().endswith(f"  {decimal(rounds * 6 * 1948)}")
+        assert " s  " in line
+    assert RunFolder.read(finished()[0]).bytes[-1] == 2 * 6 * 1948
+    (total,) = [line for line in lines if "together" in line]
+    assert "1 of 3 done" in total
+    assert total.rstrip().endswith(decimal(3 * 6 * 1948))
+    # There was nothing but what was made before.
+    assert fits == [(1, 1), (2, 1)]
+
+
+def test_a_dry_run_counts_who_trains_and_who_uploads(capsys):
+    """FedAS: all three clients train, one of them uploads, which is more than it receives."""
+    sampler = {"class_path": "UniformSampler", "init_args": {"fraction": 0.3, "train_all": True}}
+    write(columns=None, rows={"FedAS": {"set": {"model": "FedAS", "loop.sampler": sampler}}})
+    assert table("--dry-run") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "seed 1" in line]
+    assert table() == 0
+    (folder,) = finished()
+    run = RunFolder.read(folder)
+    assert run.metrics["comm/bytes_up"][0] > run.metrics["comm/bytes_down"][0] / 3
+    assert line.rstrip().endswith(f"  {decimal(int(run.bytes[-1]))}")
+
+
+def test_a_dry_run_tells_of_cells_that_cannot_be_run(capsys):
+    write(columns={"rate": {"set": LR, "values": [-1.0, 0.1]}}, rows={"FedPer": None})
+    assert table("--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "missing [1]" in said
+    assert f"[1] --{LR}: Invalid learning rate: -1.0\n" in said
+    assert not RUNS.exists()
+
+
+def test_a_dry_run_leaves_the_cache_of_a_data_set_alone(capsys):
+    """Four writers with twelve characters each; FEMNIST keeps what it has parsed."""
+    writers = {f"w{n}": {"x": [[0.5] * 784] * 12, "y": [0, 1] * 6} for n in range(4)}
+    folder = Path("leaf", "all_data")
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text(json.dumps({"users": [*writers], "user_data": writers}))
+    arguments = {"num_clients": 4, "partition": {"class_path": "IID"}, "batch_size": 4}
+    arguments |= {"root": "leaf", "cache_dir": "cache"}
+    data = {"class_path": "FEMNIST", "init_args": arguments}
+    write(columns=None, rows={"FedPer": {"set": {"data": data}}})
+    assert table("--dry-run") == 0
+    assert "0 of 1 done" in capsys.readouterr().out
+    assert not Path("cache").exists()
+    assert not RUNS.exists()
+
+
+# A part of the whole.
+
+
+def test_a_tenth_of_rounds_and_data(fits, capsys):
+    """15 rounds become 2, of 200 samples 20 are left; whole rounds and samples, at least one."""
+    write(columns=None, rows={"FedPer": {"set": {"loop.rounds": 15}}})
+    assert table("--scale", "0.1", "--out", "t.md", "t.csv", "t.tex") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Toys, at scale 0.1 (%)\n")
+    assert "Scale 0.1: the share of the rounds and of the data that was used." in said
+    assert "reported" not in said
+    assert "**Toys, at scale 0.1 (%)**" in Path("t.md").read_text()
+    assert r"\caption{Toys, at scale 0.1 (\%)." in Path("t.tex").read_text()
+    assert records()[0]["scale"] == "0.1"
+    (folder,) = finished()
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert (config["loop"]["rounds"], config["data"]["init_args"]["max_samples"]) == (2, 20)
+    run = RunFolder.read(folder)
+    assert run.round == 2
+    assert run.samples.sum() <= 20
+    # It is another run than the whole one, and is found again.
+    assert table("--scale", "0.1") == 0
+    assert fits == [(1, 1)]
+    assert table("--read") == 0
+    assert "- [1]" in capsys.readouterr().out
+
+
+def test_samples_that_a_configuration_asks_for_shrink_with_the_scale():
+    """150 of 200 samples at scale 0.5: 75, and of 100 for training 50; its smallest client of 30
+    becomes one of 15."""
+    partition = {"class_path": "Dirichlet", "init_args": {"alpha": 100.0, "min_samples": 30}}
+    settings = {"data.init_args.max_samples": 150, "data.init_args.partition": partition}
+    settings |= {"data.init_args.max_train_samples": 100, "data.init_args.test_protocol": "global"}
+    write(columns=None, rows={"FedPer": {"set": settings}}, scaling={LR: -1})
+    assert table("--scale", "0.5") == 0
+    config = yaml.safe_load((finished()[0] / "config.yaml").read_text())
+    data = config["data"]["init_args"]
+    assert (data["max_samples"], data["max_train_samples"]) == (75, 50)
+    assert data["partition"]["init_args"]["min_samples"] == 15
+    # Keys of the table's own: 0.05 * 0.5 ** -1.
+    assert config["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.1
+
+
+def test_the_caption_of_a_shortened_table_warns_of_the_reported_numbers(capsys):
+    paper()
+    assert table("--read", "--scale", "0.1") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The reported numbers are those of the whole experiment" in said
+
+
+def test_a_part_of_the_experiment_has_no_verdict():
+    """The numbers of :func:`test_our_number_beside_the_reported_one`."""
+    by_hand([1, 2, 3], [[0.25, 0.27, 0.29], [0.41, 0.42, 0.43]], scale=0.5)
+    assert table("--read", "--scale", "0.5", "--out", "t.md", "t.csv") == 0
+    text = Path("t.md").read_text(encoding="utf-8")
+    told = ["FedAvg-P", "27.00 ± 1.15 (27.61, -0.61)", "42.00 ± 0.58 (36.42, +5.58)"]
+    assert cells(text.splitlines()[4]) == told
+    assert "interval" not in text
+    assert [row["inside"] for row in records()] == ["", ""]
+
+
+# Cells.
+
+
+def test_only_shares_are_in_per_cent():
+    """An error is shown as it is; beside it, accuracies say that they are in per cent."""
+    scores = {"accuracy": "test/personal/acc", "error": "test/personal/loss"}
+    values = {label: {"metric": f"{metric}/last"} for label, metric in scores.items()}
+    write(columns={"score": {"values": values}}, rows={"FedPer": None})
+    assert table("--out", "both.md") == 0
+    assert table("--columns", "error", "--out", "one.md") == 0
+    assert table("--columns", "accuracy", "--out", "other.md") == 0
+    summary = RunFolder.read(finished()[0]).summary["summary"]
+    accuracy, error = (summary[f"{metric}/last"] for metric in scores.values())
+    for name, title, told in (
+        ("both", "Toys", [f"{100 * accuracy:.2f} %", f"{error:.4f}"]),
+        ("one", "Toys", [f"{error:.4f}"]),
+        ("other", "Toys (%)", [f"{100 * accuracy:.2f}"]),
+    ):
+        lines = Path(f"{name}.md").read_text().splitlines()
+        assert (lines[0], cells(lines[4])) == (f"**{title}**", ["FedPer", *told])
+
+
+def test_our_number_beside_the_reported_one(capsys):
+    """Worked by hand, with t(0.975, 2 degrees of freedom) = 4.3027.
+
+    P=0.2: 0.25, 0.27, 0.29 have mean 0.27 and standard deviation 0.02, so standard error 0.02 /
+    sqrt(3) = 0.011547 and the interval 0.27 +- 0.049683. The paper's single run may spread as ours
+    do, so the difference has 4.3027 * 0.02 * sqrt(1 + 1/3) = 0.099365; 0.61 points are within.
+    P=0.4: 0.41, 0.42, 0.43 have mean 0.42 and standard deviation 0.01, so the difference has
+    0.049683; 5.58 points are outside.
+    """
+    by_hand([1, 2, 3], [[0.25, 0.27, 0.29], [0.41, 0.42, 0.43]])
+    assert table("--read", "--out", "t.md", "t.csv", "t.tex") == 0
+    first, second = "27.00 ± 1.15 (27.61, -0.61, in)", "42.00 ± 0.58 (36.42, +5.58, out)"
+    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "**Toys (%)**"
+    assert cells(lines[2]) == ["", "P 0.2", "P 0.4"]
+    assert set(lines[3]) <= set("|-: ")
+    assert cells(lines[4]) == ["FedAvg-P", first, second]
+    assert "(1, 2, 3)" in lines[6]
+    assert "in its 95 % interval (Student's t, by both spreads;" in lines[6]
+    tex = Path("t.tex").read_text(encoding="utf-8")
+    assert r"    FedAvg-P & 27.00 $\pm$ 1.15 (27.61, -0.61, in) & " in tex
+    assert r"95 \% interval" in tex
+    low, high = records()
+    assert (low["row"], low["P"]) == ("FedAvg-P", "0.2")
+    assert (low["inside"], high["inside"]) == ("true", "false")
+    for name, value in {
+        "ours": 0.27,
+        "ours/stderr": 0.02 / math.sqrt(3),
+        "ours/low": 0.27 - 0.049683,
+        "ours/high": 0.27 + 0.049683,
+        "reported": 0.2761,
+        "difference": -0.0061,
+    }.items():
+        assert float(low[name]) == pytest.approx(value, abs=1e-6), name
+    assert low["reported/spread"] == low["trouble"] == ""
+    assert first in " ".join(capsys.readouterr().out.split())
+
+
+def test_one_seed_gives_no_interval():
+    by_hand([1], [[0.25], [None]])
+    assert table("--read", "--out", "t.md", "t.csv") == 0
+    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
+    assert cells(lines[4]) == ["FedAvg-P", "25.00 (27.61, -2.61, -)", "- (36.42) [1]"]
+    assert "[1] not run yet." in lines
+    one, none = records()
+    assert [one[key] for key in ("ours/stderr", "ours/low", "ours/high", "inside")] == [""] * 4
+    assert (none["ours"], none["reported"], none["trouble"]) == ("", "0.3642", "not run yet")
+
+
+def test_a_seed_without_a_number_leaves_no_mean_and_no_verdict():
+    by_hand([1, 2], [[0.25, math.nan], [0.42, 0.42]])
+    assert table("--read", "--out", "t.md", "t.csv") == 0
+    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
+    assert cells(lines[4])[1] == "- (27.61, -, -) [1]"
+    assert lines[-1] == "[1] test/personal/acc of seed 2 is not a number."
+    assert records()[0]["inside"] == ""
+
+
+def test_a_lacking_seed_leaves_the_number_of_the_others():
+    """0.25 and 0.29: mean 0.27, standard deviation 0.0282843, standard error 0.02."""
+    by_hand([1, 2, 3], [[0.25, None, 0.29], [0.4, 0.4, 0.4]])
+    assert table("--read", "--out", "t.md", "t.csv") == 0
+    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
+    assert cells(lines[4]) == [
+        *("FedAvg-P", "27.00 ± 2.00 (27.61, -0.61, in) [1]", "40.00 ± 0.00 (36.42, +3.58, out)"),
+    ]
+    assert records()[0]["seeds"] == "1 3"
+
+
+def test_a_paper_may_print_an_error_of_its_own_and_fewer_digits(monkeypatch):
+    from pfl.extras.papers import reported
+
+    row = dict.fromkeys([*reported.KEYS, "spread"], "")
+    rows = [
+        {**row, "method": "a", "metric": "accuracy_pct", "value": "90.8", "spread": "0.4"},
+        {**row, "method": "b", "metric": "accuracy_pct", "value": "70", "spread": ""},
+    ]
+    monkeypatch.setattr(reported, "_rows", lambda: rows)
+    write(columns=None, rows={"a": None, "b": None}, reported={})
+    assert table("--read", "--out", "t.md") == 0
+    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
+    # One table has one number of decimals.
+    assert [cells(line)[1] for line in lines[4:6]] == ["- (90.8 ± 0.4) [1]", "- (70.0) [1]"]
+
+
+# Layout.
+
+
+def test_many_columns_are_divided_by_the_first_axis():
+    first = {"values": {"one & all": None, "2": None}}
+    write(
+        columns={"data": first, "rate": {"set": LR, "values": [0.1, 0.2, 0.3]}},
+        rows={"Fed_Per {x}": None, "left out": {"skip": "50% of it is lost"}},
+        notes=["A note."],
+    )
+    assert table("--read", "--out", "t.md", "t.tex") == 0
+    text = Path("t.md").read_text(encoding="utf-8")
+    titles = [line for line in text.splitlines() if line.startswith("**")]
+    assert titles == ["**Toys; one & all (%)**", "**Toys; data 2 (%)**"]
+    headings = [line for line in text.splitlines() if "rate 0.1" in line]
+    assert [cells(line) for line in headings] == [["", "rate 0.1", "rate 0.2", "rate 0.3"]] * 2
+    # Notes stand once, below the last one.
+    assert text.endswith("\n\nA note.\n\n[1] not run yet.\n\n[2] 50% of it is lost.\n")
+    assert text.count("A note.") == 1
+    tex = Path("t.tex").read_text(encoding="utf-8")
+    assert tex.count(r"\begin{table}") == 2
+    assert r"\caption{Toys; one \& all (\%).}" in tex
+    assert r"    Fed\_Per \{x\} & - [1] & - [1] & - [1] \\" in tex
+    assert r"[2] 50\% of it is lost." in tex
+
+
+def test_few_columns_stay_together():
+    rates = {"set": LR, "values": [0.1, 0.2]}
+    write(columns={"data": {"values": {"one": None, "2": None}}, "rate": rates})
+    assert table("--read", "--out", "t.md") == 0
+    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
+    assert cells(lines[2])[1:] == [
+        *("one, rate 0.1", "one, rate 0.2", "data 2, rate 0.1", "data 2, rate 0.2"),
+    ]
+
+
+def test_cells_that_are_left_out_are_never_run(fits):
+    write(columns=None, rows={"a": None, "b": {"skip": "nobody knows how"}})
+    assert table("--out", "t.csv") == 0
+    assert len(fits) == 1
+    assert records()[1]["trouble"] == "nobody knows how"
+
+
+def test_another_metric_and_other_rounds():
+    """The best of 0.5 and 0.3 by the test data, the mean of both, and a metric that is not there.
+
+    The two clients have equal accuracies.
+    """
+    write(
+        columns=None,
+        rows={
+            "best": {"metric": "test/personal/acc/best_on_test"},
+            "mean": {"metric": "test/personal/acc/mean_last10"},
+            "last": None,
+            "none": {"metric": "test/pooled/acc/last"},
+        },
+    )
+    assert table() == 0
+    (folder,) = finished()
+    name = folder.parent.name
+    for file in sorted(folder.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    folder.rmdir()
+    write_run(RUNS / name / "20260101-000000", [[0.5, 0.5], [0.3, 0.3]], config={})
+    assert table("--read", "--out", "t.csv") == 0
+    found = records()
+    assert [row["ours"] for row in found] == ["0.5", "0.4", "0.3", ""]
+    assert "has no column 'test/pooled/acc'" in found[3]["trouble"]
+
+
+# Pictures.
+
+
+def test_pictures_of_each_column(capsys):
+    write(pictures=["curves"], rows=ROWS)
+    assert table("--out", "out/t.md", "--pictures", "clients", "trace") == 0
+    said = capsys.readouterr().out
+    for rate in ("0.1", "0.2"):
+        for ending in ("png", "svg"):
+            file = Path("out", "t", f"rate_{rate}", f"clients.{ending}")
+            assert file.stat().st_size > 3000
+            assert f"wrote {file}\n" in said
+    assert "FedPer" in Path("out/t/rate_0.1/clients.svg").read_text()
+    assert "no picture trace: no run reported 'trace' for its clients\n" in said
+    # The table's own ones, if nothing is said; of one column without a folder of its own.
+    assert table("--columns", "0.1") == 0
+    assert Path("runs/tables/t/curves.png").stat().st_size > 3000
+    assert table("--columns", "0.1", "--pictures", "--out", "none/t.md") == 0
+    assert not Path("none", "t").exists()
+
+
+def test_a_picture_is_of_rows_with_one_metric():
+    """A row about the global model is not drawn beside rows about personal ones."""
+    model = {"set": {"model": "FedAvg"}}
+    rows = {"personal": model, "global": {**model, "metric": "test/global/acc/last"}}
+    write(columns=None, rows=rows)
+    assert table("--out", "out/t.md", "--pictures", "clients") == 0
+    files = sorted(Path("out", "t").rglob("clients.svg"))
+    assert [file.parent.name for file in files] == [
+        "test-global-acc_last",
+        "test-personal-acc_last",
+    ]
+    for file, own in zip(files, ("global", "personal"), strict=True):
+        drawn = file.read_text(encoding="utf-8")
+        assert [name for name in rows if f"<!-- {name} -->" in drawn] == [own]
+
+
+def test_rows_that_were_tested_at_different_points_are_named(capsys):
+    late = {"set": {"loop.evaluate_at": ["post_local"]}}
+    write(columns=None, rows={"FedPer": None, "FedPer, late": late})
+    assert table("--out", "t.md") == 0
+    note = "tested at different points (post_broadcast: FedPer; post_local: FedPer, late)."
+    assert note in Path("t.md").read_text("utf-8")
+    write("one.yaml", columns=None, rows={"FedPer, late": late})
+    assert table("--out", "one.md", file="one.yaml") == 0
+    assert "different points" not in Path("one.md").read_text("utf-8")

@@ -1,0 +1,173 @@
+"""Runs that an earlier version kept are read, found and resumed, wherever its classes were."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from pfl.__main__ import main
+from pfl.federation import identity
+from pfl.results.find import find_runs
+from pfl.results.runs import RunFolder
+from pfl.results.settings import group
+from tests.extras.papers.conftest import RUNS, finished, snapshot, table, write
+
+# Two runs of 21 November 2026, version 0.1.0, without their checkpoints.
+EARLIER = Path(__file__).parents[2] / "earlier"
+
+
+@pytest.fixture
+def earlier():
+    """The runs where a table looks for them, and the table; returns their folders."""
+    shutil.copytree(EARLIER / "kept", RUNS)
+    for file in ("c.yaml", "t.yaml"):
+        shutil.copy(EARLIER / file, file)
+    return finished()
+
+
+def elsewhere(folder):
+    """Let a run's configuration name its classes in files where they are no more."""
+    file = folder / "config.yaml"
+    config = yaml.safe_load(file.read_text())
+    config["model"]["class_path"] = "lightning_modules.methods.FedPer"
+    config["model"]["init_args"]["net"]["class_path"] = "lightning_modules.parts.toys.MLP"
+    file.write_text(yaml.safe_dump(config))
+
+
+# Reading.
+
+
+def test_every_command_reads_them(earlier, capsys):
+    first = str(earlier[0])
+    assert main(["compare", *map(str, earlier)]) == 0
+    assert "FedAS" in capsys.readouterr().out
+    assert main(["report", first]) == 0
+    assert "trace" in Path(first, "report.html").read_text("utf-8")
+    assert main(["plot", *map(str, earlier), "--out", "p", "--format", "png"]) == 0
+    drawn = {file.stem for file in Path("p").iterdir()}
+    assert drawn == {"curves", "clients", "data_size", "weight", "trace", "similarity"}
+
+
+def test_they_are_one_setting(earlier):
+    settings, repeated = group(find_runs(earlier))
+    assert [[run.seed for run in setting.runs] for setting in settings] == [[0, 1]]
+    assert not repeated
+
+
+def test_a_table_finds_them_and_runs_nothing(earlier, fits, capsys):
+    before = snapshot(RUNS)
+    assert table("--out", "t.csv") == 0
+    assert fits == []
+    assert snapshot(RUNS) == before
+    scores = [
+        RunFolder.read(folder).summary["summary"]["test/personal/acc/last"] for folder in earlier
+    ]
+    assert f"{50 * sum(scores):.2f} ±" in capsys.readouterr().out
+
+
+def test_of_a_run_without_a_checkpoint_there_is_nothing_to_go_on_from(earlier, capsys):
+    folder, file = str(earlier[0]), earlier[0] / "config.yaml"
+    # Its network has moved since.
+    file.write_text(file.read_text().replace("parts.normalised_nets", "nets"))
+    assert main(["fit", "--config", str(file), "--ckpt_path", folder]) == 2
+    said = capsys.readouterr().err
+    assert f"there is no checkpoint at {folder}/checkpoints/last.ckpt\n" in said
+
+
+# What comes, changes and goes.
+
+
+def mine(text):
+    """A method of the user's own, as it is in ``mine.py`` by now."""
+    Path("mine.py").write_text(
+        "from lightning_modules.fedper import FedPer\n"
+        "from lightning_modules.nets import SplitNet\n\n\n"
+        "class Mine(FedPer):\n"
+        f"    def __init__(self, net: SplitNet, {text}, **options):\n"
+        "        super().__init__(net, epochs=epochs, **options)\n"
+    )
+    sys.modules.pop("mine", None)
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """A table about it, whose configuration leaves its epochs out."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    content = yaml.safe_load(Path("c.yaml").read_text())
+    content["model"]["class_path"] = "mine.Mine"
+    del content["model"]["init_args"]["epochs"]
+    Path("c.yaml").write_text(yaml.safe_dump(content))
+    write(columns=None, rows={"Mine": None})
+    yield
+    sys.modules.pop("mine", None)
+
+
+def test_with_a_new_option_the_run_is_found(ours, fits, monkeypatch):
+    mine("epochs: int = 1")
+    assert table() == 0
+    mine("epochs: int = 1, extra: int = 3")
+    assert table() == 0
+    assert len(fits) == 2
+    entries = {**identity._CAME_OR_WENT, "mine.Mine.extra": 3}
+    monkeypatch.setattr(identity, "_CAME_OR_WENT", entries)
+    fits.clear()
+    for extra, made in ((3, 0), (4, 1), (3, 1)):
+        assert table(f"--model.extra={extra}") == 0
+        assert len(fits) == made
+
+
+def test_with_a_new_default_it_is_not(ours, fits):
+    mine("epochs: int = 1")
+    assert table() == 0
+    mine("epochs: int = 2")
+    assert table() == 0
+    assert len(fits) == len(finished()) == 2
+
+
+# Going on.
+
+
+@pytest.fixture
+def begun(failing):
+    """The folder of a table's only run, which was interrupted after its first round."""
+    write(columns=None, rows={"FedPer": None})
+    failing(KeyboardInterrupt(), seed=1, number=1)
+    assert table() == 130
+    failing(None)
+    (folder,) = RUNS.glob("*/2*")
+    return folder
+
+
+def test_one_that_was_begun_is_gone_on_with_in_its_own_folder(fits, begun):
+    elsewhere(begun)
+    fits.clear()
+    assert table() == 0
+    assert fits == [(1, 2)]
+    assert finished() == [begun]
+
+
+def test_the_configuration_of_one_that_was_begun_goes_on_with_it(begun):
+    """The command that an interrupted run gives."""
+    words = ["fit", "--config", str(begun / "config.yaml"), "--ckpt_path", str(begun)]
+    assert main(words) == 0
+    assert finished() == [begun]
+    assert RunFolder.read(begun).round == 2
+
+
+def test_one_that_cannot_be_gone_on_with_is_refused_in_a_sentence(begun, capsys):
+    file = begun / "checkpoints" / "last.ckpt"
+    content = torch.load(file, weights_only=True)
+    content["template"]["since.gone"] = torch.zeros(1)
+    torch.save(content, file)
+    capsys.readouterr()
+    assert table() == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "[1] the checkpoint's template has an entry since.gone; this network has none; remove "
+        f"{begun} to start this run again."
+    ) in said

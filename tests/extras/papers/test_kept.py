@@ -1,0 +1,249 @@
+"""The runs of a table: shared by equal cells, resumed, retried, and never computed twice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import yaml
+
+from pfl.extras.papers import kept, runner
+from pfl.extras.papers.cells import expand
+from pfl.extras.papers.plan import plan
+from pfl.extras.papers.reader import read
+from tests.extras.papers.conftest import LR, RUNS, finished, snapshot, table, write
+from tests.helpers.messages import says
+
+
+def folders():
+    """Those of all runs, whether they came to their end or not."""
+    return [path for path in RUNS.glob("*/*") if path.is_dir()]
+
+
+# Sharing.
+
+
+def test_equal_cells_share_a_run_within_a_table_and_between_tables(fits):
+    write(columns=None, rows={"a": None, "b": {"set": {LR: 0.05}}})
+    assert table() == 0
+    assert fits == [(1, 1)]
+    # Another table, with the configuration in another order and spelling, in another folder.
+    Path("sub").mkdir()
+    config = yaml.safe_load(Path("c.yaml").read_text())
+    config["model"]["class_path"] = "lightning_modules.fedper.FedPer"
+    content = {key: config[key] for key in ("data", "model", "loop")}
+    Path("sub", "d.yaml").write_text(yaml.safe_dump(content))
+    write("sub/u.yaml", config="d.yaml", columns=None, rows={"c": None})
+    assert table("--loop.engine=sequential", file="sub/u.yaml") == 0
+    assert fits == [(1, 1)]
+    assert len(list(RUNS.iterdir())) == 1
+    write("v.yaml", columns=None, rows={"d": {"set": {LR: 0.06}}})
+    assert table(file="v.yaml") == 0
+    assert fits == [(1, 1), (1, 1)]
+    assert len(finished()) == 2
+
+
+def test_flags_hold_for_all_cells_and_win_over_the_table():
+    write()
+    assert table(f"--{LR}=0.3", "--loop.rounds", "1", "--seeds", "5", "5") == 0
+    # Both rates are now the same run.
+    assert len(finished()) == 2
+    for folder in finished():
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        rate = config["model"]["init_args"]["optimizer"]["init_args"]["lr"]
+        assert (config["seed"], config["loop"]["rounds"], rate) == (5, 1, 0.3)
+
+
+def test_every_key_that_takes_the_seed_gets_it():
+    write(
+        columns=None, rows={"a": None}, seeds=[4], seed_keys=["seed", "data.init_args.split_seed"]
+    )
+    assert table() == 0
+    config = yaml.safe_load((finished()[0] / "config.yaml").read_text())
+    assert (config["seed"], config["data"]["init_args"]["split_seed"]) == (4, 4)
+
+
+def test_runs_of_less_data_are_others_even_if_nothing_else_shrinks(fits):
+    write(columns=None, rows={"FedPer": {"set": {"loop.rounds": 1}}})
+    assert table() == 0
+    assert table("--scale=0.5") == 0
+    assert table("--scale=0.6") == 0
+    assert table("--scale=0.5") == 0
+    assert len(fits) == len(finished()) == 3
+
+
+def test_a_tenth_of_a_run_is_all_that_a_killed_process_loses():
+    write(columns=None, rows={"FedPer": None})
+    described = read(Path("t.yaml"))
+
+    def every(*overrides):
+        (run,) = plan(described, expand(described), [1], 1, overrides).runs.values()
+        return run.experiment.values.loop.checkpoint_every
+
+    assert [every(f"--loop.rounds={rounds}") for rounds in (2, 50, 400)] == [1, 5, 10]
+    # Who wants less is heard.
+    assert every("--loop.rounds=50", "--loop.checkpoint_every=3") == 3
+
+
+# Going on.
+
+
+def test_a_table_that_was_killed_half_way_computes_nothing_again(fits, failing, capsys):
+    """The second of three runs is interrupted after its first of two rounds."""
+    write(columns=None, rows={"FedPer": None}, seeds=[1, 2, 3])
+    failing(KeyboardInterrupt(), seed=2, number=1)
+    assert table() == 130
+    said = capsys.readouterr().err
+    assert "interrupted: 1 of 3 runs are finished" in said
+    assert said.endswith("To resume:\npfl table t.yaml\n")
+    (first,) = finished()
+    (second,) = {file.parents[1] for file in RUNS.glob("*/*/checkpoints/last.ckpt")} - {first}
+    before = snapshot(first)
+
+    failing(None)
+    fits.clear()
+    assert table() == 0
+    # The second run goes on with its second round, in its own folder.
+    assert fits == [(2, 2), (3, 1)]
+    assert second in finished()
+    assert len(folders()) == len(finished()) == 3
+    assert snapshot(first) == before
+
+    # The interrupted run is what an unbroken one is.
+    assert table("--seeds", "2", "--loop.default_root_dir=other") == 0
+    (unbroken,) = finished("other")
+    for file in ("summary.json", "config.yaml"):
+        mine, whole = (folder.joinpath(file).read_text() for folder in (second, unbroken))
+        assert mine.replace(str(RUNS), "other") == whole
+    assert (second / "clients.csv").read_text() == (unbroken / "clients.csv").read_text()
+
+
+def test_a_table_that_was_killed_between_two_runs(fits, failing):
+    """A run without a checkpoint is removed and begun anew; a third call runs nothing."""
+    write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
+    failing(KeyboardInterrupt(), seed=2, number=0)
+    assert table() == 130
+    (first,) = finished()
+    before = snapshot(first)
+    assert len(folders()) == 2
+    failing(None)
+    fits.clear()
+    assert table() == 0
+    assert fits == [(2, 1)]
+    assert len(folders()) == len(finished()) == 2
+    assert snapshot(first) == before
+    before = snapshot(RUNS)
+    assert table() == 0
+    assert fits == [(2, 1)]
+    assert snapshot(RUNS) == before
+
+
+# What goes wrong.
+
+
+def test_a_failing_cell_is_told_of_and_retried_while_the_others_go_on(fits, capsys):
+    write(columns={"rate": {"set": LR, "values": [-1.0, 1e30, 0.1]}}, rows={"FedPer": None})
+    assert table("--out", "t.csv") == 2
+    said = capsys.readouterr()
+    assert says(said.err, "pfl table: error: 2 of 3 runs ~ \n")
+    assert "Traceback" not in said.err
+    assert "- [1]" in said.out
+    said_of_rate = f"[1] --{LR}: Invalid learning rate: -1.0."
+    assert said_of_rate in " ".join(said.out.split())
+    assert "[2] round 1, client" in said.out
+    assert "not finite" in said.out
+    assert len(finished()) == 1
+    before, made = snapshot(finished()[0]), len(fits)
+
+    assert table() == 2
+    # The finished one is not among them.
+    assert len(fits) - made == made - 1
+    assert snapshot(finished()[0]) == before
+
+
+def test_a_bug_is_shown_where_it_is_and_the_run_goes_on_from_there(failing, fits, capsys):
+    write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
+    failing(RuntimeError("out of memory\nor so"), seed=1, number=1)
+    assert table() == 2
+    said = capsys.readouterr()
+    assert "Traceback" in said.err
+    assert "[1] RuntimeError: out of memory." in said.out
+    assert len(finished()) == 1
+    failing(None)
+    fits.clear()
+    assert table() == 0
+    assert fits == [(1, 2)]
+    assert "RuntimeError" not in capsys.readouterr().out
+
+
+def test_a_damaged_run_stops_no_other(capsys):
+    write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
+    assert table("--seeds", "1") == 0
+    (first,) = finished()
+    (first / "metrics.csv").write_text("round\nx\n")
+    assert table() == 0
+    said = capsys.readouterr().out
+    assert f"[1] {first}/metrics.csv is not a table of numbers" in " ".join(said.split())
+    assert len(finished()) == 2
+
+
+def test_a_run_that_another_process_is_at_is_left_to_it(fits, capsys):
+    write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
+    assert table() == 0
+    busy, other = (folder.parent.name for folder in finished())
+    for folder in finished():
+        (folder / "summary.json").unlink()
+    fits.clear()
+    with kept.locked(RUNS, busy):
+        assert table() == 2
+    said = capsys.readouterr()
+    assert f"[1] process {os.getpid()} on " in said.out
+    assert f" is already working on {RUNS / busy}." in " ".join(said.out.split())
+    assert "Traceback" not in said.err
+    assert [folder.parent.name for folder in finished()] == [other]
+
+
+def test_what_another_process_finishes_meanwhile_is_not_run_again(monkeypatch, fits):
+    """Both are about to run it; the other, a call inside this one, comes first."""
+    write(columns=None, rows={"FedPer": None})
+    locked = kept.locked
+
+    def late(root, name):
+        monkeypatch.setattr(runner.kept, "locked", locked)
+        assert table() == 0
+        return locked(root, name)
+
+    monkeypatch.setattr(runner.kept, "locked", late)
+    assert table() == 0
+    assert len(fits) == len(finished()) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_a_reason_too(capsys):
+    write(columns=None, rows={"FedPer": None})
+    Path("file").write_text("")
+    assert table("--loop.default_root_dir=file") == 2
+    assert says(capsys.readouterr().out, "[1] ~ stored in file: ")
+    assert table("--loop.default_root_dir=null") == 2
+    assert says(capsys.readouterr().err, "t.yaml: FedPer: ~ loop.default_root_dir")
+
+
+def test_images_and_models_of_earlier_runs_are_not_held(monkeypatch):
+    """A plan of a hundred runs must not fill the memory with a hundred copies of the data."""
+    import gc
+    import weakref
+
+    from pfl.loop import FederatedLoop
+
+    write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
+    alive, data = [], []
+    fit = FederatedLoop.fit
+
+    def noting(self, module, given, *rest):
+        gc.collect()
+        alive.append(sum(one() is not None for one in data))
+        data.append(weakref.ref(given))
+        return fit(self, module, given, *rest)
+
+    monkeypatch.setattr(FederatedLoop, "fit", noting)
+    assert table() == 0
+    assert alive == [0, 0]

@@ -1,0 +1,369 @@
+"""``pfl sweep`` as a user meets it: a grid, a search, failures, early ends, pictures."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+
+from pfl.__main__ import main
+from pfl.cli import runs
+from pfl.extras.sweeps.file import read
+from pfl.extras.sweeps.pictures import parallel_coordinates
+from pfl.federation.run import Callback
+from tests.extras.sweeps.conftest import HIDDEN, LR, METRIC, sweep, write
+from tests.helpers.messages import says
+from tests.helpers.tables import csv_rows
+
+HYPERBAND = {"type": "hyperband", "min_iter": 1, "eta": 2}
+
+
+def points(name="s"):
+    """The rows of ``points.csv``."""
+    return csv_rows(Path("runs", "sweeps", name, "points.csv"))
+
+
+def study(name="s"):
+    return optuna.load_study(study_name=None, storage=f"sqlite:///runs/sweeps/{name}.db")
+
+
+def fingerprint(folder):
+    return json.loads((Path(folder) / "summary.json").read_text())["fingerprint"]
+
+
+def test_a_grid_runs_every_point_once_and_ends(capsys):
+    write({LR: {"values": [0.01, 0.1]}, HIDDEN: {"min": 3, "max": 4}}, project="p", name="n")
+    assert sweep() == 0
+    said = capsys.readouterr().out
+    assert "s.yaml: these keys are ignored: project, name" in said
+    assert "point 2 of 4: lr=0.01, hidden=4\n" in said
+    assert "no picture importance: importance needs 8 points with a value, got 4" in said
+    rows = points()
+    assert sorted((row[LR], row[HIDDEN]) for row in rows) == [
+        *(("0.01", "3"), ("0.01", "4"), ("0.1", "3"), ("0.1", "4")),
+    ]
+    values = [float(row["test/personal/acc"]) for row in rows]
+    assert values == sorted(values, reverse=True)
+    for row in rows:
+        last = csv_rows(Path(row["folder"]) / "metrics.csv")[-1]
+        assert last["test/personal/acc"] == row["test/personal/acc"]
+        config = yaml.safe_load((Path(row["folder"]) / "config.yaml").read_text())
+        init_args = config["model"]["init_args"]
+        assert init_args["optimizer"]["init_args"]["lr"] == float(row[LR])
+        assert init_args["net"]["init_args"]["hidden"] == int(row[HIDDEN])
+
+
+@pytest.mark.parametrize("split", ["test", "val"])
+def test_choosing_by_the_test_data_is_warned_of(split, capsys):
+    constant = {"data.init_args.val_fraction": {"value": 0.2}, LR: {"values": [0.1]}}
+    write(constant, metric={"name": f"{split}/personal/acc", "goal": "maximize"})
+    assert sweep() == 0
+    said = capsys.readouterr().out
+    assert ("metric test/personal/acc selects on the test data" in said) == (split == "test")
+
+
+def test_the_command_of_the_best_point_gives_the_same_weights(capsys):
+    write({LR: {"values": [0.01, 0.1]}, "loop.callbacks": {"value": [{"class_path": "WandB"}]}})
+    assert sweep("--model.init_args.epochs=2") == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("pfl fit --config c.yaml --model.init_args.optimizer.init_args.lr=")
+    assert line.endswith("--model.init_args.epochs=2")
+    assert main([*shlex.split(line)[1:], "--loop.callbacks=[]"]) == 0
+    newest = max(Path("runs").glob("fedper_synthetic/*"), key=lambda path: path.stat().st_mtime)
+    assert fingerprint(newest) == fingerprint(points()[0]["folder"])
+    # W&B was there, and did nothing: there is no network, and nobody asked.
+    assert not list(Path("runs").glob("**/*.wandb"))
+
+
+def test_flags_hold_for_every_point():
+    write()
+    assert sweep("--loop.rounds", "1", "--data.init_args.num_clients=2", "--seed=5") == 0
+    for row in points():
+        config = yaml.safe_load((Path(row["folder"]) / "config.yaml").read_text())
+        found = (config["loop"]["rounds"], config["data"]["init_args"]["num_clients"])
+        assert (*found, config["seed"]) == (1, 2, 5)
+
+
+def test_a_second_call_runs_nothing_again(monkeypatch, capsys):
+    write()
+    assert sweep() == 0
+    capsys.readouterr()
+    monkeypatch.setattr(runs, "fit", lambda *_: pytest.fail("it was run again"))
+    assert sweep() == 0
+    assert "best: point" in capsys.readouterr().out
+
+
+# Optuna's own algorithm starts after ten points.
+@pytest.mark.parametrize(("method", "size"), [("random", 4), ("bayes", 12)])
+def test_a_search_in_two_parts_is_the_search_in_one(method, size, monkeypatch):
+    """A draw depends on the seed and the known points, not on the time or the process."""
+
+    class Fake:
+        history = ()
+
+        def __init__(self, words):
+            self.summary = {"test/personal/acc": json.loads(Path(words[3]).read_text())[LR] ** 2}
+
+    monkeypatch.setattr(runs, "fit", lambda words, _: Fake(words))
+    parameters = {
+        LR: {"distribution": "log_uniform_values", "min": 0.01, "max": 1},
+        "model.init_args.epochs": {"values": [1, 2]},
+    }
+    write(parameters, method=method, run_cap=size)
+    assert sweep("--trials=2") == sweep() == 0
+    assert sweep("--storage=whole.db") == 0
+    assert sweep("--storage=other.db", "--seed=1", "--trials=2") == 0
+    found = [
+        [trial.params[LR] for trial in optuna.load_study(study_name=None, storage=url).trials]
+        for url in ("sqlite:///runs/sweeps/s.db", "sqlite:///whole.db", "sqlite:///other.db")
+    ]
+    assert found[0] == found[1]
+    assert found[0][:2] != found[2]
+    assert len(set(found[0])) == size
+
+
+def test_a_search_without_an_end_is_refused(capsys):
+    write({LR: {"min": 0.1, "max": 0.2}}, method="random")
+    assert sweep() == 2
+    assert says(capsys.readouterr().err, "random ~ --trials N ~ run_cap ~ s.yaml")
+
+
+def test_probabilities_are_kept_to():
+    write({LR: {"values": [0.1, 0.2], "probabilities": [0, 1]}}, method="random", run_cap=2)
+    assert sweep("--loop.rounds=1") == 0
+    assert [row[LR] for row in points()] == ["0.2", "0.2"]
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize("method", ["grid", "bayes"])
+def test_failing_points_are_kept_with_their_reason_and_the_others_go_on(method, capsys):
+    write({LR: {"values": [-1.0, 1e30, 0.1]}}, method=method, run_cap=8)
+    assert sweep("--loop.rounds=1") == 0
+    said = capsys.readouterr()
+    rows = {row[LR]: row for row in points()}
+    assert (rows["0.1"]["state"], rows["-1.0"]["state"]) == ("done", "failed")
+    assert "Invalid learning rate: -1.0" in rows["-1.0"]["reason"]
+    assert "not finite" in rows["1e+30"]["reason"]
+    assert "Invalid learning rate: -1.0" in said.err
+    assert "Traceback" not in said.err
+    assert "best: point" in said.out
+    # Optuna learns from a pruned point that it is bad, and from a failed one nothing.
+    states = {trial.state.name for trial in study().trials}
+    assert states == {"COMPLETE", "PRUNED" if method == "bayes" else "FAIL"}
+
+
+@pytest.mark.parametrize("method", ["grid", "bayes"])
+def test_a_point_that_fails_late_has_no_value(method, monkeypatch):
+    """The first of its two rounds was reported."""
+
+    class Failing(Callback):
+        def on_round_end(self, run, result):
+            if run.round == 2:
+                raise ArithmeticError("no more")
+
+    fit = runs.fit
+    more = iter([[Failing()], []])
+    monkeypatch.setattr(runs, "fit", lambda words, last: fit(words, [*last, *next(more)]))
+    write(method=method, run_cap=2)
+    assert sweep() == 0
+    done, lost = points()
+    assert (done["state"], lost["state"], lost["test/personal/acc"]) == ("done", "failed", "")
+    (only,) = _drawn()
+    assert len(only) > 1
+
+
+def test_a_bug_in_a_method_is_shown_where_it_is(monkeypatch, capsys):
+    def fit(words, callbacks):
+        if 'lr": 0.1' in Path(words[3]).read_text():
+            raise RuntimeError("out of memory")
+        return fit_as_ever(words, callbacks)
+
+    fit_as_ever = runs.fit
+    monkeypatch.setattr(runs, "fit", fit)
+    write()
+    assert sweep() == 0
+    assert 'raise RuntimeError("out of memory")' in capsys.readouterr().err
+    assert points()[-1]["reason"] == "RuntimeError: out of memory"
+
+    monkeypatch.setattr(runs, "fit", fit_as_ever)
+    assert sweep() == 0
+    assert points()[-1]["state"] == "failed"
+    assert sweep("--retry") == 0
+    assert [row["state"] for row in points()] == ["done", "done"]
+
+
+def test_a_metric_that_is_not_a_number(monkeypatch):
+    class Fake:
+        history = ()
+
+        def __init__(self):
+            self.summary = {"test/personal/acc": float("nan")}
+
+    monkeypatch.setattr(runs, "fit", lambda *_: Fake())
+    write()
+    assert sweep() == 2
+    assert {row["reason"] for row in points()} == {"ArithmeticError: test/personal/acc is nan"}
+
+
+def test_an_unknown_metric_ends_the_sweep_and_names_near_ones(capsys):
+    write(metric={"name": "test/personal/accuracy", "goal": "maximize"})
+    assert sweep() == 2
+    said = capsys.readouterr().err
+    assert "there is no metric 'test/personal/accuracy'; did you mean 'test/personal/acc'" in said
+    assert len(study().trials) == 1
+    # Nothing was found by then: the mended file may use the same storage.
+    write(metric={"name": "test/personal/acc/mean_last10", "goal": "maximize"})
+    assert sweep() == 0
+    row = points()[0]
+    summary = json.loads((Path(row["folder"]) / "summary.json").read_text())["summary"]
+    name = "test/personal/acc/mean_last10"
+    assert float(row[name]) == summary[name]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model.init_args.optimizer.lr=1"], "--model.init_args.optimizer.lr=1: the sweep sets"),
+        (["--ckpt_path", "last"], "--ckpt_path: every point of a sweep starts from scratch"),
+        (["--loop.round=1"], "--loop.round: FederatedLoop has no argument 'round'; did you mean"),
+        (["--trials=0"], "--trials: expected a whole number, at least 1, got 0"),
+        (["--storage=x"], "--storage: expected a file that ends in .db, got x"),
+        (["--storage=bad.db"], "--storage bad.db: this is not a storage of sweeps"),
+        (["--config", "d.yaml"], "--config d.yaml: there is no such file"),
+    ],
+)
+def test_mistakes_in_the_command_line_show_before_anything_runs(words, message, capsys):
+    Path("bad.db").write_text("not a data base, but long enough to look like one" * 20)
+    write()
+    assert sweep(*words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("pfl sweep: error: ")
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parameters": {LR: {"values": [0.1, 0.3]}}}, "differs ~ the sweep file;"),
+        ({"flags": ["--loop.rounds=1"]}, "differs ~ the flags;"),
+        ({"flags": ["--seed=1"]}, "differs ~ flags ~ seed;"),
+        ({"config": True}, "differs ~ c.yaml;"),
+    ],
+)
+def test_another_sweep_on_the_same_storage_is_refused(change, message, capsys):
+    write()
+    assert sweep() == 0
+    if "parameters" in change:
+        write(change["parameters"])
+    if "config" in change:
+        Path("c.yaml").write_text(Path("c.yaml").read_text().replace("hidden: 7", "hidden: 8"))
+    assert sweep(*change.get("flags", [])) == 2
+    assert says(capsys.readouterr().err, message)
+    # Comments and layout may change.
+    Path("c.yaml").write_text(Path("c.yaml").read_text().replace("hidden: 8", "hidden: 7"))
+    write().write_text("# A grid.\n" + Path("s.yaml").read_text())
+    assert sweep() == 0
+
+
+def test_without_optuna_it_is_said_what_to_install(monkeypatch, capsys):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert sweep() == 2
+    assert "pip install 'pfl-lightning[sweep]'" in capsys.readouterr().err
+
+
+# Early ends.
+
+
+def test_points_that_fall_behind_are_stopped(capsys):
+    """Halving over values 0.3, 0.1, 1e-5 in this order: the last two are worse than the first.
+
+    After one round, a point goes on if it is the best of two, or one of the best half.
+    """
+    write({LR: {"values": [0.3, 0.001, 1e-5]}}, early_terminate=HYPERBAND)
+    assert sweep("--loop.rounds=4", "--loop.checkpoint_every=1") == 0
+    said = capsys.readouterr().out
+    assert (
+        "after 1, 2, 4, ... values of test/personal/acc, the best 1/2 of the points continue"
+        in said
+    )
+    states = {row[LR]: row["state"] for row in points()}
+    assert states == {"0.3": "done", "0.001": "stopped", "1e-05": "stopped"}
+    row = points()[-1]
+    assert row["reason"].startswith("stopped after round 1 of 4: ")
+    (only,) = csv_rows(Path(row["folder"]) / "metrics.csv")
+    assert only["test/personal/acc"] == row["test/personal/acc"]
+    # It is an interrupted run, not a finished one, and could be resumed.
+    assert not (Path(row["folder"]) / "summary.json").exists()
+    assert (Path(row["folder"]) / "checkpoints" / "last.ckpt").exists()
+
+
+def test_nobody_is_stopped_after_the_last_round_or_from_max_iter_on():
+    write({LR: {"values": [0.3, 1e-5]}}, early_terminate={**HYPERBAND, "min_iter": 2})
+    assert sweep("--loop.rounds=2") == 0
+    assert [row["state"] for row in points()] == ["done", "done"]
+    # Values of the metric after rounds 2 and 4: one is the first rung, two are the end.
+    early = {"type": "hyperband", "max_iter": 2, "s": 1, "eta": 2}
+    write({LR: {"values": [0.3, 1e-5]}}, file="t.yaml", early_terminate=early)
+    assert sweep("--loop.rounds=4", "--loop.evaluate_every=2", file="t.yaml") == 0
+    assert points("t")[-1]["reason"].startswith("stopped after round 2 of 4")
+
+
+def test_a_target_ends_the_search():
+    write({LR: {"values": [0.1, 0.2, 0.3]}}, metric={**METRIC, "target": 0.01})
+    assert sweep() == 0
+    assert len(points()) == 1
+
+
+# Pictures.
+
+
+def _drawn():
+    """The lines of the parallel coordinates."""
+    figure = parallel_coordinates(read(Path("s.yaml")), study().trials)
+    return figure.axes[0].collections[0].get_segments()
+
+
+def test_a_value_of_zero_is_drawn(monkeypatch):
+    """The best of all errors."""
+
+    class Fake:
+        history = ()
+
+        def __init__(self, words):
+            self.summary = {"test/personal/loss": json.loads(Path(words[3]).read_text())[LR] - 0.1}
+
+    monkeypatch.setattr(runs, "fit", lambda words, _: Fake(words))
+    write(metric={"name": "test/personal/loss", "goal": "minimize"})
+    assert sweep() == 0
+    assert len(_drawn()) == 2
+
+
+def test_pictures(capsys):
+    parameters = {
+        LR: {"distribution": "log_uniform_values", "min": 0.01, "max": 1},
+        HIDDEN: {"values": [3, 20, 30]},
+        "model.init_args.epochs": {"min": 1, "max": 3},
+        "loop.callbacks": {"value": []},
+    }
+    write(parameters, method="random", run_cap=9, early_terminate=HYPERBAND)
+    assert sweep("--loop.rounds=1", "--trials=9") == 0
+    said = capsys.readouterr().out
+    for name in ("parallel_coordinates", "importance"):
+        for ending in ("png", "svg"):
+            file = Path("runs", "sweeps", "s", f"{name}.{ending}")
+            assert f"wrote {file}\n" in said
+            assert file.stat().st_size > 3000
+    svg = Path("runs", "sweeps", "s", "parallel_coordinates.svg").read_text()
+    assert "stroke: #f7fbff" not in svg  # as good as white
+    assert "<!-- hidden -->" in svg
+    assert "<!-- best: point" in svg
+    assert "<!-- epochs -->" in Path("runs", "sweeps", "s", "importance.svg").read_text()
