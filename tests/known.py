@@ -17,6 +17,7 @@ from torch import nn
 from pfl.cli import catalogue, known
 from pfl.cli.commands import LOOP_DEFAULTS
 from pfl.core.types import OptimizerFactory
+from pfl.federation.settings import Settings
 from pfl.imports.hints import declared
 from pfl.imports.plugins import PACKAGES
 from pfl.loop import FederatedLoop
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 # Where a method or a data set may have got an option since.
 _ROOMS = ("lightning_modules.", "datamodules.")
 # Packages whose classes no configuration names.
-_INTERNAL = ("pfl.bench.", "pfl.cli.", "pfl.extras.sweeps.", "pfl.extras.papers.", "pfl.testing.")
+_INTERNAL = ("pfl.bench.", "pfl.campaign.", "pfl.cli.", "pfl.extras.", "pfl.testing.")
 
 
 def of_this_project():
@@ -84,7 +85,7 @@ def _compared(kind, own):
 
 def _loop():
     """Return the sentence of each option with its type, as it is written, and default."""
-    told = re.search(r"\nArgs:\n(.*?)\n\n", inspect.getdoc(FederatedLoop), re.S)[1]
+    told = re.search(r"\nArgs:\n(.*?)\n\n", inspect.getdoc(Settings), re.S)[1]
     said = dict(line.split(": ", 1) for line in re.split(r"^    (?=\w)", told, flags=re.M)[1:])
     types, found = declared(FederatedLoop), {}
     for name, option in inspect.signature(FederatedLoop).parameters.items():
