@@ -17,12 +17,12 @@ from pfl.cli import shipped
 from pfl.cli.explain import UsageError
 from pfl.disk.reading import read_yaml
 from pfl.engines.cores import processor
-from pfl.federation import identity
-from pfl.results.runs import RunFolder
 from pfl.extras.papers import kept
 from pfl.extras.papers.cells import Cell, expand
 from pfl.extras.papers.plan import plan
 from pfl.extras.papers.reader import read
+from pfl.federation import identity
+from pfl.results.runs import RunFolder
 
 # Files of a run that the ledger stores, and those of them that are compressed if they are long.
 PACKED = ("clients.csv", "partition.json")
