@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pfl.core.checks import at_least_one
@@ -101,7 +101,9 @@ class WandB(Callback):
         turn = self.every is not None and result.round % self.every == 0
         if result.clients and (run.ends or turn or self.every is None):
             columns = list(dict.fromkeys(key for client in result.clients for key in client))
-            cells = [[client.get(column) for column in columns] for client in result.clients]
+            cells: list[Iterable[Any]] = [
+                [client.get(column) for column in columns] for client in result.clients
+            ]
             row["clients"] = wandb.Table(columns=[*columns], data=cells)
         if turn and not run.ends:
             row |= self._images(run)

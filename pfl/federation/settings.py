@@ -143,8 +143,9 @@ class Settings:
     @cached_property
     def runner(self) -> Engine:
         """The engine, made if it was given by name."""
-        named = isinstance(self.engine, str)
-        return make_engine(self.engine, self.workers) if named else self.engine
+        if isinstance(self.engine, str):
+            return make_engine(self.engine, self.workers)
+        return self.engine
 
     @cached_property
     def fabric(self) -> Fabric:
