@@ -24,6 +24,7 @@ KERNEL: Mapping[str, tuple[str, ...]] = {
     "engines": ("pfl/engines/",),
     "runs: records, results": ("pfl/callbacks/", "pfl/results/"),
     "cli": ("pfl/cli/",),
+    "campaign": ("pfl/campaign/",),
     "testing": ("pfl/testing/",),
     "lightning_modules": ("lightning_modules/",),
     "datamodules": ("datamodules/",),
@@ -57,8 +58,8 @@ def room(path: str) -> str:
     """Return the room of a file; a folder that is no room of the kernel is an extra.
 
     Example:
-        >>> room("pfl/disk/form.py"), room("pfl/extras/bench/rows.py"), room("pfl/bench/rows.py")
-        ('core, disk, imports', 'extra: bench', 'extra: bench')
+        >>> room("pfl/disk/form.py"), room("pfl/extras/bench/rows.py")
+        ('core, disk, imports', 'extra: bench')
     """
     kernel = (name for name, beginnings in KERNEL.items() if path.startswith(beginnings))
     return next(kernel, f"extra: {path.removeprefix('pfl/').removeprefix('extras/').split('/')[0]}")

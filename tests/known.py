@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 # Where a method or a data set may have got an option since.
 _ROOMS = ("lightning_modules.", "datamodules.")
 # Packages whose classes no configuration names.
-_INTERNAL = ("pfl.bench.", "pfl.campaign.", "pfl.cli.", "pfl.extras.", "pfl.testing.")
+_INTERNAL = ("pfl.campaign.", "pfl.cli.", "pfl.extras.", "pfl.testing.")
 
 
 def of_this_project():

@@ -28,11 +28,11 @@ import yaml
 from sklearn.datasets import load_diabetes
 
 from pfl.__main__ import main
-from pfl.bench import task
 from pfl.cli.commands import commands as verbs
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
 from pfl.cli.runs import fit_experiment
+from pfl.extras.bench import task
 from pfl.extras.papers.cells import expand
 from pfl.extras.papers.plan import plan
 from pfl.extras.papers.reader import read
@@ -231,7 +231,7 @@ def run(words, monkeypatch):
             with pytest.raises(StoppedError):
                 main(["site", *options])
         case ["pfl", "bench", *options]:
-            for place in ("pfl.bench.bench.Bench.work", "pfl.bench.command.verified"):
+            for place in ("pfl.extras.bench.bench.Bench.work", "pfl.extras.bench.command.verified"):
                 monkeypatch.setattr(place, stop)
             with pytest.raises(StoppedError):
                 main(["bench", *options])

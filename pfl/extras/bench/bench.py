@@ -10,16 +10,16 @@ from typing import Any
 
 import yaml
 
-from pfl.bench import majority, rows
-from pfl.bench.contender import Contender
-from pfl.bench.pieces import Piece, PieceFolder
-from pfl.bench.play import Budget, Player
-from pfl.bench.rows import REFERENCE, Leaderboard
-from pfl.bench.task import BenchTask
 from pfl.cli.explain import FailedError, UsageError
 from pfl.disk import canonical
 from pfl.disk.reading import first_line
 from pfl.disk.rows import Row, hashed
+from pfl.extras.bench import majority, rows
+from pfl.extras.bench.contender import Contender
+from pfl.extras.bench.pieces import Piece, PieceFolder
+from pfl.extras.bench.play import Budget, Player
+from pfl.extras.bench.rows import REFERENCE, Leaderboard
+from pfl.extras.bench.task import BenchTask
 from pfl.federation import identity
 
 # Seconds between two looks at what other processes have finished.

@@ -6,7 +6,7 @@ import pytest
 from pfl.__main__ import main
 from pfl.disk import canonical
 from pfl.disk.rows import hashed
-from tests.bench.conftest import task
+from tests.extras.bench.conftest import task
 from tests.helpers.messages import parts, says
 
 

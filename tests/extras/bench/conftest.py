@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from pfl.__main__ import main
-from pfl.bench import contender
-from pfl.bench.bench import Bench
-from pfl.bench.pieces import PieceFolder
-from pfl.bench.task import read
 from pfl.cli.parser import make_parser
+from pfl.extras.bench import contender
+from pfl.extras.bench.bench import Bench
+from pfl.extras.bench.pieces import PieceFolder
+from pfl.extras.bench.task import read
 
 LR = "model.init_args.optimizer.init_args.lr"
 EPOCHS = "model.init_args.epochs"

@@ -10,9 +10,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from pfl.bench import points
-from pfl.bench.rows import ALWAYS
-from pfl.bench.task import BenchTask
 from pfl.cli import catalogue, shipped
 from pfl.cli.config import Experiment, as_in_yaml
 from pfl.cli.explain import UsageError, as_flags
@@ -21,6 +18,9 @@ from pfl.cli.parser import Parser
 from pfl.core.client import ClientModule
 from pfl.core.space import Dimension
 from pfl.disk import reading
+from pfl.extras.bench import points
+from pfl.extras.bench.rows import ALWAYS
+from pfl.extras.bench.task import BenchTask
 from pfl.federation import identity
 from pfl.imports.hints import declared
 

@@ -13,19 +13,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from pfl.bench import rows, tables, task
-from pfl.bench.bench import Bench
-from pfl.bench.contender import contenders
-from pfl.bench.pieces import PieceFolder
-from pfl.bench.rows import Leaderboard
-from pfl.bench.standing import standings
-from pfl.bench.verify import outcome, verified
 from pfl.campaign.progress import progress_bars
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.disk import canonical
 from pfl.disk.writing import write
+from pfl.extras.bench import rows, tables, task
+from pfl.extras.bench.bench import Bench
+from pfl.extras.bench.contender import contenders
+from pfl.extras.bench.pieces import PieceFolder
+from pfl.extras.bench.rows import Leaderboard
+from pfl.extras.bench.standing import standings
+from pfl.extras.bench.verify import outcome, verified
 
 
 def bench(options: argparse.Namespace) -> None:
@@ -47,7 +47,7 @@ def bench(options: argparse.Namespace) -> None:
     seconds = made.seconds()
     texts = {"seconds.json": canonical.text(seconds)}
     if options.page:
-        from pfl.bench.page import rendered
+        from pfl.extras.bench.page import rendered
 
         texts["page.html"] = rendered(board, seconds)
     for name, text in texts.items():

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pfl.bench import forms, points
 from pfl.cli.explain import UsageError
 from pfl.disk.reading import FileError
 from pfl.disk.rows import Row, hashed, read_rows, write_rows
 from pfl.disk.yaml_text import shipped
+from pfl.extras.bench import forms, points
 
 KIND = "leaderboard"
-_REFERENCES = shipped("pfl.bench", "references.yaml")
+_REFERENCES = shipped("pfl.extras.bench", "references.yaml")
 REFERENCE: str = _REFERENCES["plain"]
 TUNED_REFERENCE: str = _REFERENCES["tuned"]
 ALWAYS: Sequence[str] = _REFERENCES["always"]

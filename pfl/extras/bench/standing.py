@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from pfl.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard
 from pfl.disk.rows import Row
+from pfl.extras.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard
 from pfl.results.files import Floats
 from pfl.results.paired import Paired, adjusted, paired
 from pfl.results.statistics import CONFIDENCE

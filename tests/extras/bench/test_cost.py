@@ -1,7 +1,7 @@
 import pytest
 
-from pfl.bench.cost import RunCost
-from tests.bench.conftest import bench, task
+from pfl.extras.bench.cost import RunCost
+from tests.extras.bench.conftest import bench, task
 
 SEED = 1001
 

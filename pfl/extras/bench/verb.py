@@ -16,7 +16,7 @@ def bench(options: argparse.Namespace) -> None:
     for name in ("budget", "seeds", "workers"):
         if (value := getattr(options, name)) < 1:
             raise UsageError(f"--{name}: expected a whole number, at least 1, got {value}")
-    from pfl.bench import command
+    from pfl.extras.bench import command
 
     with explained((), OSError):
         command.bench(options)
@@ -28,7 +28,7 @@ def verify(options: argparse.Namespace) -> None:
     Raises:
         SystemExit: A run differs by more than rounding, or there is none to make again.
     """
-    from pfl.bench import command
+    from pfl.extras.bench import command
 
     if not command.verify(options):
         raise SystemExit(1)

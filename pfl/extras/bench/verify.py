@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal, TypeAlias
 
-from pfl.bench.bench import Bench
-from pfl.bench.contender import Contender
-from pfl.bench.pieces import Piece
-from pfl.bench.rows import MAJORITY, Leaderboard
 from pfl.cli.explain import UsageError
 from pfl.disk.nearest import hint
 from pfl.disk.rows import Row
+from pfl.extras.bench.bench import Bench
+from pfl.extras.bench.contender import Contender
+from pfl.extras.bench.pieces import Piece
+from pfl.extras.bench.rows import MAJORITY, Leaderboard
 
 Verdict: TypeAlias = Literal["equal", "rounding", "different"]
 

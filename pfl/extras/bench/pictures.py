@@ -8,8 +8,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pfl.bench.rows import ALWAYS
-from pfl.bench.standing import Standing, alike, critical_difference, expected_best, validations
+from pfl.extras.bench.rows import ALWAYS
+from pfl.extras.bench.standing import (
+    Standing,
+    alike,
+    critical_difference,
+    expected_best,
+    validations,
+)
 from pfl.results.style import WIDTH, Look, legend_above, panels, styled
 
 # Number of methods that the picture of budgets names beside those of every leaderboard.

@@ -4,11 +4,18 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pfl.bench import pictures, standing, tables
-from pfl.bench.page import rendered
-from pfl.bench.rows import Leaderboard
-from pfl.bench.standing import alike, expected_best, intervals, ranked, standings, validations
 from pfl.disk.rows import hashed
+from pfl.extras.bench import pictures, standing, tables
+from pfl.extras.bench.page import rendered
+from pfl.extras.bench.rows import Leaderboard
+from pfl.extras.bench.standing import (
+    alike,
+    expected_best,
+    intervals,
+    ranked,
+    standings,
+    validations,
+)
 
 
 def row(method, scores, default=None, trials=(0.5, 0.7)):

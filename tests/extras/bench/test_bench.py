@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from datamodules.base import FederatedDataModule
-from pfl.bench import pieces
-from pfl.bench.bench import Bench
 from pfl.disk.lock import locked
-from tests.bench.conftest import LR, bench, rows, run, task, worked
+from pfl.extras.bench import pieces
+from pfl.extras.bench.bench import Bench
+from tests.extras.bench.conftest import LR, bench, rows, run, task, worked
 from tests.helpers.messages import says
 
 
@@ -143,7 +143,9 @@ def test_a_process_waits_for_what_others_compute(copied, monkeypatch):
     outcome = piece.read_text()
     piece.unlink()
     made = bench(copied / "toys.yaml", copied / "out")
-    monkeypatch.setattr("pfl.bench.bench.time.sleep", lambda seconds: piece.write_text(outcome))
+    monkeypatch.setattr(
+        "pfl.extras.bench.bench.time.sleep", lambda seconds: piece.write_text(outcome)
+    )
     with locked(copied / "out" / "claims" / piece.stem):
         assert [*made.work()] == []
     assert made.leaderboard().rows["FedAvg"] == rows(copied / "out")["FedAvg"]

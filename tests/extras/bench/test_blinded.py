@@ -5,10 +5,10 @@ import torch
 
 from datamodules.base import FederatedDataModule
 from datamodules.view import View
-from pfl.bench.blinded import Blinded
-from pfl.bench.pieces import Piece
 from pfl.core.held_out import NOBODY, HeldOut, held_out
-from tests.bench.conftest import bench, task
+from pfl.extras.bench.blinded import Blinded
+from pfl.extras.bench.pieces import Piece
+from tests.extras.bench.conftest import bench, task
 
 
 @dataclass

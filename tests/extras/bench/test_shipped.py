@@ -2,15 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from pfl.bench.contender import contenders
-from pfl.bench.rows import Leaderboard
-from pfl.bench.standing import standings
-from pfl.bench.task import read
 from pfl.cli.parser import make_parser
+from pfl.extras.bench.contender import contenders
+from pfl.extras.bench.rows import Leaderboard
+from pfl.extras.bench.standing import standings
+from pfl.extras.bench.task import read
 from pfl.imports.hints import declared
 from tests.helpers.discovery import methods
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TASKS = sorted((ROOT / "configs" / "bench").glob("*.yaml"))
 BOARDS = [
     file for file in sorted((ROOT / "results" / "bench").glob("*.json")) if "_" not in file.stem

@@ -15,12 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pfl.bench import forms
-from pfl.bench.contender import Contender
 from pfl.cli.explain import UsageError
 from pfl.disk import canonical, reading
 from pfl.disk.lock import BusyError, locked
 from pfl.disk.writing import write
+from pfl.extras.bench import forms
+from pfl.extras.bench.contender import Contender
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 import pytest
 
-from pfl.bench.task import read
 from pfl.cli.explain import UsageError
 from pfl.core.space import Dimension
-from tests.bench.conftest import EPOCHS, LR, bench, task
+from pfl.extras.bench.task import read
+from tests.extras.bench.conftest import EPOCHS, LR, bench, task
 from tests.helpers.messages import parts
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pfl.bench.rows import LABELS, MAJORITY, TUNED_REFERENCE, Leaderboard
-from pfl.bench.standing import Standing, scores_of
 from pfl.disk.rows import Row
+from pfl.extras.bench.rows import LABELS, MAJORITY, TUNED_REFERENCE, Leaderboard
+from pfl.extras.bench.standing import Standing, scores_of
 from pfl.results import names
 from pfl.results.files import Floats
 from pfl.results.sheets import Sheet

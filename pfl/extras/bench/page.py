@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from pfl.bench import pictures, tables
-from pfl.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard
-from pfl.bench.standing import standings
+from pfl.extras.bench import pictures, tables
+from pfl.extras.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard
+from pfl.extras.bench.standing import standings
 from pfl.results import names, page
 from pfl.results.page import Markup
 from pfl.results.sheets import Sheet

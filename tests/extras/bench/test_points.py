@@ -1,8 +1,8 @@
 import pytest
 
-from pfl.bench import points
 from pfl.cli.explain import UsageError
 from pfl.core.space import Dimension
+from pfl.extras.bench import points
 from tests.helpers.messages import parts
 
 RATE = Dimension("lr", 0.01, 1.0, log=True)

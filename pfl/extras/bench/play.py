@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from pfl.bench.blinded import Blinded
-from pfl.bench.contender import Contender
-from pfl.bench.cost import ROUNDS, CountingEngine
-from pfl.bench.pieces import Piece
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import FailedError, explained
 from pfl.core.data import DataSource
 from pfl.engines import cores
+from pfl.extras.bench.blinded import Blinded
+from pfl.extras.bench.contender import Contender
+from pfl.extras.bench.cost import ROUNDS, CountingEngine
+from pfl.extras.bench.pieces import Piece
 from pfl.federation.run import Run
 from pfl.federation.summary import MEANS, summarise
 
