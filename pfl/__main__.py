@@ -128,13 +128,17 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
 
         print(overview(name).format_help(), end="")
         return 0
-    from pfl.cli.explain import UsageError
+    from pfl.cli.explain import UsageError, explained
     from pfl.cli.known import BrokenError
+    from pfl.core import portable
     from pfl.disk.reading import is_memory
 
     command: Callable[[Any], None]
     try:
         with _terminable():
+            if "--portable" in words:
+                with explained((), RuntimeError):
+                    portable.enter()
             if configured:
                 from pfl.cli import slips
 

@@ -15,6 +15,7 @@ import torch
 
 from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.row_file import RowFile
+from pfl.core import portable
 from pfl.core.data import FederatedData, info_of
 from pfl.core.held_out import client_names
 from pfl.core.kernels import kernels
@@ -127,6 +128,7 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         # The number of threads changes how sums are rounded.
         "op_threads": torch.get_num_threads(),
+        "portable": portable.active(),
         **kernels(),
         "packages": {name: metadata.version(name) for name in packages},
     }

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from pfl.cli.explain import UsageError, explained
+from pfl.core import portable
 from pfl.federation.identity import STARTED
 from pfl.results.files import RunError
 from pfl.results.reproduced import compare
@@ -22,6 +23,9 @@ def reproduce(options: argparse.Namespace) -> None:
         SystemExit: The numbers differ by more than rounding.
     """
     first = _finished(options.run)
+    if first.environment.get("portable"):
+        with explained((), RuntimeError):
+            portable.enter()
     out = options.out or Path(tempfile.mkdtemp(prefix="pfl-reproduce-"))
     print(f"runs {first.path} again in {out}", flush=True)
     # The repetition is logged nowhere else.

@@ -1,8 +1,8 @@
 """Record the numbers of every method on a toy federation, and compare them with a recorded list.
 
-``python -m tests.numbers.record --write FILE`` records, ``--check FILE`` names what differs. The
-committed list, ``tests/numbers/numbers.json``, holds for the CPU and the torch version that it
-names. On another machine check out the commit it names, write a list there, and compare with that.
+``python -m tests.numbers.record --write FILE`` records, ``--check FILE`` names what differs. Both
+are portable runs (see :mod:`pfl.core.portable`), so the committed list, ``numbers.json``, holds on
+every x86-64 processor under Linux, for the versions that it names.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pfl.core import portable
 from pfl.core.state import named
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
@@ -200,4 +201,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    portable.enter()
     sys.exit(main())

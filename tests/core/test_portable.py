@@ -1,0 +1,43 @@
+"""Portable runs: which processes are, how one becomes so, and where none can be."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from pfl.__main__ import main
+from pfl.core import portable
+
+linux = pytest.mark.skipif(
+    (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="needs x86-64 Linux"
+)
+
+
+def test_a_process_is_portable_with_the_whole_environment_alone(monkeypatch):
+    for name, value in portable.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    assert portable.active()
+    portable.enter()
+    for name, value in portable.ENVIRONMENT.items():
+        monkeypatch.setenv(name, "2")
+        assert not portable.active(), name
+        monkeypatch.setenv(name, value)
+
+
+@linux
+def test_a_process_starts_anew_once_with_its_command_line():
+    code = "import sys; from pfl.core import portable as p; print(1); p.enter(); print(sys.argv)"
+    command = [sys.executable, "-c", code, "two words"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == ["1", "1", "['-c', 'two words']"]
+
+
+def test_another_machine_is_refused_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    assert main(["fit", "--config", "quickstart", "--portable"]) == 2
+    what = "portable runs need Linux on x86_64, and this is Darwin on arm64"
+    assert capsys.readouterr().err == f"pfl fit: error: {what}\n"
