@@ -32,11 +32,8 @@ from pfl.cli.commands import commands as verbs
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
 from pfl.cli.runs import fit_experiment
-from pfl.extras.bench import task
-from pfl.extras.papers.cells import expand
-from pfl.extras.papers.plan import plan
-from pfl.extras.papers.reader import read
 from pfl.testing import PROMISES
+from tests.helpers.extras import has
 from tests.test_configs import built
 
 ROOT = Path(__file__).parent.parent
@@ -48,6 +45,8 @@ CELL = "{code-cell} ipython3"
 EXCUSE = re.compile(r"Not run in the tests: \w.+")
 DIGITS = "configs/quickstart.yaml"
 SHORT = "--loop.rounds=2"
+# Commands of extras.
+OF_EXTRAS = {"bench": "bench", "sweep": "sweeps", "table": "papers"}
 # The tests of these commands run them too.
 SLOW = (["pfl", "plot"], ["pfl", "report"], ["pfl", "compare"], ["pfl", "table"])
 
@@ -224,6 +223,8 @@ def run(words, monkeypatch):
             assert built(fit_experiment(options)).plan()
         case ["pfl", "fit", *options] if DIGITS in options:
             assert ended(["fit", *options, SHORT]) == 0
+        case ["pfl", verb, *_] if verb in OF_EXTRAS and not has(OF_EXTRAS[verb]):
+            pytest.skip(f"the extra {OF_EXTRAS[verb]} was removed")
         case ["pfl", "sweep", *options]:
             plan_sweep(options, monkeypatch)
         case ["pfl", "site", *options]:
@@ -235,11 +236,14 @@ def run(words, monkeypatch):
                 monkeypatch.setattr(place, stop)
             with pytest.raises(StoppedError):
                 main(["bench", *options])
-        case ["pfl", *options]:
+        case ["pfl", "table", *options]:
+            from pfl.extras.papers.cells import expand
+
+            first = "pfl.extras.papers.cells.expand"
+            monkeypatch.setattr(first, lambda *selected: expand(*selected)[:2])
             monkeypatch.setattr("pfl.extras.papers.command.run_all", lambda *_: {})
-            monkeypatch.setattr(
-                "pfl.extras.papers.cells.expand", lambda *selected: expand(*selected)[:2]
-            )
+            assert ended(["table", *options]) == 0
+        case ["pfl", *options]:
             assert ended(options) == 0
         case _:
             pytest.fail(f"no test knows the command {words}")
@@ -299,11 +303,19 @@ def test_yaml_is_a_configuration_a_table_or_a_task(block, tmp_path):
     file.parent.mkdir()
     file.write_text(block.text, encoding="utf-8")
     if "rows" in yaml.safe_load(block.text):
-        described = read(file)
-        assert plan(described, expand(described), described.seeds[:1]).runs
+        if not has("papers"):
+            pytest.skip("the extra papers was removed")
+        from pfl.extras.papers import cells, plan, reader
+
+        described = reader.read(file)
+        assert plan.plan(described, cells.expand(described), described.seeds[:1]).runs
     elif "client" in yaml.safe_load(block.text):
         assert Experiment.parse(make_parser("site"), ["--config", str(file)]).data.num_clients
     elif "shared" in yaml.safe_load(block.text):
+        if not has("bench"):
+            pytest.skip("the extra bench was removed")
+        from pfl.extras.bench import task
+
         assert task.read(file).shared
     else:
         words = ["--config", "configs/fedavg_cifar10.yaml", "--config", str(file)]

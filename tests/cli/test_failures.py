@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
+from tests.helpers.extras import needs
 from tests.helpers.messages import parts, says
 
 CONFIG = """\
@@ -165,6 +166,7 @@ rows: {mine: {reported: false}}
 """
 
 
+@needs("papers")
 def test_a_failed_run_of_a_table_is_told_without_a_traceback(capsys):
     Path("mine.py").write_text(MINE.replace("BODY", "1 / 0"))
     Path("t.yaml").write_text(TABLE)

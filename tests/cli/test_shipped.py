@@ -9,6 +9,7 @@ import pytest
 from pfl.__main__ import main
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
+from tests.helpers.extras import needs
 from tests.helpers.messages import parts
 
 
@@ -30,6 +31,7 @@ def test_a_misspelt_name_is_told_its_neighbour():
         shipped.with_config_files(["--config", "quikstart"])
 
 
+@needs("papers", "sweeps")
 @pytest.mark.usefixtures("own_folder")
 def test_a_table_and_a_sweep_find_it_by_its_name_too(capsys):
     Path("t.yaml").write_text(
@@ -48,6 +50,7 @@ def test_a_table_and_a_sweep_find_it_by_its_name_too(capsys):
     assert "best: point 1" in capsys.readouterr().out
 
 
+@needs("papers")
 @pytest.mark.usefixtures("own_folder")
 def test_a_misspelt_name_in_a_table_is_told_its_line(capsys):
     Path("t.yaml").write_text(

@@ -12,10 +12,16 @@ import pytest
 from pfl.__main__ import main
 from pfl.cli import shipped, slips
 from pfl.cli.explain import UsageError
+from tests.helpers.extras import has, needs
 from tests.helpers.messages import parts, says
 
 QUICK = ["fit", "--config", "quickstart"]
 # The words of a command, and what is said.
+OF_EXTRAS = {
+    verb: ([verb, "no.yaml"], f"there is no {verb} file no.yaml")
+    for verb, extra in {"table": "papers", "sweep": "sweeps"}.items()
+    if has(extra)
+}
 SLIPS = {
     "method": ([*QUICK, "--model", "FedPre"], "'FedPre' ~ 'FedPer'"),
     "short key of a method": ([*QUICK, "--model=FedPre"], "'FedPer'"),
@@ -49,8 +55,7 @@ SLIPS = {
     "nothing": (["fit"], "the following arguments are required: data, model"),
     "method of a check": (["check", "FedPre"], "'FedPer'"),
     "data to inspect": (["data", "inspect", "--data", "Digit"], "'Digits'"),
-    "table": (["table", "no.yaml"], "there is no table file no.yaml"),
-    "sweep": (["sweep", "no.yaml"], "there is no sweep file no.yaml"),
+    **OF_EXTRAS,
     "configuration as a word": (["fit", "quickstart"], "data, model; add --config quickstart\n"),
     "file as a word": (["fit", "mine.yaml"], "data, model; add --config mine.yaml\n"),
     "key of a part without the part": (
@@ -106,6 +111,7 @@ def test_no_slip_waits_for_torch_or_lightning():
     assert done.stdout == "set()\n", done.stderr
 
 
+@needs("papers")
 def test_a_slip_in_a_table_waits_for_neither(capsys):
     Path("t.yaml").write_text(
         "caption: Toys\nmetric: test/personal/acc/last\nreported: false\n"

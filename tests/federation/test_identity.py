@@ -7,9 +7,9 @@ import json
 import pytest
 import yaml
 
+from pfl.campaign import names
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
-from pfl.extras.papers import plan
 from pfl.federation import identity
 
 CONFIGURATION = {
@@ -51,7 +51,7 @@ def changed(path, value):
 
 
 def name_of(config, scale=1, noise=None):
-    return plan.name_of(identity.of_run(config, noise), scale)
+    return names.name_of(identity.of_run(config, noise), scale)
 
 
 def came_or_went(monkeypatch, **entries):

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from pfl.campaign.names import name_of
 from pfl.cli import catalogue
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError, short_keys, sources
@@ -160,13 +161,3 @@ def _planned(
     values["loop.name"] = name
     experiment = Experiment(first.parser, values, first.settings)
     return PlannedRun(name, f"{cell.label}, seed {seed}", experiment, content, scale)
-
-
-def name_of(content: Identity, scale: float = 1) -> str:
-    """Return the name of a run: its method, its data, and the digest of its identity.
-
-    ``scale`` is the share of the data, if the configuration does not yet limit the samples.
-    """
-    model, data = (content[part].rpartition(".")[2] for part in ("model", "data"))
-    scaled = {} if scale == 1 else {"scale": scale}
-    return f"{model}_{data}_{identity.digest(content | scaled)}".lower()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from rich.filesize import decimal
 
-from pfl.extras.papers.plan import name_of
+from pfl.campaign.names import name_of
 from pfl.federation import identity
 from pfl.results.runs import RunFolder
 from tests.extras.papers.conftest import LR, RUNS, finished, snapshot, table, write

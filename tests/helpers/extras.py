@@ -1,0 +1,18 @@
+"""Which extras are here: the suite passes in a copy without any of them."""
+
+from pathlib import Path
+
+import pytest
+
+import pfl
+
+
+def has(name):
+    """Return ``True`` if an extra was not removed."""
+    return Path(pfl.__file__).with_name("extras").joinpath(name, "commands.yaml").is_file()
+
+
+def needs(*names):
+    """Return the mark of a test that uses some extras."""
+    missing = [name for name in names if not has(name)]
+    return pytest.mark.skipif(bool(missing), reason=f"the extra {', '.join(missing)} was removed")
