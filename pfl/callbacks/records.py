@@ -6,12 +6,14 @@ import json
 import os
 import platform
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+import yaml
 
 from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.row_file import RowFile
@@ -20,8 +22,10 @@ from pfl.core.data import FederatedData, info_of
 from pfl.core.held_out import client_names
 from pfl.core.kernels import kernels
 from pfl.core.types import RoundResult
+from pfl.disk.reading import read_json
 from pfl.disk.writing import no_link, write
 from pfl.engines.cores import processor
+from pfl.federation import identity
 from pfl.federation.later import PARTITION, TRANSFORMS, Adopts
 from pfl.federation.run import Run
 
@@ -62,8 +66,10 @@ class Records(Analysis):
             "rounds": run.rounds,
             "header": run.header,
             "stacked": run.stacked,
-            "noise": run.noise,
+            **identity.beside(yaml.safe_load(run.config or "{}"), run.noise),
         }
+        if run.round > 0:
+            planned["sources"] = _mixed(folder / "environment.json", planned["sources"])
         tested = {} if run.tested is None else {"evaluated_clients": list(run.tested)}
         columns = {"reports": dict(run.reports), "scores": dict(run.scores)}
         _write_json(folder / "environment.json", environment() | planned | tested | columns)
@@ -132,6 +138,25 @@ def environment() -> dict[str, Any]:
         **kernels(),
         "packages": {name: metadata.version(name) for name in packages},
     }
+
+
+def _mixed(file: Path, now: Mapping[str, str]) -> dict[str, str]:
+    """Return the sources of a resumed run; warn of those that are others than before.
+
+    Such a run counts as one of neither source.
+    """
+    then = read_json(file).get("sources") or {}
+    found = dict(now)
+    for name in {**then, **now}:
+        before, after = then.get(name, "none"), now.get(name, "none")
+        found[name] = before if before.rpartition("+")[2] == after else f"{before}+{after}"
+    if changed := sorted(name for name in found if found[name] != then.get(name, "none")):
+        warnings.warn(
+            f"{', '.join(changed)}: the source or the value has changed since the run began: its "
+            "rounds are of both, and it counts as a run of neither",
+            stacklevel=2,
+        )
+    return found
 
 
 def label_counts(data: FederatedData) -> list[list[int]] | None:

@@ -4,24 +4,27 @@ An identity is flat: a class stands under its key, and its options below it, as 
 ``{"model": "FedPer", "model.net": "MLP", "model.net.hidden": 64}``. It contains every setting
 except
 
-- where and how a run is executed (:data:`_PLACES`, :data:`_LISTENERS`);
+- where and how a run is executed (:data:`_PLACES`, :data:`_LISTENERS`), unless a class of neither
+  this project nor its libraries does it, such as an engine of the user's own;
 - options that were added or removed since runs were first stored, at the value that makes no
   difference (:data:`_CAME_OR_WENT`), so that runs of earlier and later versions have the same
   identity;
 - settings that are null and have always been null.
 
 A class of this project is identified by its name alone, wherever its file is; any other class by
-its import path. Nothing is imported for this.
+its import path. Nothing is imported for this. Of a class of neither this project nor its libraries
+the source counts too, which a run records when it starts (:func:`beside`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pfl.imports import sources
 from pfl.imports.plugins import PACKAGES
 
 Identity: TypeAlias = dict[str, Any]
@@ -53,6 +56,9 @@ _PLACES = {
     # The task follows from the data; metrics do not influence training.
     *("model.task", "data.metrics"),
 }
+# Of these, a class of neither this project nor its libraries counts: nobody has shown that it
+# changes no number.
+_CLASSES = {"loop.engine", "loop.loggers", "model.task", "data.metrics"}
 # Callbacks that do not count for the identity.
 _LISTENERS = {"Checkpoint", "LightningLogger", "ProgressBar", "Records", "WandB"}
 # Data sets that are defined by a folder or file: only its own name counts, not its parents.
@@ -64,19 +70,34 @@ _NAMED = {
 _REPLICATES = {"seed", "data.split_seed"}
 
 
-def of_run(config: Mapping[str, Any], noise: str | None = None) -> Identity:
+def beside(config: Mapping[str, Any], noise: str | None) -> dict[str, Any]:
+    """Return what a run that starts now depends on besides its configuration, to be recorded.
+
+    Args:
+        config: Its resolved configuration.
+        noise: The generator of its noise; ``None`` if it draws none.
+    """
+    return {"noise": noise, "sources": sources.recorded(_paths(config))}
+
+
+def of_run(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None) -> Identity:
     """Return the settings that a run's numbers depend on.
 
     Args:
         config: A resolved configuration, or one that any version stored with a run.
-        noise: The generator of its noise; ``None`` if it drew none or did not record it.
+        recorded: What was recorded beside it, by the names of :func:`beside`; runs of earlier
+            versions recorded less.
     """
-    return _flat(config, "") | ({} if noise is None else {"model.noise": noise})
+    recorded = {} if recorded is None else recorded
+    noise, files = recorded.get("noise"), recorded.get("sources") or {}
+    found = _flat(config, "") | ({} if noise is None else {"model.noise": noise})
+    return found | {f"source.{name}": value for name, value in files.items()}
 
 
-def of_setting(config: Mapping[str, Any], noise: str | None = None) -> Identity:
+def of_setting(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None) -> Identity:
     """Return the settings that the replicates of one setting have in common: all but the seeds."""
-    return {key: value for key, value in of_run(config, noise).items() if key not in _REPLICATES}
+    found = of_run(config, recorded)
+    return {key: value for key, value in found.items() if key not in _REPLICATES}
 
 
 def digest(identity: Identity) -> str:
@@ -110,11 +131,14 @@ def _options(value: Mapping[str, Any], key: str) -> Identity:
         inner = f"{key}.{name}" if key else str(name)
         if inner == "loop.callbacks" and isinstance(item, list):
             item = [one for one in item if not _listens(one)] or None
+        if inner in _CLASSES:
+            item = _foreign(item)
         if f"{owner}.{name}" in _NAMED and isinstance(item, str):
             settings[inner] = Path(item).name
             continue
         neutral = _CAME_OR_WENT.get(inner, _CAME_OR_WENT.get(f"{owner}.{name}"))
-        if inner not in _PLACES and (part := _flat(item, inner)) != _flat(neutral, inner):
+        counts = inner in _CLASSES or inner not in _PLACES
+        if counts and (part := _flat(item, inner)) != _flat(neutral, inner):
             settings |= part
     return settings
 
@@ -127,3 +151,23 @@ def class_name(path: str) -> str:
 def _listens(callback: Any) -> bool:  # noqa: ANN401
     path = callback.get("class_path", "") if isinstance(callback, Mapping) else callback
     return class_name(str(path)) in _LISTENERS
+
+
+def _foreign(value: Any) -> Any:  # noqa: ANN401
+    """Return what a place names of classes of neither this project nor its libraries."""
+    if isinstance(value, list):
+        return [one for item in value if (one := _foreign(item)) is not None] or None
+    path = value.get("class_path") if isinstance(value, Mapping) else value
+    return value if isinstance(path, str) and sources.is_foreign(path) else None
+
+
+def _paths(value: Any) -> Iterator[str]:  # noqa: ANN401
+    """Yield all import paths in a part of a configuration; a text may look like one."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from [str(item)] if key == "class_path" else _paths(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _paths(item)
+    elif isinstance(value, str) and sources.names_object(value):
+        yield value

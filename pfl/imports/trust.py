@@ -38,11 +38,12 @@ _PRETRAINED = tuple(
         "image.perceptual_path_length",
     )
 )
-_CLOSED = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in LISTED)}
+# Names of packages that are the project's, those that it uses, and Python's.
+CLOSED = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in LISTED)}
 # One above the largest whole number that tensors can hold.
 LIMIT = 2**63
 # Folders of installed packages.
-_INSTALLED = {"site-packages", "dist-packages"}
+INSTALLED = {"site-packages", "dist-packages"}
 
 
 class TrustError(ValueError):
@@ -83,7 +84,7 @@ class Trust:
         """
         if is_listed(path) or _below(path, self.own or ()):
             return
-        if self.own is None and path.partition(".")[0] not in _CLOSED:
+        if self.own is None and path.partition(".")[0] not in CLOSED:
             return
         own = "your own modules" if self.own is None else f"a plug-in (or pass trust=[{path!r}])"
         known = ", ".join(LISTED[len(plugins.PACKAGES) :])
@@ -112,9 +113,9 @@ class Trust:
         if self.own is not None:
             return _below(module, self.own)
         file = getattr(sys.modules.get(module), "__file__", None)
-        if file is None or module.partition(".")[0] in _CLOSED:
+        if file is None or module.partition(".")[0] in CLOSED:
             return False
-        return _below(module, _plugins()) or _INSTALLED.isdisjoint(Path(file).parts)
+        return _below(module, _plugins()) or INSTALLED.isdisjoint(Path(file).parts)
 
 
 # A configuration of the user.

@@ -97,7 +97,7 @@ def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:
 
 
 def _identity(run: RunFolder) -> Identity:
-    return identity.of_setting(run.config, run.environment.get("noise"))
+    return identity.of_setting(run.config, run.environment)
 
 
 def _labels(runs: Sequence[RunFolder]) -> list[str]:

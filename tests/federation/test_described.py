@@ -33,10 +33,10 @@ def data():
     return found
 
 
-def train(folder, data, seed=1, lr=0.1, **options):
+def train(folder, data, seed=1, lr=0.1, loop=None, ckpt_path=None, **options):
     method = FedPer(MLP(10, (1, 8, 8), hidden=4), optimizer=sgd(lr), **options)
-    loop = FederatedLoop(1, seed=seed, default_root_dir=str(folder), name="x", progress=False)
-    return loop.fit(method, data)
+    given = {"rounds": 1, "seed": seed, "default_root_dir": str(folder), "name": "x"}
+    return FederatedLoop(**given | {"progress": False} | (loop or {})).fit(method, data, ckpt_path)
 
 
 def test_it_has_the_arguments_of_loop_method_and_data(tmp_path, data):

@@ -51,7 +51,7 @@ def changed(path, value):
 
 
 def name_of(config, scale=1, noise=None):
-    return names.name_of(identity.of_run(config, noise), scale)
+    return names.name_of(identity.of_run(config, {"noise": noise}), scale)
 
 
 def came_or_went(monkeypatch, **entries):
@@ -229,7 +229,8 @@ def test_what_is_null_comes_back_null(tmp_path):
 
 def test_a_run_whose_noise_was_drawn_otherwise_is_another_run():
     """Runs from before generators were named have the identity that they had."""
-    assert identity.of_run(CONFIGURATION, "dice") == {**IDENTITY, "model.noise": "dice"}
-    settings = [identity.of_setting(CONFIGURATION, noise) for noise in (None, "dice", "coins")]
+    noises = [{"noise": noise} for noise in (None, "dice", "coins")]
+    assert identity.of_run(CONFIGURATION, noises[1]) == {**IDENTITY, "model.noise": "dice"}
+    settings = [identity.of_setting(CONFIGURATION, noise) for noise in noises]
     assert len({identity.digest(setting) for setting in settings}) == 3
     assert name_of(CONFIGURATION) != name_of(CONFIGURATION, noise="dice")

@@ -67,7 +67,8 @@ class Bench:
     @cached_property
     def task_hash(self) -> str:
         """Hash of the task: its configuration for the reference, without seeds, and its search."""
-        setting = identity.of_setting(yaml.safe_load(self.reference.default.text))
+        config = yaml.safe_load(self.reference.default.text)
+        setting = identity.of_setting(config, identity.beside(config, None))
         return canonical.digest({**self.task.plain(), "configuration": setting})
 
     @cached_property

@@ -156,7 +156,7 @@ def _planned(
     values["loop.seed"] = values["seed"]
     whole = scale == 1 or values.get("data.init_args.max_samples")
     method: type[ClientModule] = catalogue.find(config["model"]["class_path"])
-    content = identity.of_run(config, method.noise_generator())
+    content = identity.of_run(config, identity.beside(config, method.noise_generator()))
     name = name_of(content, 1 if whole else scale)
     values["loop.name"] = name
     experiment = Experiment(first.parser, values, first.settings)

@@ -12,6 +12,7 @@ import yaml
 
 from pfl.__main__ import main
 from pfl.federation import identity
+from pfl.imports import sources
 from pfl.results.find import find_runs
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
@@ -107,7 +108,18 @@ def ours(monkeypatch):
     sys.modules.pop("mine", None)
 
 
+def test_with_another_source_it_is_not(ours, fits):
+    """Of a class of the user's own, whose numbers may be others."""
+    for made, text in enumerate(("epochs: int = 1", "epochs: int = 1, extra: int = 3"), 1):
+        mine(text)
+        assert table() == 0
+        assert table() == 0
+        assert len(fits) == made
+
+
 def test_with_a_new_option_the_run_is_found(ours, fits, monkeypatch):
+    """Of a class of the project, of which only the name counts."""
+    monkeypatch.setattr(sources, "recorded", lambda paths: {})
     mine("epochs: int = 1")
     assert table() == 0
     mine("epochs: int = 1, extra: int = 3")
