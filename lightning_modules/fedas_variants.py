@@ -18,7 +18,6 @@ from lightning_modules.steps.alignment import misalignment
 from lightning_modules.steps.prototypes import class_means, known, sums_by_class, unknown_prototypes
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
-from pfl.core.state import assign
 from pfl.core.types import (
     Batch,
     Broadcast,
@@ -94,12 +93,6 @@ class FedASVariant(FedAS):
         """The trace; with global features also their sums and counts for each class."""
         features = ("feature_sums", "feature_counts") if self.to_all else ()
         return (*super().extra, *features)
-
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the backbone and the global class means."""
-        super().receive(broadcast, info)
-        if self.to_all:
-            assign(self, {"global_means": broadcast.extra["global_means"]})
 
     def plan(self) -> Plan:
         """Declare FedAS's parts, with the alignment moved into training or given global targets."""

@@ -109,7 +109,6 @@ class SCAFFOLD(ClientModule):
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load the network and c; store the round's starting weights and learning rate."""
         super().receive(broadcast, info)
-        self.common.copy_(broadcast.extra["control"])
         self.start.copy_(self._weights())
         self.rate.fill_(self.lr * self.lr_factor(info))
 
@@ -190,8 +189,8 @@ class ScaffoldServer(Server[ScaffoldState]):
         return ScaffoldState(shared=shared, control=torch.zeros_like(flat), clients=members)
 
     def broadcast(self, state: ScaffoldState, client: int, round: int) -> Broadcast:
-        """Return the model and the control variate."""
-        return Broadcast(shared=state.shared, extra={"control": state.control})
+        """Return the model and the control variate, which clients load as ``common``."""
+        return Broadcast(shared=state.shared, extra={"common": state.control})
 
     def merge(self, state: ScaffoldState, uploads: Sequence[Upload]) -> ScaffoldState:
         """Return the state with the next x and c."""

@@ -16,7 +16,15 @@ from pfl.core.learner import Learner
 from pfl.core.noise import GENERATOR
 from pfl.core.server import Server
 from pfl.core.space import Dimension
-from pfl.core.state import assign, clone, constants, entry, matches, select
+from pfl.core.state import (
+    assign,
+    clone,
+    constants,
+    entry,
+    form_of,
+    matches,
+    select,
+)
 from pfl.core.task import Classification, Task
 from pfl.core.types import (
     Broadcast,
@@ -205,8 +213,12 @@ class ClientModule(Learner):
     # The client's round, in the order in which the engine calls these methods.
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load what the server sent."""
-        assign(self, broadcast.shared)
+        """Load what the server sent: the entries that travel, and buffers named in ``extra``.
+
+        Raises:
+            ValueError: ``extra`` names a buffer that the client keeps, or one of another shape.
+        """
+        assign(self, {**broadcast.shared, **self._buffers_in(broadcast.extra, info)})
 
     def plan(self) -> Plan:
         """Declare the client's round after :meth:`receive`: by default one phase of :meth:`losses`.
@@ -291,6 +303,21 @@ class ClientModule(Learner):
             return self.global_model
         shared = set(self.shared_names())
         return all(f"net.{name}" in shared for name, _ in self.net.named_parameters())
+
+    def _buffers_in(self, extra: State, info: ClientInfo) -> State:
+        """Return the values of a message's ``extra`` that are meant for buffers of their names."""
+        if not extra:
+            return {}
+        buffers = dict(self.named_buffers())
+        found = {name: value for name, value in extra.items() if name in buffers}
+        for name, value in found.items():
+            what = f"the server sends {name!r} in extra, "
+            if name in self.kept_names(info):
+                raise ValueError(f"{what}which the client keeps under this name: use another one")
+            if value.shape != buffers[name].shape:
+                form = form_of(buffers[name])
+                raise ValueError(f"{what}a {form_of(value)}, for a buffer that is {form}")
+        return found
 
     def personal_is_global(self) -> bool:
         """Return ``True`` if clients are tested with the server's model and nothing of their own.

@@ -26,7 +26,8 @@ class ServerState:
         shared: Current values of the shared entries.
         round: Number of finished rounds.
         report: Numbers of the last aggregation that are logged as ``server/...``.
-        client_report: Such numbers for each client (``{"weight": {client: value}}``).
+        client_report: Such numbers for each client (``{"weight": {client: value}}``), by its number
+            at the server.
     """
 
     shared: State
@@ -41,6 +42,9 @@ StateT = TypeVar("StateT", bound=ServerState, default=ServerState)
 @dataclass(eq=False)
 class Server(Generic[StateT]):
     """A server that averages uploads by weight, and the base class of all others.
+
+    For the server only members exist, numbered from 0 in the order of the data. Clients that are
+    held out have none of these numbers; they come to :meth:`welcome`, and to nothing else.
 
     A server with its own state names the type: ``class ScaffoldServer(Server[ScaffoldState])``. An
     instance holds only hyperparameters; its methods are pure functions and do not modify their
@@ -82,6 +86,10 @@ class Server(Generic[StateT]):
         """Return the state before the first round, from the common initial values.
 
         A server with its own type of state overrides this.
+
+        Args:
+            shared: Initial values of the shared entries.
+            clients: The members, in the order of their numbers; some may have no training data.
         """
         return cast(StateT, ServerState(shared=shared))
 
@@ -96,7 +104,7 @@ class Server(Generic[StateT]):
 
         Args:
             state: The server's state.
-            info: The newcomer, with the number of finished rounds.
+            info: The newcomer, with the number of finished rounds; its own number is no member's.
             members: The clients that trained, as :meth:`init` got them.
 
         Returns:

@@ -11,11 +11,12 @@ from typing import Literal
 from pfl.core.held_out import members
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
-from pfl.core.types import NO_CLIENT, ClientInfo, EvaluationPoint, Job, Result, Scores, Split
+from pfl.core.types import NO_CLIENT, EvaluationPoint, Job, Result, Scores, Split
 from pfl.engines.base import Engine
 from pfl.federation import soundness
 from pfl.federation.run import Row
 from pfl.training.context import Context
+from pfl.training.server_round import Coordinator
 
 MakeJob = Callable[[ServerState, int], Job]
 # Jobs made at a time: each holds its client's kept state, and thousands would fill the memory.
@@ -29,7 +30,7 @@ class Evaluator:
         engine: Runs the tests.
         context: The data, and the method at its initial values; it determines whether there is a
             global model, whether personalised models equal it, and each client's group.
-        clients: All clients.
+        coordinator: Knows the clients, and what the server reports of them.
         points: Points at which personalised models are tested; scores of the first are named
             ``personal``, those of others ``personal_<point>``.
         job: Makes a client's job from a state of the server.
@@ -39,16 +40,17 @@ class Evaluator:
         self,
         engine: Engine,
         context: Context,
-        clients: Sequence[ClientInfo],
+        coordinator: Coordinator,
         points: Sequence[EvaluationPoint],
         job: MakeJob,
     ) -> None:
         module, self.data, self.scorer = context.module, context.data, context.scorer
-        self.engine, self.clients, self.points, self.job = engine, clients, points, job
+        self.engine, self.points, self.job = engine, points, job
+        self.clients, self.reported = coordinator.clients, coordinator.reported
         self.has_global_model = module.has_global_model()
         self.personal_is_global = module.personal_is_global()
         self.labels = module.groups
-        self.groups = [module.group(info) for info in clients if self.labels]
+        self.groups = [module.group(info) for info in self.clients if self.labels]
         if not self.labels:
             self.labels, self.groups = getattr(context.data, "groups", ((), []))
 
@@ -104,7 +106,7 @@ class Evaluator:
         if self.has_global_model:
             row |= self.collect(common, "global", rows)
             row |= self._pooled(after)
-        for name, values in (after.client_report or {}).items():
+        for name, values in self.reported(after).items():
             for client in values.keys() & rows.keys():
                 rows[client][name] = values[client]
         return row, list(rows.values())
@@ -165,7 +167,7 @@ class Evaluator:
         """Test the global model on the common test set, which belongs to no client."""
         if self.data.pooled_test() is None:
             return {}
-        job = self.job(state, 0)
+        job = self.job(state, members(self.data)[0])
         job = replace(job, kept={}, info=replace(job.info, client=NO_CLIENT))
         scores = self.test([NO_CLIENT], lambda _: job, ("pooled",), "global")[NO_CLIENT]
         return {f"test/pooled/{name}": value for name, value in scores.get("pooled", {}).items()}

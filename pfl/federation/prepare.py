@@ -72,7 +72,8 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
 
     start = coordinator.start()
     if settings.codec is not None:
-        sent = coordinator.server.broadcast(start, coordinator.eligible[0], 1)
+        first = coordinator.number(coordinator.eligible[0])
+        sent = coordinator.server.broadcast(start, first, 1)
         coordinator.coding = Coding(settings.codec, module, sent, settings.seed)
 
     def job(state: ServerState, client: int) -> Job:
@@ -110,7 +111,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     if coordinator.server.per_client:
         run.server = _bounded(run.server, settings.kept_memory, root)
     points = settings.evaluate_at or [module.evaluate_at]
-    evaluator = Evaluator(settings.runner, context, clients, points, job)
+    evaluator = Evaluator(settings.runner, context, coordinator, points, job)
     origin = None if file is None else resume.folder_of(file)
     newcomers = Newcomers(settings, context, coordinator, evaluator)
     federation = Federation(

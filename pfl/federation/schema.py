@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pfl.core.elsewhere import reference_of
+from pfl.core.held_out import members
 from pfl.core.server import ServerState
 from pfl.core.state import form_of
 from pfl.core.types import ClientInfo, State
@@ -63,6 +64,10 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
     _check_history(content)
     _check_failures(content["failures"], content.get("reasons", {}), len(clients) - 1)
     _check_server(content["server"], run.server, content["round"])
+    # Earlier versions let a server count clients that are held out among its members.
+    numbered = [*members(run.data)] == [*range(len(members(run.data)))]
+    if not numbered and "members" not in content and type(run.server) is not ServerState:
+        raise _wrong("server counts clients that are held out as members: train the run anew")
     _check_kept(content["kept"], run, clients)
     for name, callback in by_name(run.callbacks).items():
         _check_callback(name, callback, content["callbacks"].get(name, {}))

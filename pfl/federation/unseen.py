@@ -94,9 +94,7 @@ class Newcomers:
         coordinator, context = self._coordinator, self._context
         info = info_of(context.data, client, self._settings.rounds)
         info = replace(info, round=state.round)
-        (known,) = coordinator.disclosed([info])
-        members = coordinator.disclosed(coordinator.clients)
-        broadcast, kept = coordinator.server.welcome(state, known, members)
+        broadcast, kept = coordinator.welcome(state, info)
         kept = to(kept, context.fabric.device)
         seed = derive(self._settings.seed, "join", state.round, client)
         job = Job(info=info, kept=kept, broadcast=broadcast, seed=seed)

@@ -80,9 +80,7 @@ class ToyFederation:
 
     def welcome(self) -> tuple[Broadcast, State]:
         """Return what a newcomer with the first client's data starts with."""
-        members = self.coordinator.disclosed(self.infos)
-        newcomer = replace(members[0], round=self.number)
-        return self.server.welcome(self.state, newcomer, members)
+        return self.coordinator.welcome(self.state, replace(self.infos[0], round=self.number))
 
 
 def fit(

@@ -7,13 +7,18 @@ from torch import Tensor
 
 from pfl.core.state import named
 from pfl.core.task import Task
-from pfl.core.types import State
+from pfl.core.types import Pass, State
 from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation
 from pfl.testing.promise import BrokenPromiseError, Subject, check_same, promise
 from pfl.testing.toy import ToyData, blobs
 
 ADVICE = "every loss of targets must be self.task.loss (or self.supervised, its named form)"
+# Of a pass that reads targets.
+OF_CLASSES = (
+    f"{ADVICE}; if no loss is involved, as where a pass counts classes, the method works on "
+    "classes and declares needs_classes = True"
+)
 
 
 @promise("another loss of the task changes what clients learn")
@@ -31,21 +36,26 @@ def losses_count(subject: Subject) -> None:
 )
 def targets_count_in_the_loss_alone(subject: Subject) -> None:
     """Exchange the targets under a loss that does not look at them."""
-    straight, turned = (_learnt(subject, blind=True, turn=turn) for turn in (0, 1))
-    for client, (one, another) in enumerate(zip(straight, turned, strict=True)):
-        finding = f"of client {client} follows the targets past a loss that ignores them: {ADVICE}"
-        check_same(one, another, f"{{name!r}} {finding}")
+    for trains, cure in ((False, OF_CLASSES), (True, ADVICE)):
+        straight, turned = (_learnt(subject, True, turn, trains) for turn in (0, 1))
+        for client, (one, another) in enumerate(zip(straight, turned, strict=True)):
+            finding = f"of client {client} follows the targets past a loss that ignores them"
+            check_same(one, another, f"{{name!r}} {finding}: {cure}")
 
 
-def _learnt(subject: Subject, blind: bool, turn: int = 0) -> list[State]:
+def _learnt(subject: Subject, blind: bool, turn: int = 0, trains: bool = True) -> list[State]:
     """Return what each client uploads and keeps in the second round.
 
     The loss ignores the targets if it is ``blind``; each client's are turned by ``turn`` positions.
+    Unless it ``trains``, there are only passes.
     """
     module = subject.module()
     if blind:
         module.task = _blinded(module.task)
     federation = ToyFederation(module, _turned(blobs(task=module.task), turn))
+    if not trains:
+        passes = [part for part in federation.context.plan if isinstance(part, Pass)]
+        federation.context.plan = passes
     federation.round()
     results = [federation.train(client) for client in range(federation.data.num_clients)]
     return [named({"upload": result.upload, "kept": result.kept}) for result in results]

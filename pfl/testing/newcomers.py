@@ -7,18 +7,55 @@ from typing import Any
 import torch
 
 from pfl.core.held_out import HeldOut
-from pfl.core.types import Pass
-from pfl.federation.run import Row, Run
+from pfl.core.state import clone, named
+from pfl.core.types import Pass, Result
+from pfl.federation.run import Callback, Row, Run
+from pfl.federation.sampling import UniformSampler
 from pfl.testing.federation import fit, outcome
 from pfl.testing.promise import Subject, check_same, promise
 from pfl.testing.toy import ToyData
 
 SIZES = (6, 5, 5, 6)
+# Seven members and three others: the last three, or some among the members.
+OF_TEN = (5, 4, 6, 3, 5, 2, 4, 6, 5, 4)
+LAST, AMONG = (7, 8, 9), (0, 4, 7)
 
 
-def _run(subject: Subject, data: ToyData, *unseen: int) -> Run:
+def _run(subject: Subject, data: ToyData, *unseen: int, **loop: Any) -> Run:
     data.held_out = HeldOut(unseen)
-    return fit(subject.module(), data, rounds=2, unseen_every=1, join_rounds=1, tune_epochs=1)
+    options = {"rounds": 2, "unseen_every": 1, "join_rounds": 1, "tune_epochs": 1, **loop}
+    return fit(subject.module(), data, **options)
+
+
+class _Uploads(Callback):
+    """Collects what clients upload, by client and round."""
+
+    def __init__(self) -> None:
+        self.found = dict[str, Any]()
+
+    def on_result(self, run: Run, result: Result) -> None:
+        """Take copies of an upload."""
+        name = f"{run.round + 1} of client {result.client}"
+        self.found[name] = clone(named(result.upload))
+
+
+@promise("members train as if there were none that are held out")
+def members_are_alone(subject: Subject) -> None:
+    """Compare a federation of seven members, of ten clients, with one of the seven alone.
+
+    The server's state, all uploads and the members' scores must be the same.
+    """
+    whole, alone = subject.data(OF_TEN), subject.data(OF_TEN)
+    alone.splits = {name: clients[: LAST[0]] for name, clients in alone.splits.items()}
+    alone.num_clients = LAST[0]
+    ours, theirs = _Uploads(), _Uploads()
+    with_others = _run(subject, whole, *LAST, callbacks=[ours])
+    without = _run(subject, alone, callbacks=[theirs])
+    finding = "{name!r} differs from that of a federation of its members alone"
+    check_same(_others(with_others), _others(without), finding)
+    check_same(ours.found, theirs.found, f"the upload {finding}")
+    # The server counts members from 0: a client that seeks its own number in a message fails.
+    _run(subject, subject.data(OF_TEN), *AMONG, rounds=1, sampler=UniformSampler())
 
 
 def _emptied(data: ToyData, *clients: int) -> ToyData:
@@ -46,19 +83,17 @@ def _others(run: Run) -> dict[str, Any]:
     return numbers
 
 
-@promise("clients that are held out change nothing of the training, nor of each other's scores")
+@promise("clients that are held out change nothing of each other's scores")
 def newcomers_change_nothing(subject: Subject) -> None:
-    """Compare runs with two unseen clients, with one, and with none but without their data.
+    """Compare runs with two unseen clients, with and without the data of one of them.
 
     Also, shuffled labels of an unseen client change nothing of its model before it trains, unless a
     pass before the test reads the training data.
     """
     both = _run(subject, subject.data(SIZES), 2, 3)
-    one = _run(subject, _emptied(subject.data(SIZES), 3), 2)
-    none = _run(subject, _emptied(subject.data(SIZES), 2, 3))
-    for other, what in ((none, "without the data of unseen clients"), (one, "without one of them")):
-        check_same(_others(both), _others(other), f"{{name!r}} differs {what}")
-    finding = "{name!r} of an unseen client differs without the other one"
+    one = _run(subject, _emptied(subject.data(SIZES), 3), 2, 3)
+    check_same(_others(both), _others(one), "{name!r} differs without the data of one of them")
+    finding = "{name!r} of an unseen client differs without the data of the other one"
     check_same(_of(both, 2), _of(one, 2), finding)
     if any(isinstance(part, Pass) and part.walks for part in subject.module().adapt()):
         return

@@ -1,7 +1,8 @@
-"""Promises about messages: what they have, how large they are, and that they share no storage."""
+"""Promises about messages: what they have, that it is read, their size, and their storage."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from torch import Tensor
@@ -10,6 +11,7 @@ from pfl.core.client import ClientModule
 from pfl.core.state import named, nbytes
 from pfl.core.types import Job, State, Upload
 from pfl.passage import declared
+from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Formula, Subject, promise
 from pfl.training import client_round
@@ -77,3 +79,67 @@ def _apart(a: State, b: State, who: str, where: str) -> None:
 
 def _full(value: Tensor) -> bool:
     return value.untyped_storage().nbytes() > 0
+
+
+@promise("what a broadcast carries changes what clients compute")
+def broadcasts_are_read(subject: Subject) -> None:
+    """Change each entry of the second round's messages, and look for a client that notices.
+
+    It does if its logits, or anything that it uploads but the entry itself, differ in that round
+    or, by what it keeps, in the next.
+    """
+    federation, jobs = second_round(subject.module())
+    sent = {entry for job in jobs for entry in _carried(job)}
+    # A client that chooses one of several models does not notice another one. It may choose another
+    # if all are near zero.
+    for scale in (1, 0.01):
+        for job in jobs if sent else ():
+            before = _computed(federation, _sending(job, scale))
+            for entry in sorted(sent & _carried(job)):
+                after = _computed(federation, _sending(job, scale, entry))
+                if difference(_but(before, entry), _but(after, entry)):
+                    sent.remove(entry)
+    for field, name in sorted(sent):
+        raise BrokenPromiseError(
+            f"no client computes anything else if {name!r}, which the server sends in {field!r}, "
+            "has other values: nobody reads it"
+        )
+
+
+def _carried(job: Job) -> set[tuple[str, str]]:
+    """Return the entries of floating point in a message, each with its field."""
+    return {
+        (field, name)
+        for field in ("shared", "extra")
+        for name, value in getattr(job.broadcast, field, {}).items()
+        if value.is_floating_point()
+    }
+
+
+def _sending(job: Job, scale: float, moved: tuple[str, str] | None = None) -> Job:
+    """Return a job whose message is scaled, and has other values of one entry.
+
+    Positive numbers stay positive, and definite matrices definite.
+    """
+    if job.broadcast is None:
+        return job
+    fields = {"shared": dict(job.broadcast.shared), "extra": dict(job.broadcast.extra)}
+    for field, name in _carried(job):
+        value = fields[field][name] * scale
+        fields[field][name] = value.nan_to_num() * 1.01 + 0.01 if (field, name) == moved else value
+    return replace(job, broadcast=replace(job.broadcast, **fields))
+
+
+def _computed(federation: ToyFederation, job: Job) -> State:
+    """Return what a client computes, in this round and in the next with the same message."""
+    found: list[object] = []
+    for _ in range(2):
+        found += client_round.all_answers(federation.context, [job])
+        result = client_round.train(federation.context, job)
+        found.append(result.upload)
+        job = replace(job, kept=result.kept)
+    return named(found)
+
+
+def _but(computed: State, entry: tuple[str, str]) -> State:
+    return {key: value for key, value in computed.items() if not key.endswith(".".join(entry))}

@@ -1,4 +1,8 @@
-"""The server's part of a round: the jobs of its clients, and what it makes of their uploads."""
+"""The server's part of a round: the jobs of its clients, and what it makes of their uploads.
+
+For the server only members exist: it counts them from 0, in the order of the data, and nothing that
+it is given before a newcomer joins tells of clients that are held out.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 
 from pfl.core.data import ClientSplit, absent_info, info_of
 from pfl.core.failure import during
-from pfl.core.held_out import members
+from pfl.core.held_out import held_out, members
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
@@ -37,7 +41,8 @@ class Coordinator:
         seed: Seed of all random choices of clients and server.
 
     Raises:
-        MethodError: The server is none, or needs public data, and there are none.
+        MethodError: The server is none, or needs public data, and there are none; or it has a model
+            for each member and none for the clients that are held out.
     """
 
     passage: Passage | None = None
@@ -53,11 +58,13 @@ class Coordinator:
         self.server.seed = derive(seed, "server")
         if self.server.needs_public:
             self.server.public = _public(context)
-        known = set(members(data))
+        self._numbers = {client: number for number, client in enumerate(members(data))}
         self.clients = [
-            (info_of if client in known else absent_info)(data, client, rounds)
+            (info_of if client in self._numbers else absent_info)(data, client, rounds)
             for client in range(data.num_clients)
         ]
+        if any(held_out(data)):
+            _check_welcomes(self.server)
         self.eligible = [info.client for info in self.clients if info.samples > 0]
         self.coding: Coding | None = None
         self._context, self._seed = context, seed
@@ -67,10 +74,38 @@ class Coordinator:
         names, template = self._context.module.shared_names(), self._context.template
         with during("the server's init"):
             initial = clone({name: template[name] for name in names})
-            state: ServerState = self.server.init(initial, self.disclosed(self.clients))
+            state: ServerState = self.server.init(initial, self._members)
         return state
 
-    def disclosed(self, clients: Sequence[ClientInfo]) -> list[ClientInfo]:
+    @property
+    def _members(self) -> list[ClientInfo]:
+        """What the server knows of members, in the order of their numbers."""
+        known = self._disclosed([self.clients[client] for client in self._numbers])
+        return [replace(info, client=number) for number, info in enumerate(known)]
+
+    def number(self, client: int) -> int:
+        """Return the number by which the server knows a member."""
+        return self._numbers[client]
+
+    def welcome(self, state: ServerState, info: ClientInfo) -> tuple[Broadcast, State]:
+        """Return what a newcomer starts with; see :meth:`pfl.core.server.Server.welcome`."""
+        _check_welcomes(self.server)
+        (known,) = self._disclosed([info])
+        # Also for a member, where it plays a newcomer.
+        known = replace(known, client=len(self._numbers) + info.client)
+        with during(f"the server's welcome to client {info.client}"):
+            welcomed: tuple[Broadcast, State] = self.server.welcome(state, known, self._members)
+        return welcomed
+
+    def reported(self, state: ServerState) -> dict[str, dict[int, float]]:
+        """Return ``client_report`` of a state, by the clients' numbers in the data."""
+        clients = [*self._numbers]
+        return {
+            name: {clients[n]: value for n, value in values.items() if 0 <= n < len(clients)}
+            for name, values in (state.client_report or {}).items()
+        }
+
+    def _disclosed(self, clients: Sequence[ClientInfo]) -> list[ClientInfo]:
         """Return what the server may know of clients; of sizes, in a private run, nothing."""
         if self.passage is not None:
             return [replace(c, samples=min(1, c.samples), label_counts=None) for c in clients]
@@ -105,17 +140,31 @@ class Coordinator:
             if self.passage is not None:
                 received = self._broadcast(state, self.eligible[0], state.round + 1)
                 return self.passage.aggregate(self.server, state, uploads, received)
-            after: ServerState = self.server.aggregate(state, uploads)
+            sent = [replace(one, client=self.number(one.client)) for one in uploads]
+            after: ServerState = self.server.aggregate(state, sent)
         return after
 
     def _broadcast(self, state: ServerState, client: int, number: int) -> Broadcast:
         with during(f"round {number}, the server's broadcast to client {client}"):
-            broadcast = self.server.broadcast(state, client, number)
+            broadcast = self.server.broadcast(state, self.number(client), number)
         if self.coding is None:
             return broadcast
         # Clients compute with it on their device; a server's state may lie in files, on the host.
         shared = to(broadcast.shared, self._context.fabric.device)
         return self.coding.sent(replace(broadcast, shared=shared), number)
+
+
+def _check_welcomes(server: Server[Any]) -> None:
+    """Refuse a server that has a model for each member, and says nothing of newcomers.
+
+    Raises:
+        MethodError: It inherits :meth:`pfl.core.server.Server.welcome`, which broadcasts to them.
+    """
+    if server.per_client and type(server).welcome is Server.welcome:
+        raise MethodError(
+            f"{type(server).__name__} holds a model for each member (per_client) and none for "
+            "clients that are held out: override welcome() to say what they start with"
+        )
 
 
 def _public(context: Context) -> ClientSplit:

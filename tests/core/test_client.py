@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser
 from typing_extensions import Unpack
 
 from pfl.core.client import ClientModule, ClientOptions
-from pfl.core.types import ClientInfo
+from pfl.core.types import Broadcast, ClientInfo
 from tests.helpers.messages import parts
 from tests.helpers.toy import mlp
 
@@ -107,3 +107,45 @@ class Personal(One):
 )
 def test_one_model_is_not_inherited_by_a_class_that_may_test_another(method, said):
     assert method(mlp()).personal_is_global() is said
+
+
+# What the server sends beside the entries that travel.
+
+
+class Bank(ClientModule):
+    """A client with a buffer for what the server knows, and one of its own."""
+
+    kept = ("own",)
+
+    def __init__(self, net, **options):
+        super().__init__(net, **options)
+        self.bank = torch.nn.Buffer(torch.zeros(2))
+        self.own = torch.nn.Buffer(torch.zeros(2))
+
+
+def received(extra):
+    module = Bank(mlp())
+    module.receive(Broadcast({}, extra), ClientInfo(0, 4, None))
+    return module
+
+
+def test_a_buffer_gets_what_is_sent_under_its_name_and_the_rest_is_for_the_method():
+    sent = torch.tensor([1.0, 2.0])
+    module = received({"bank": sent, "banks": torch.ones(3)})
+    assert module.bank.tolist() == [1, 2]
+    assert module.own.tolist() == [0, 0]
+    sent.zero_()
+    assert module.bank.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"own": torch.ones(2)}, "'own' ~ which the client keeps ~ use another one"),
+        ({"bank": torch.ones(3)}, "'bank' ~ a float32[3], for a buffer that is float32[2]"),
+        ({"bank": torch.ones(())}, "'bank' ~ a float32[], for a buffer"),
+    ],
+)
+def test_what_would_overwrite_or_stretch_a_buffer_is_refused(extra, said):
+    with pytest.raises(ValueError, match=parts(said)):
+        received(extra)

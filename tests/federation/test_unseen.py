@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from lightning_modules import (
     FedAvg,
     FedAvgP,
     FedBN,
+    FedPAC,
     FedPer,
     FedSimSup,
     Local,
@@ -29,9 +31,10 @@ from pfl.cli.runs import predict
 from pfl.cli.runs import test as run_test
 from pfl.core.data import info_of
 from pfl.core.held_out import HeldOut
+from pfl.core.server import Server, ServerState
 from pfl.core.state import assign, named
 from pfl.core.task import Classification, Regression
-from pfl.core.types import ClientInfo
+from pfl.core.types import Broadcast, ClientInfo
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
 from pfl.federation.sampling import UniformSampler
@@ -48,6 +51,7 @@ from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import blobs, mlp, normed
 from pfl.training import client_round
+from pfl.training.declaration import MethodError
 from tests.helpers.messages import parts
 from tests.helpers.tables import csv_rows
 
@@ -222,6 +226,84 @@ def welcomed(method, data=None, rounds=2):
     info = replace(info_of(data, 2, 10), round=rounds)
     sent, kept = federation.server.welcome(federation.state, info, federation.infos)
     return federation, sent, kept
+
+
+class Rows(Server):
+    """A server with a row for each member, which the row's number fills when it uploads."""
+
+    per_client = True
+    reports: ClassVar = {"row": "number of the row"}
+
+    def init(self, shared, clients):
+        self.known = [(one.client, one.samples) for one in clients]
+        return ServerState({name: v.expand(len(clients), *v.shape) for name, v in shared.items()})
+
+    def broadcast(self, state, client, round):
+        return Broadcast({name: models[client] for name, models in state.shared.items()})
+
+    def merge(self, state, uploads):
+        shared = {name: models.clone() for name, models in state.shared.items()}
+        for models in shared.values():
+            for upload in uploads:
+                models[upload.client] = upload.client
+        rows = {upload.client: float(upload.client) for upload in uploads}
+        return replace(state, shared=shared, client_report={"row": rows})
+
+
+class WelcomingRows(Rows):
+    def welcome(self, state, info, members):
+        assert info.client >= len(members) == 3
+        return Broadcast({name: models.mean(0) for name, models in state.shared.items()}), {}
+
+
+class InRows(FedAvg):
+    rows = WelcomingRows
+    global_model = False
+
+    def server(self):
+        return self.rows()
+
+
+def test_the_server_numbers_members_from_zero():
+    """Of clients 0 to 4 the members are 1, 2 and 4; their reports have their own numbers."""
+    data = held(0, 3)
+    federation = ToyFederation(InRows(mlp(), optimizer=SGD), data)
+    assert federation.server.known == [(0, 6), (1, 4), (2, 7)]
+    federation.round(1, 4)
+    head = federation.state.shared["net.head.bias"]
+    assert head[:, 0].tolist() == [0, pytest.approx(mlp().head.bias[0].item()), 2]
+    assert federation.coordinator.reported(federation.state) == {"row": {1: 0.0, 4: 2.0}}
+    assert federation.job(4).broadcast.shared["net.head.bias"].tolist() == [2, 2, 2]
+    sent, _ = federation.coordinator.welcome(federation.state, federation.infos[0])
+    assert torch.equal(sent.shared["net.head.bias"], head.mean(0))
+
+
+def test_reports_are_rows_of_the_clients_own_numbers():
+    run = fit(InRows(mlp(), optimizer=SGD), held(0, 3), 1, sampler=UniformSampler())
+    found = {row["client"]: row["row"] for row in run.latest.clients if "row" in row}
+    assert found == {1: 0.0, 2: 1.0, 4: 2.0}
+
+
+def test_a_server_with_models_for_members_only_says_what_newcomers_get():
+    class Silent(InRows):
+        rows = Rows
+
+    fit(Silent(mlp(), optimizer=SGD), held(), 1)
+    with pytest.raises(MethodError, match=parts("Rows ~ per_client ~ override welcome()")):
+        fit(Silent(mlp(), optimizer=SGD), held(0, 3), 1)
+
+
+def test_a_checkpoint_in_which_the_server_counted_held_out_clients_is_refused(tmp_path):
+    """Of an earlier version, with a state of its own by the clients' numbers in the data."""
+    options = {"default_root_dir": tmp_path, "rounds": 1}
+    file = fit(FedPAC(mlp(), optimizer=SGD), held(0, 3), **options).folder / FILE
+    content = checkpoint.load(file)
+    assert content.pop("members") == [1, 2, 4]
+    again = {"rounds": 2, "ckpt_path": str(file)}
+    fit(FedPAC(mlp(), optimizer=SGD), held(0, 3), **again)
+    checkpoint.save(file, content)
+    with pytest.raises(checkpoint.CheckpointError, match="held out as members"):
+        fit(FedPAC(mlp(), optimizer=SGD), held(0, 3), **again)
 
 
 def test_the_default_is_initial_values():

@@ -128,7 +128,7 @@ def test_the_rate_is_the_one_really_used():
     """At decay 0.5 the steps of round 3 are 0.025; the variate is the gradient all the same."""
     data = lines(2.0)
     module = Slope(Line(), optimizer=SGD, epochs=4, lr_decay=0.5)
-    sent = Broadcast({"net.w": torch.tensor([1.0])}, {"control": torch.zeros(1)})
+    sent = Broadcast({"net.w": torch.tensor([1.0])}, {"common": torch.zeros(1)})
     result = client_round.train(context(module, data), job(data, broadcast=sent, round=3))
     assert result.upload.shared["net.w"].item() == pytest.approx(1 - 4 * 0.025 * 2)
     assert result.kept["control"].item() == pytest.approx(2.0, abs=1e-5)
@@ -139,7 +139,7 @@ def test_no_steps_leave_the_variate(option):
     """K = 0: with Option II zeros are sent, not a division by zero."""
     data = lines(2.0)
     module = Slope(Line(), optimizer=SGD, epochs=0)
-    sent = Broadcast({"net.w": torch.tensor([1.0])}, {"control": torch.tensor([5.0])})
+    sent = Broadcast({"net.w": torch.tensor([1.0])}, {"common": torch.tensor([5.0])})
     kept = {"control": torch.tensor([7.0])}
     result = client_round.train(context(module, data), job(data, broadcast=sent, kept=kept))
     assert result.kept["control"].item() == 7.0
@@ -154,7 +154,7 @@ def test_option_one_is_the_full_gradient_at_the_received_model(net):
     sent = {n: state[n].clone() for n in module.shared_names()}
     zero = torch.zeros_like(module.control)
     result = client_round.train(
-        context(module, data), job(data, broadcast=Broadcast(sent, {"control": zero}))
+        context(module, data), job(data, broadcast=Broadcast(sent, {"common": zero}))
     )
     own = net().eval()
     loss = cross_entropy(own(split.x), split.targets)

@@ -212,6 +212,42 @@ class WelcomesForGood(Method):
         return Generous()
 
 
+class SendsUnread(Method):
+    """The server sends its bank under a name that no buffer has, and nobody reads it."""
+
+    def __init__(self, net, **options):
+        super().__init__(net, **options)
+        self.bank = torch.nn.Buffer(torch.zeros(3))
+
+    def server(self):
+        class Banker(Server):
+            def broadcast(self, state, client, round):
+                sent = super().broadcast(state, client, round)
+                return replace(sent, extra={"banks": torch.ones(3)})
+
+        return Banker()
+
+
+class LooksForItself(Method):
+    """A client seeks its own row by its number in the data, which the server does not know."""
+
+    def receive(self, broadcast, info):
+        super().receive(broadcast, info)
+        self.net.head.bias.data += broadcast.extra["rows"][info.client]
+
+    def server(self):
+        class InRows(Server):
+            def init(self, shared, clients):
+                self.members = len(clients)
+                return super().init(shared, clients)
+
+            def broadcast(self, state, client, round):
+                rows = torch.arange(self.members) / 100
+                return replace(super().broadcast(state, client, round), extra={"rows": rows})
+
+        return InRows()
+
+
 class CountsNewcomers(Method):
     def server(self):
         class Counting(Server):

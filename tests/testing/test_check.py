@@ -78,6 +78,17 @@ FINDINGS = [
         broken.WeighsByItsOwnLoss,
         "'kept.visits' of client 0 follows the targets past a loss that ignores them",
     ),
+    (
+        "targets_count_in_the_loss_alone",
+        broken.CountsClasses,
+        "no loss is involved, as where a pass counts classes, the method works on classes and "
+        "declares needs_classes = True",
+    ),
+    (
+        "broadcasts_are_read",
+        rounds.SendsUnread,
+        "if 'banks', which the server sends in 'extra', has other values: nobody reads it",
+    ),
     ("clients_change_nothing_but_themselves", rounds.WritesToTheBroadcast, "training client 0"),
     (
         "servers_are_pure",
@@ -111,14 +122,14 @@ FINDINGS = [
     ("nan_reaches_nobody", rounds.SwallowsNan, "client 1 takes part nevertheless"),
     ("nan_reaches_nobody", rounds.AwaitsEveryClient, "entry 'biases' is not finite"),
     (
-        "newcomers_change_nothing",
+        "members_are_alone",
         rounds.WelcomesForGood,
-        "differs without the data of unseen clients",
+        "differs from that of a federation of its members alone",
     ),
     (
         "newcomers_change_nothing",
         rounds.CountsNewcomers,
-        "of an unseen client differs without the other one",
+        "of an unseen client differs without the data of the other one",
     ),
     (
         "newcomers_change_nothing",
@@ -144,6 +155,11 @@ def test_the_first_broken_promise_says_what_is_wrong(method):
     start = f"{method.__name__} breaks the promise that {SENTENCES[method]}"
     assert str(found.value).startswith(start)
     assert "\n" not in str(found.value)
+
+
+def test_a_client_that_seeks_itself_by_its_number_in_the_data_fails():
+    with pytest.raises(RaisedError, match="IndexError: index 7 is out of bounds"):
+        BY_NAME["members_are_alone"].hold(Subject(rounds.LooksForItself))
 
 
 @pytest.mark.parametrize(
