@@ -127,7 +127,8 @@ def _sending(job: Job, scale: float, moved: tuple[str, str] | None = None) -> Jo
     for field, name in _carried(job):
         value = fields[field][name] * scale
         fields[field][name] = value.nan_to_num() * 1.01 + 0.01 if (field, name) == moved else value
-    return replace(job, broadcast=replace(job.broadcast, **fields))
+    broadcast = replace(job.broadcast, shared=fields["shared"], extra=fields["extra"])
+    return replace(job, broadcast=broadcast)
 
 
 def _computed(federation: ToyFederation, job: Job) -> State:

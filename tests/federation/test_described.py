@@ -61,7 +61,7 @@ def test_runs_are_grouped_and_named_as_those_of_configurations(tmp_path, data):
 
 
 def test_networks_are_told_apart_by_structure_not_by_weights():
-    loop = FederatedLoop().given
+    loop = FederatedLoop().options
     texts = [
         described(loop, FedPer(net), None) for net in (mlp(seed=1), mlp(seed=2), mlp(hidden=7))
     ]
@@ -71,7 +71,7 @@ def test_networks_are_told_apart_by_structure_not_by_weights():
 def test_values_that_no_file_can_hold_are_told_by_type_and_size():
     source = {"x": torch.zeros(4, 3), "y": [0, 1, 0, 1], "client": list("ab" * 200)}
     given = TensorData(source, 1, IID(), public=TensorData({}, 1, IID()))
-    loop = {**FederatedLoop().given, "default_root_dir": Path("runs"), "callbacks": [len]}
+    loop = {**FederatedLoop().options, "default_root_dir": Path("runs"), "callbacks": [len]}
     content = yaml.safe_load(described(loop, FedPer(mlp()), given))
     told = content["data"]["init_args"]
     assert told["source"] == {"x": "torch.float32[4, 3]", "y": [0, 1, 0, 1], "client": "400 items"}
