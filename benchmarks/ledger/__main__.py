@@ -24,7 +24,7 @@ _OF_KEEP = {
     "rows": "only these rows",
     "columns": "only these columns",
     "seeds": "other seeds",
-    "commit": "version that ran them (default: the clone's commit)",
+    "commit": "the project's commit that ran them; must be given",
     "note": "differences from the paper's set-up that could not be helped",
     "departure": "settings other than the table's, to see what a number depends on; not judged",
 }
@@ -47,6 +47,8 @@ def main(words: Sequence[str] | None = None) -> int:
         given = [*(f"--{name}" for name in _OF_KEEP if getattr(options, name)), *flags]
         if options.keep is None and given:
             raise UsageError(f"{given[0]} is allowed only with --keep TABLE")
+        if options.keep is not None and not options.commit:
+            raise UsageError("--keep: give the project's commit that ran them as --commit")
         for line in keep(options, flags) if options.keep is not None else ():
             print(line)
         ledger = Ledger.read(options.folder)

@@ -62,6 +62,9 @@ class Rule(BaseModel):
     text: str
 
 
+NO_RULE = Rule(date="", hash="", text="")
+
+
 @dataclass(frozen=True, eq=False)
 class Ledger:
     """Runs, and what is said of them.
@@ -168,41 +171,33 @@ class Ledger:
     def rows(self) -> list[Record]:
         """A record for each cell and kind of partition, over its seeds; see the page's columns.
 
-        ``half`` is half the 95 % interval of the difference, ``rule`` is what judges it, with its
-        date and hash, and whether one of the runs ended before. Cells with a ``departure`` are not
-        judged.
+        ``half`` is half the 95 % interval of the difference. The ``rule`` is what judges the cell,
+        with its date and hash, and whether one of the runs ended before that. Cells with a
+        ``departure`` are not judged.
         """
         return [self._row(cell) for _, cell in self.runs.groupby(CELL, sort=False)]
 
     def _row(self, cell: pd.DataFrame) -> Record:
         first, weights = _record(cell), self.weights(cell)
-        difference = float(cell["ours"].mean() - first["reported"])
-        interval = None if weights is None else half(weights)
-        rule: Record = {"name": ""}
+        difference, interval = float(cell["ours"].mean() - first["reported"]), half(weights)
         inside = None if first["departure"] else is_within(difference, interval)
-        if weights is not None and inside is not None:
-            names = [next(iter(weights)).rule, *(["redrawn"] if first["redrawn"] else [])]
-            youngest = max((self.rules[name] for name in names), key=lambda rule: rule.date)
-            after = any(ended < youngest.date for ended in cell["ended"])
-            told = {"date": youngest.date, "hash": youngest.hash, "afterwards": after}
-            rule = {"name": ", ".join(names), **told}
+        names = [] if inside is None else [noise.rule for noise in weights or ()][:1]
+        names += ["redrawn"] if names and first["redrawn"] else []
+        rule = max((self.rules[name] for name in names), key=lambda r: r.date, default=NO_RULE)
         name = ", ".join(filter(None, [first["row"], first["column"]]))
         place = (first["paper"], first["table"], name, first["whose"])
-        known = inside is not True and not first["departure"]
-        reason, command = self.reasons.get(place, ("", "")) if known else ("", "")
+        explained = inside is not True and not first["departure"]
+        reason, command = self.reasons.get(place, ("", "")) if explained else ("", "")
         return {
-            **{key: first[key] for key in ("paper", "table")},
-            "cell": name,
-            "partition": first["whose"],
-            **{key: first[key] for key in ("own", "metric", "reported", "spread", "departure")},
+            **{key: first[key] for key in ("paper", "table", "own", "metric", "departure")},
+            **{key: first[key] for key in ("reported", "spread")},
             **{key: float(cell[key].mean()) for key in ("ours", "last", "best")},
             **{key: "; ".join(filter(None, cell[key].unique())) for key in TOLD},
-            "difference": difference,
-            "half": interval,
-            "verdict": verdict(inside),
-            "rule": rule,
-            "reason": reason,
-            "command": command,
+            **{"cell": name, "partition": first["whose"]},
+            **{"difference": difference, "half": interval, "verdict": verdict(inside)},
+            **{"rule": ", ".join(names), "rule_date": rule.date, "rule_hash": rule.hash},
+            "judged_afterwards": any(ended < rule.date for ended in cell["ended"]),
+            **{"reason": reason, "command": command},
             "runs": cell[["seed", "folder"]].to_dict("records"),
         }
 
@@ -214,19 +209,16 @@ class Ledger:
 
     def _draw(self, draw: pd.DataFrame) -> Record:
         found = [cell for _, cell in draw.groupby(["table", "column", "row"], sort=False)]
-        level, cells = 1 - (1 - LEVEL) / len(found), list[Record]()
+        level, cells = 1 - (1 - LEVEL) / len(found), []
         for cell in found:
-            weights, first = self.weights(cell), cell.iloc[0]
-            apart = float(cell["ours"].mean() - first["reported"])
-            interval = None if weights is None else half(weights, level)
-            told = {"decided_by": first["row"], "difference": apart, "half": interval}
-            cells.append({**told, "verdict": verdict(is_within(apart, interval))})
+            row, interval = self._row(cell), half(self.weights(cell), level)
+            joint = verdict(is_within(row["difference"], interval))
+            cells.append({**row, "row": cell["row"].iloc[0], "half": interval, "verdict": joint})
         # A cell outside decides, or else one that cannot be judged.
-        worst = max(
-            cells, key=lambda c: (("in", "-", "out").index(c["verdict"]), abs(c["difference"]))
-        )
+        order = ("in", "-", "out")
+        worst = max(cells, key=lambda c: (order.index(c["verdict"]), abs(c["difference"])))
         rms = math.sqrt(sum(cell["difference"] ** 2 for cell in cells) / len(cells))
-        return {**_record(draw), "cells": len(cells), "rms": rms, **worst}
+        return {**worst, "column": draw["column"].iloc[0], "cells": len(cells), "rms": rms}
 
     @cached_property
     def claims(self) -> list[Record]:
@@ -246,25 +238,21 @@ class Ledger:
         spreads = {noise: 1 / n for n, noise in map(printed_noise, (own, rival)) if noise}
         seen = len(spreads) < 2 or not is_within(printed_gap, half(spreads))
         gaps, count = pairs["ours"] - pairs["ours_rival"], len(pairs)
-        noises = [noise for run in (own, rival) if (noise := self._gap_noise(run))]
-        weights = sum((Counter({noise: 1 / count}) for noise in noises), Counter[Noise]())
-        interval = half(weights) if len(noises) == 2 else None
+        noises = [self._gap_noise(own), self._gap_noise(rival)]
         if count > 2:
-            interval = half({Noise(float(gaps.std()), count - 1, "claims"): 1 / count})
-        gap = float(gaps.mean())
+            noises = [Noise(float(gaps.std()), count - 1, "claims")]
+        weights = defaultdict[Noise, float](float)
+        for noise in filter(None, noises):
+            weights[noise] += 1 / count
+        gap, interval = float(gaps.mean()), half(None if None in noises else weights)
         words = {None: "-", True: "within noise", False: "yes" if gap > 0 else "no"}
         return {
             **{key: rival[key] for key in ("paper", "table", "column", "whose")},
-            "own": own["row"],
-            "rival": rival["row"],
+            **{"own": own["row"], "rival": rival["row"], "printed": printed_gap, "gap": gap},
+            **{"ours": float(pairs["ours"].mean()), "theirs": float(pairs["ours_rival"].mean())},
+            **{"half": interval, "verdict": words[is_within(gap, interval)]},
             "seeds": " ".join(map(str, pairs["seed"])),
-            "ours": float(pairs["ours"].mean()),
-            "theirs": float(pairs["ours_rival"].mean()),
-            "printed": printed_gap,
             "is_claimed": printed_gap > 0 and seen,
-            "gap": gap,
-            "half": interval,
-            "verdict": words[is_within(gap, interval)],
         }
 
     def _gap_noise(self, run: Record) -> Noise | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import subprocess
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -50,8 +49,7 @@ def keep(options: Namespace, flags: Sequence[str]) -> Iterator[str]:
     about: dict[str, Any] = {"table": table.path.stem, "paper": "", **(table.common.reported or {})}
     about = {key: about[key] for key in ("paper", "table")}
     chosen, seeds = expand(table, options.rows, options.columns), options.seeds or table.seeds
-    told = {"commit": options.commit or present_commit()}
-    told |= {"note": options.note, "departure": options.departure}
+    told = {name: getattr(options, name) for name in ("commit", "note", "departure")}
     planned, as_printed = plan(table, chosen, seeds, overrides=flags), plan(table, chosen, seeds)
     runs = [(cell, seed, names[seed]) for cell, names in planned.names.items() for seed in names]
     for cell, seed, name in runs:
@@ -148,21 +146,3 @@ def is_released(paper: str, partition: Mapping[str, Any]) -> bool:
 def _overlay(paper: str) -> dict[str, Any]:
     overlays = shipped.root() / "configs" / "overlays"
     return read_yaml(overlays / f"{paper.lower()}_data_as_released.yaml")
-
-
-def present_commit(git: str = "git") -> str:
-    """Return the commit of the working directory.
-
-    Raises:
-        UsageError: It is not a clean clone.
-    """
-    words = [git, "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
-    try:
-        commit = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError) as error:
-        what = "this is not a git clone: give the version that ran as --commit"
-        raise UsageError(f"--keep: {what}") from error
-    if commit.endswith("-dirty"):
-        what = "the clone has uncommitted changes: give the version that ran as --commit"
-        raise UsageError(f"--keep: {what}")
-    return commit

@@ -26,12 +26,12 @@ class Noise:
     rule: str
 
 
-def half(weights: Mapping[Noise, float], level: float = LEVEL) -> float:
+def half(weights: Mapping[Noise, float] | None, level: float = LEVEL) -> float | None:
     """Return half the interval of a sum of means, by Student's t.
 
     Args:
         weights: For each noise the sum of 1 / runs over the means that it is in. Several noises
-            have the degrees of freedom of Welch and Satterthwaite.
+            have the degrees of freedom of Welch and Satterthwaite. ``None`` if one is not known.
         level: The level of the interval.
 
     Example:
@@ -40,6 +40,8 @@ def half(weights: Mapping[Noise, float], level: float = LEVEL) -> float:
         >>> round(half({Noise(5**0.5, 4, "printed"): 1 + 1 / 5}), 2)
         6.8
     """
+    if weights is None:
+        return None
     parts = {noise: noise.sd**2 * weight for noise, weight in weights.items()}
     if not (variance := sum(parts.values())):
         return 0.0

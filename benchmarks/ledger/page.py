@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.ledger.judge import HERE, Ledger, Record
@@ -32,8 +33,9 @@ def write(ledger: Ledger, out: Path) -> None:
         OSError: A file cannot be written.
     """
     out.mkdir(parents=True, exist_ok=True)
-    rows = [hashed(rounded(row)) for row in ledger.rows]
-    write_rows(out / "ledger.json", "ledger", {"name": "ledger"}, rows)
+    # Six digits are the same on every processor.
+    rows = json.loads(pd.DataFrame(ledger.rows).to_json(orient="records", double_precision=6))
+    write_rows(out / "ledger.json", "ledger", {"name": "ledger"}, map(hashed, rows))
     with styled():
         for name, theme in THEMES.items():
             with written(out / f"ledger_{name}.svg") as file:
@@ -81,14 +83,3 @@ def rms(rows: Sequence[Record]) -> float:
     """Return the root mean square of differences to printed numbers."""
     squares = [row["difference"] ** 2 for row in rows if not math.isnan(row["difference"])]
     return math.sqrt(sum(squares) / len(squares)) if squares else math.nan
-
-
-def rounded(content: Any) -> Any:  # noqa: ANN401
-    """Return content with numbers of six digits, the same on every processor, and no NaN."""
-    if isinstance(content, dict):
-        return {key: rounded(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [rounded(value) for value in content]
-    if isinstance(content, float):
-        return None if math.isnan(content) else float(f"{content:.6g}")
-    return content

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +17,10 @@ import pytest
 from benchmarks.ledger import keep as keeping
 from benchmarks.ledger.__main__ import main
 from benchmarks.ledger.judge import Ledger
-from benchmarks.ledger.keep import FILES, is_released, present_commit
+from benchmarks.ledger.keep import FILES, is_released
 from benchmarks.ledger.page import write
 from benchmarks.ledger.runs import Entry, read, scores
 from pfl.__main__ import main as pfl
-from pfl.cli.explain import UsageError
 from pfl.disk.reading import FileError
 from pfl.disk.rows import read_rows
 from pfl.results.runs import RunFolder
@@ -290,27 +288,14 @@ def test_what_is_not_finished_is_not_kept(work, capsys):
         (["--rows", "FedPer"], "--rows is allowed only with --keep TABLE"),
         (["--note=x"], "--note is allowed only with --keep TABLE"),
         (["--folder", "no"], "there is no run in no: add some with --keep TABLE"),
-        (["--keep", "no.yaml"], "there is no table file no.yaml"),
+        (["--keep", "no.yaml", "--commit", "a"], "there is no table file no.yaml"),
+        (["--keep", "no.yaml"], "--keep: give the project's commit ~ --commit"),
     ],
 )
 def test_wrong_options_are_told_in_one_line(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     assert says(capsys.readouterr().err, message)
-
-
-def test_the_commit_is_that_of_a_clean_clone(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="not a git clone"):
-        present_commit()
-    git = ["git", "-c", "user.name=a", "-c", "user.email=b"]
-    Path("file").write_text("a")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *words], check=True)
-    assert re.fullmatch("[0-9a-f]{10}", present_commit())
-    Path("file").write_text("b")
-    with pytest.raises(UsageError, match="uncommitted changes"):
-        present_commit()
 
 
 def _json(name, change):

@@ -46,4 +46,4 @@ def test_cells_are_grouped_and_the_highest_reported_number_of_a_group_comes_firs
 def test_a_line_goes_from_the_paper_to_us_over_the_interval():
     """The paper has 90, we have 85, and chance explains 2."""
     _, ends = drawn(run("A", 0.85, 0.9), half=0.02, verdict="out")
-    assert ends == {1: [("#DDDDDD", 88, 92), (LIGHT.verdicts["out"], 90, 85)]}
+    assert ends == {1: [("#DDDDDD", 88, 92), (LIGHT["out"], 90, 85)]}
