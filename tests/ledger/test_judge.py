@@ -108,6 +108,22 @@ def test_methods_are_pooled_where_the_test_allows_it_and_not_where_there_is_no_t
     assert row_of(ledger(*first, *third), "C")["verdict"] == "-"
 
 
+def test_methods_are_not_pooled_if_the_cells_of_one_of_them_cannot_be():
+    """A's two cells have sd 0.1 and 3; it is judged by its cell's own seeds, C by nothing."""
+    more = {"column": "beta 0.3, P 0.2", "partition": "q"}
+    found = ledger(
+        *seeds("A", (80, 80.1, 80.2), 0.8),
+        *seeds("A", (57, 60, 63), 0.6, **more),
+        *seeds("B", (70, 70.2, 70.4), 0.7),
+        *seeds("C", [60], 0.6),
+    )
+    assert [found.seeds["FedAS", "A"], found.seeds[("FedAS",)]] == [None, None]
+    # 4.303 sqrt(4 / 3) times 0.1 and 3.
+    halves = [row["half"] for row in found.rows if row["cell"].startswith("A")]
+    assert halves == [pytest.approx(0.004968, abs=1e-5), pytest.approx(0.14905, abs=1e-4)]
+    assert row_of(found, "C")["verdict"] == "-"
+
+
 def test_seeds_on_other_partitions_are_another_matter():
     runs = [run("A", 0.8 + n / 100, 0.8, seed=n, partition=f"p{n}", released=True) for n in (0, 1)]
     assert ledger(*runs).rows[0]["verdict"] == "-"
@@ -259,6 +275,24 @@ def test_a_gap_that_the_paper_s_spreads_do_not_support_is_no_claim():
         run("C", 0.40, 0.72 - 0.011, **(given | {"spread": 0.003})),
     )
     assert [claim["rival"] for claim in found.claims] == ["B"]
+
+
+def test_a_rival_that_is_ahead_in_the_paper_is_no_claim():
+    found = ledger(run("FedAS", 0.7, 0.70), run("FedPer", 0.6, 0.71), run("FedALA", 0.6, 0.70))
+    assert found.claims == []
+
+
+def test_seeds_here_go_before_a_printed_spread():
+    """sd 0.1 with 2 degrees of freedom, and 5 runs of sd 0.894 with 4: variances of 0.01 and 0.8,
+    4.10 together, and 2.750 sqrt(0.81) is 2.475. With the printed spread twice it is 2.916."""
+    given, more = {"paper": "pFedVEM", "spread": 0.004}, {"partition": "q", "column": "J 50"}
+    found = ledger(
+        *seeds("FedPer PM", (70, 70.1, 70.2), 0.7, **given),
+        run("FedPer PM", 0.70, 0.7, **given, **more),
+        run("pFedVEM PM", 0.71, 0.8, **given, **more),
+    )
+    (claim,) = found.claims
+    assert claim["half"] == pytest.approx(0.02475, abs=1e-5)
 
 
 def test_claims_are_of_the_paper_s_own_method_and_like_with_like():
