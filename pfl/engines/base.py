@@ -18,10 +18,13 @@ class Engine(Protocol):
             :meth:`setup`; a resumed run sets the decision of its first start.
         simulates: Whether clients and their data are simulated; real ones need secrets that no
             seed gives away.
+        forgets: Whether what clients keep ends with the engine, so that no checkpoint with it can
+            be resumed.
     """
 
     stacks: bool | None = None
     simulates: bool = True
+    forgets: bool = False
 
     def meet(self, context: Context, config: str | None) -> FederatedData:
         """Return the data as the run may know them, before anything of them is used.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.held_out import holders, members
 from pfl.core.seeds import generator
@@ -118,6 +120,12 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         settings, context, coordinator, evaluator, newcomers, run, root, origin, account
     )
     _start(federation, content)
+    if wanted.trains and root is not None and settings.runner.forgets and _keeps(settings, module):
+        warnings.warn(
+            "no checkpoint of this run can be resumed, as what clients keep lies in a temporary "
+            "folder that ends with it: set loop.engine.folder",
+            stacklevel=2,
+        )
     return federation
 
 
@@ -199,3 +207,9 @@ def _start(federation: Federation, content: Mapping[str, Any] | None) -> None:
         line = engine.setup(context)
         run.header = header.describe(federation, line, threads)
     run.stacked = engine.stacks
+
+
+def _keeps(settings: Settings, module: ClientModule) -> bool:
+    """Return ``True`` if clients keep anything from round to round."""
+    remembers = settings.codec is not None and settings.codec.up.remembers
+    return bool(module.kept_names()) or module.persist_optimizer or remembers

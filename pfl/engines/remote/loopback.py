@@ -73,7 +73,7 @@ class LoopbackEngine(RemoteEngine):
 
     def __init__(self, folder: str | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self.folder = folder
+        self.folder, self.forgets = folder, folder is None
 
     def connect(self, context: Context) -> Transport:
         """Make a site for each client that trains."""

@@ -58,6 +58,7 @@ class NVFlareEngine(RelayedEngine):
                 f"kit: {kit} is no startup kit of a user, which has startup/fed_admin.json"
             )
         self.kit, self.folder = kit, folder
+        self.forgets = kit is None and folder is None
 
     def start(self, board: Switchboard, context: Context, count: int) -> Trouble:
         """Start the simulator, or submit a job to the server."""

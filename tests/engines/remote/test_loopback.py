@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from pfl.core.state import clone, nbytes, select
 from pfl.core.types import Broadcast, Sending
 from pfl.disk import container
 from pfl.engines.named import make_engine
+from pfl.engines.remote.loopback import LoopbackEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.passage.coding import Codecs, unpacked
 from pfl.passage.difference import norm
@@ -177,6 +179,24 @@ def test_a_run_begun_here_without_kept_states_goes_on_at_sites(tmp_path):
     engine = Recorded(tmp_path / "sites")
     away = fit(FedAvg(mlp(), optimizer=SGD), engine, 2, ckpt_path=str(begun.folder), **options)
     assert same(away, fit(FedAvg(mlp(), optimizer=SGD), "sequential", 2, data=blobs()))
+
+
+def warned(method, engine, folder):
+    """Whether a run says before its first round that it cannot be resumed."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fit(method(mlp(), optimizer=SGD), engine, 1, default_root_dir=folder)
+    return any("set loop.engine.folder" in str(one.message) for one in told)
+
+
+def test_sites_in_a_temporary_folder_say_that_nothing_can_be_resumed(tmp_path):
+    folder = str(tmp_path / "runs")
+    assert warned(FedPer, "loopback", folder)
+    assert not warned(FedPer, "sequential", folder)
+    assert not warned(FedPer, LoopbackEngine(str(tmp_path / "sites")), folder)
+    # Nothing that a checkpoint would lack, and no checkpoint.
+    assert not warned(FedAvg, "loopback", folder)
+    assert not warned(FedPer, "loopback", None)
 
 
 def test_the_engine_is_chosen_by_name():
