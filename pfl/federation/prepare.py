@@ -120,7 +120,12 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         settings, context, coordinator, evaluator, newcomers, run, root, origin, account
     )
     _start(federation, content)
-    if wanted.trains and root is not None and settings.runner.forgets and _keeps(settings, module):
+    if (
+        wanted.trains
+        and root is not None
+        and settings.runner.forgets
+        and _keeps(module, coordinator)
+    ):
         warnings.warn(
             "no checkpoint of this run can be resumed, as what clients keep lies in a temporary "
             "folder that ends with it: set loop.engine.folder",
@@ -209,7 +214,7 @@ def _start(federation: Federation, content: Mapping[str, Any] | None) -> None:
     run.stacked = engine.stacks
 
 
-def _keeps(settings: Settings, module: ClientModule) -> bool:
+def _keeps(module: ClientModule, coordinator: Coordinator) -> bool:
     """Return ``True`` if clients keep anything from round to round."""
-    remembers = settings.codec is not None and settings.codec.up.remembers
+    remembers = coordinator.coding is not None and coordinator.coding.up.remembers
     return bool(module.kept_names()) or module.persist_optimizer or remembers

@@ -181,11 +181,11 @@ def test_a_run_begun_here_without_kept_states_goes_on_at_sites(tmp_path):
     assert same(away, fit(FedAvg(mlp(), optimizer=SGD), "sequential", 2, data=blobs()))
 
 
-def warned(method, engine, folder):
+def warned(method, engine, folder, **options):
     """Whether a run says before its first round that it cannot be resumed."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        fit(method(mlp(), optimizer=SGD), engine, 1, default_root_dir=folder)
+        fit(method(mlp(), optimizer=SGD), engine, 1, default_root_dir=folder, **options)
     return any("set loop.engine.folder" in str(one.message) for one in told)
 
 
@@ -196,6 +196,8 @@ def test_sites_in_a_temporary_folder_say_that_nothing_can_be_resumed(tmp_path):
     assert not warned(FedPer, LoopbackEngine(str(tmp_path / "sites")), folder)
     # Nothing that a checkpoint would lack, and no checkpoint.
     assert not warned(FedAvg, "loopback", folder)
+    assert not warned(FedAvg, "loopback", folder, codec=Codecs(up="qsgd"))
+    assert warned(FedAvg, "loopback", folder, codec=Codecs(up="topk"))
     assert not warned(FedPer, "loopback", None)
 
 
