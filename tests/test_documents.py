@@ -232,8 +232,8 @@ def run(words, monkeypatch):
             with pytest.raises(StoppedError):
                 main(["site", *options])
         case ["pfl", "bench", *options]:
-            for place in ("pfl.extras.bench.bench.Bench.work", "pfl.extras.bench.command.verified"):
-                monkeypatch.setattr(place, stop)
+            for place in ("bench.Bench.work", "command.verified", "command.with_radii"):
+                monkeypatch.setattr(f"pfl.extras.bench.{place}", stop)
             with pytest.raises(StoppedError):
                 main(["bench", *options])
         case ["pfl", "table", *options]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from argparse import ArgumentError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from jsonargparse import Namespace
 
 from pfl.cli import catalogue, shipped
 from pfl.cli.commands import TOP_KEYS
-from pfl.cli.explain import UsageError, UserSettings, explained, placed, sources
+from pfl.cli.explain import MissingError, UsageError, UserSettings, explained, placed, sources
 from pfl.cli.misspelt import check_names, explain, find_misspelling, known_class, resolve
 from pfl.cli.parser import FROM_DATA, Parser, from_data, with_class_paths
+from pfl.cli.strangers import Stranger
 from pfl.core.client import ClientModule
 from pfl.core.data import DataSource
 from pfl.core.seeds import derive, scoped
@@ -53,39 +55,56 @@ class Experiment:
     settings: UserSettings
 
     @classmethod
-    def parse(cls, parser: Parser, argv: Sequence[str]) -> Experiment:
+    def parse(
+        cls, parser: Parser, argv: Sequence[str], stranger: Stranger | None = None
+    ) -> Experiment:
         """Parse a command line.
+
+        ``stranger`` is a configuration file before it, which somebody else may have written.
 
         Raises:
             UsageError: The command line or a configuration file is wrong.
         """
         argv = shipped.with_config_files(argv)
+        if stranger is not None:
+            argv = ["--config", str(stranger.file), *stranger.flags(), *argv]
+            if stranger.note:
+                print(f"pfl: {stranger.note}", file=sys.stderr)
         settings = sources(argv)
+        # No file gives this flag; see above.
+        weights = any(item.keys == ("download_weights",) for item in settings)
+        own = None if stranger is None else ()
+        trust = Trust(own, weights, command=True, filled=parser.filled)
         for item in settings:
             if item.keys[0] in _FLAGS_ALONE and not item.place.startswith("--"):
                 raise item.error(_FLAGS_ALONE[item.keys[0]])
         try:
-            check_names(settings)
-            values = parser.parse_args(with_class_paths(argv))
             types = types_of(parser)
+            if stranger is not None:
+                stranger.check(types, trust)
+            check_names(settings, trust)
+            values = parser.parse_args(with_class_paths(argv))
             # The parser reads a number in place of a section as a section without keys.
             for section in {key.partition(".")[0] for key in types if "." in key}:
                 if not all(key in values for key in types if key.startswith(f"{section}.")):
                     raise TrustError("expected keys and values", (section,))
-            trust = Trust(weights=bool(values.get("download_weights")), filled=parser.filled)
             for key, hint in types.items():
                 if key in values:
                     check_argument(values[key], hint, key.split("."), trust)
+            if stranger is not None:
+                theirs = f"{stranger.file}:"
+                given = [item.keys for item in settings if not item.place.startswith(theirs)]
+                stranger.check_values(values, given, trust)
         except ArgumentError as error:
             top = (*TOP_KEYS, *parser.command_arguments)
             find_misspelling(
                 settings,
                 dict.fromkeys(top, ""),
                 known_class(FederatedLoop),
-                lambda item: known_class(resolve(item)),
+                lambda item: known_class(resolve(item, trust)),
                 lambda name: known_class(catalogue.classes().get(name)),
             )
-            raise UsageError(explain(error, settings)) from error
+            raise UsageError(explain(error, settings, trust)) from error
         except TrustError as error:
             raise UsageError(placed(error.what, error.keys, settings)) from error
         return cls(parser, values, settings)
@@ -106,6 +125,20 @@ class Experiment:
             data.prepare_data()
             data.setup()
         return data
+
+    def look(self) -> None:
+        """Read the data.
+
+        Raises:
+            MissingError: They are not there.
+            UsageError: They are wrong.
+        """
+        try:
+            _ = self.data
+        except UsageError as error:
+            if isinstance(error.__cause__, FileNotFoundError | ImportError):
+                raise MissingError(f"could not look: no data: {error}") from error
+            raise
 
     @cached_property
     def model(self) -> Namespace:

@@ -40,6 +40,12 @@ class FailedError(UsageError):
     code = 1
 
 
+class MissingError(UsageError):
+    """Numbers could not be compared, because what they are made from is not here."""
+
+    code = 3
+
+
 @dataclass(frozen=True)
 class UserSetting:
     """One setting, as the user wrote it.

@@ -23,7 +23,7 @@ from pfl.cli.explain import (
 from pfl.cli.known import OF_TORCH, BrokenError, Known, classes, is_class, of_torch
 from pfl.disk.nearest import hint, nearest
 from pfl.imports.hints import declared
-from pfl.imports.trust import CONFIGURATION, TrustError
+from pfl.imports.trust import CONFIGURATION, Trust, TrustError
 
 # What the parser says of a value that describes no object, and of arguments without a class.
 _NO_OBJECT = r"(?:subclass of|protocol) (\w+)\. Got value: (.*?)\s+Subclass"
@@ -116,14 +116,14 @@ def _are_classes(types: Sequence[str]) -> bool:
     return bool(names) and names <= {*classes(), *OF_TORCH}
 
 
-def resolve(item: UserSetting) -> type | None:
+def resolve(item: UserSetting, trust: Trust = CONFIGURATION) -> type | None:
     """Return the class that a setting names; ``None`` for a function that makes objects."""
     name, known = str(item.text), catalogue.classes()
     _check_callback(item)
     if name in known:
         return known[name]
     try:
-        CONFIGURATION.check_name(name)
+        trust.check_name(name)
         target = catalogue.find(name)
     except (TrustError, BrokenError) as error:
         raise item.error(str(error)) from error
@@ -140,7 +140,7 @@ def known_class(imported: type | None) -> Known | None:
     return Known(imported.__name__, "", arguments=dict.fromkeys(declared(imported), ""))
 
 
-def check_names(settings: UserSettings) -> None:
+def check_names(settings: UserSettings, trust: Trust = CONFIGURATION) -> None:
     """Refuse classes that may not be named, before the parser imports their modules.
 
     Raises:
@@ -150,7 +150,7 @@ def check_names(settings: UserSettings) -> None:
     for item in settings:
         if item.keys[-1] == "class_path" and "." in (item.text or ""):
             _check_callback(item)
-            CONFIGURATION.check_name(str(item.text), item.keys[:-1])
+            trust.check_name(str(item.text), item.keys[:-1])
 
 
 def _check_callback(item: UserSetting) -> None:
@@ -174,7 +174,7 @@ def named_class(name: str) -> type | None:
     return resolve(UserSetting((), name, ""))
 
 
-def explain(error: Exception, settings: UserSettings) -> str:
+def explain(error: Exception, settings: UserSettings, trust: Trust = CONFIGURATION) -> str:
     """Return a one-line message for an error of the parser.
 
     The parser nests its errors, one for each level of keys; the innermost says what is wrong.
@@ -203,7 +203,7 @@ def explain(error: Exception, settings: UserSettings) -> str:
     if there:
         _check_callback(there[-1])
         if isinstance(cause, AttributeError | ImportError):
-            resolve(there[-1])
+            resolve(there[-1], trust)
     what = in_plain_words(message)
     if "Option 'class_path' is not accepted" in message:
         what = "put the arguments of a class under init_args"

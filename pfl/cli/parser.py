@@ -137,14 +137,15 @@ class Parser(ArgumentParser):
         return text
 
 
-def _with_paths(value: Any) -> Any:  # noqa: ANN401
+def _with_paths(value: Any, own: bool) -> Any:  # noqa: ANN401
+    """Spell out the names of classes; import modules of the user's ``own`` files, if it is one."""
     if isinstance(value, list):
-        return [_with_paths(item) for item in value]
-    if isinstance(value, str):
+        return [_with_paths(item, own) for item in value]
+    if isinstance(value, str) and own:
         catalogue.import_from_working_folder(value)
     if not isinstance(value, dict):
         return value
-    spelled = {key: _with_paths(item) for key, item in value.items()}
+    spelled = {key: _with_paths(item, own) for key, item in value.items()}
     if isinstance(path := spelled.get("class_path"), str):
         spelled["class_path"] = catalogue.spelling(path)
     return spelled
@@ -172,8 +173,14 @@ def from_data(target: Any) -> list[str]:  # noqa: ANN401
     return [name for name in FROM_DATA if name in takes and name not in optional]
 
 
-def make_parser(command: str, parser_class: type[Parser] = Parser) -> Parser:
-    """Make the parser of a command that runs on a configuration."""
+def make_parser(command: str, parser_class: type[Parser] = Parser, own: bool = True) -> Parser:
+    """Make the parser of a command that runs on a configuration.
+
+    Args:
+        command: The command.
+        parser_class: Class of the parser.
+        own: Whether files are the user's own, which may name modules of the working folder.
+    """
     verb = commands()[command]
     needs = verb.configuration or Needs()
     catalogue.load()
@@ -181,7 +188,9 @@ def make_parser(command: str, parser_class: type[Parser] = Parser) -> Parser:
     set_parsing_settings(import_path_denylist=sorted(sys.stdlib_module_names))
     read = get_loader("yaml")
     # Text within a configuration is parsed too: aliases could expand it without end.
-    set_loader(MODE, lambda text: _with_paths(read(checked(text))), (yaml.YAMLError, YamlError))
+    set_loader(
+        MODE, lambda text: _with_paths(read(checked(text)), own), (yaml.YAMLError, YamlError)
+    )
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
     parser = parser_class(
         prog=f"pfl {command}",

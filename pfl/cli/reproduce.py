@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
-from pfl.cli.explain import UsageError, explained
+from pfl.cli import strangers
+from pfl.cli.config import Experiment
+from pfl.cli.explain import FailedError, MissingError, UsageError, explained
+from pfl.cli.parser import make_parser
+from pfl.cli.runs import RUN_REFUSALS
 from pfl.core import portable
+from pfl.core.rounding import DRAWS, move
+from pfl.disk import reading
+from pfl.disk.writing import write
 from pfl.federation.identity import STARTED
 from pfl.results.files import RunError
-from pfl.results.reproduced import compare
+from pfl.results.reproduced import compare, largest_of
 from pfl.results.runs import RunFolder
+
+# The rounding radius of a run, beside its other files.
+ROUNDING = "rounding.json"
 
 
 def reproduce(options: argparse.Namespace) -> None:
@@ -20,6 +33,7 @@ def reproduce(options: argparse.Namespace) -> None:
 
     Raises:
         UsageError: The run cannot be repeated.
+        MissingError: Its data are not here.
         SystemExit: The numbers differ by more than rounding.
     """
     first = _finished(options.run)
@@ -30,18 +44,57 @@ def reproduce(options: argparse.Namespace) -> None:
     print(f"runs {first.path} again in {out}", flush=True)
     # The repetition is logged nowhere else.
     os.environ["WANDB_MODE"] = "disabled"
-    from pfl.cli import runs
+    words = [f"--{word}" for word in options.set] + ["--loop.progress=false", "--loop.loggers=null"]
+    words += ["--download_weights"] * options.download_weights
 
-    config = str(first.path / "config.yaml")
-    places = [f"--loop.default_root_dir={out}", "--loop.name=again", "--loop.loggers=null"]
-    weights = ["--download_weights"] if options.download_weights else []
-    run = runs.fit(["--config", config, *places, "--loop.progress=false", *weights])
-    comparison = compare(first, RunFolder.read(run.folder or out))
+    def again(name: str, draw: int | None = None) -> RunFolder:
+        places = [f"--loop.default_root_dir={out}", f"--loop.name={name}"]
+        return _run(first.path / "config.yaml", [*words, *places], options.trust, draw)
+
+    second = again("again")
+
+    @cache
+    def measured() -> float | None:
+        if not options.radius:
+            return None
+        try:
+            moved = [again(f"moved_{draw}", draw) for draw in range(DRAWS)]
+        except FailedError:
+            return None
+        return max(largest_of(second, run)[1] for run in moved)
+
+    radius = reading.read_json(first.path / ROUNDING).get("radius")
+    if options.radius and radius is None and (radius := measured()) is not None:
+        write(first.path / ROUNDING, json.dumps({"radius": radius}))
+    comparison = compare(first, second, radius, measured)
     print(comparison)
-    for line in comparison.environment or ("the environment is the same",):
+    for line in comparison.environment:
         print(f"  {line}")
-    if comparison.verdict == "different":
+    if comparison.verdict.word == "different":
         raise SystemExit(1)
+
+
+def _run(config: Path, words: Sequence[str], trusted: bool, draw: int | None) -> RunFolder:
+    """Run a configuration, perhaps from weights that a draw moves by one unit in the last place.
+
+    Raises:
+        UsageError: The configuration is wrong, or names what it may not name.
+        MissingError: The data are not here, or the user has not said where they are.
+    """
+    stranger = None if trusted else strangers.Stranger(config, "--set ")
+    argv = ["--config", str(config), *words] if trusted else words
+    try:
+        experiment = Experiment.parse(make_parser("fit", own=trusted), argv, stranger)
+    except strangers.PlaceError as error:
+        raise MissingError(f"could not look: no data: {error}") from error
+    except SystemExit as ended:
+        raise UsageError("--set: only keys of a configuration can be set") from ended
+    experiment.look()
+    if draw is not None:
+        move(experiment.module, draw)
+    with explained(experiment.settings, *RUN_REFUSALS):
+        run = experiment.loop.fit(experiment.module, experiment.data, None, experiment.text)
+        return RunFolder.read(run.folder or config.parent)
 
 
 def _finished(path: str) -> RunFolder:

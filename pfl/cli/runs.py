@@ -18,7 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from pfl.callbacks.progress import last_scores
-from pfl.cli import joining, later
+from pfl.cli import joining, later, strangers
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained, flags
 from pfl.cli.parser import make_parser
@@ -125,7 +125,7 @@ def validate(argv: Sequence[str]) -> None:
     Raises:
         UsageError: No client has validation data.
     """
-    experiment = Experiment.parse(make_parser("validate"), argv)
+    experiment = _experiment("validate", argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     with explained(experiment.settings, *REFUSALS):
         row = loop.test(module, data, _source(experiment), experiment.text)
@@ -219,7 +219,8 @@ def export(argv: Sequence[str]) -> None:
 def _experiment(command: str, argv: Sequence[str]) -> Experiment:
     """Return the experiment of a command that uses a run, perhaps with clients that join it."""
     words, file = joining.separated(argv)
-    experiment = Experiment.parse(make_parser(command), words)
+    words, stranger = strangers.separated(words, joins=file is not None)
+    experiment = Experiment.parse(make_parser(command, own=stranger is None), words, stranger)
     if file is not None:
         later.let_join(experiment, file)
     return experiment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 # Digits of a number in a range, so that settings are short and the same in every file.
 _DIGITS = 4
@@ -58,6 +58,14 @@ class Dimension:
         else:
             value = self.low + place * (self.high - self.low)
         return float(f"{value:.{_DIGITS}g}")
+
+    def holds(self, value: object) -> bool:
+        """Return whether a value is one that :meth:`at` gives, or lies between two of a range."""
+        if self.choices:
+            return any(type(value) is type(one) and value == one for one in self.choices)
+        if self.low is None or self.high is None or type(value) not in (int, float):
+            return False
+        return self.low <= cast(float, value) <= self.high
 
     def plain(self) -> dict[str, Any]:
         """Return the dimension as plain values, ready for JSON."""

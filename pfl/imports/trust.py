@@ -68,12 +68,14 @@ class Trust:
         own: Dotted paths of modules and objects. ``None``, for a configuration of the user: all
             modules that are not installed, and classes of other installed packages.
         weights: Whether networks may download pretrained weights.
+        command: Whether the user gives options of a command, and not arguments of a function.
         filled: Returns the names of a class's arguments that may be null because they are filled in
             later.
     """
 
     own: Sequence[str] | None = None
     weights: bool = False
+    command: bool = False
     filled: Callable[[Any], Container[str]] = lambda target: ()
 
     def check_name(self, path: str, keys: Sequence[str] = ()) -> None:
@@ -86,7 +88,8 @@ class Trust:
             return
         if self.own is None and path.partition(".")[0] not in CLOSED:
             return
-        own = "your own modules" if self.own is None else f"a plug-in (or pass trust=[{path!r}])"
+        remedy = "--trust the file" if self.command else f"pass trust=[{path!r}]"
+        own = "your own modules" if self.own is None else f"a plug-in (or {remedy})"
         known = ", ".join(LISTED[len(plugins.PACKAGES) :])
         raise TrustError(
             f"names {path}, which belongs neither to this project nor to {known} or {own}", keys
@@ -106,7 +109,8 @@ class Trust:
     @property
     def option(self) -> str:
         """The option with which pretrained weights may be downloaded."""
-        return "--download_weights" if self.own is None else "download_weights=True"
+        typed = self.own is None or self.command
+        return "--download_weights" if typed else "download_weights=True"
 
     def owns(self, module: str) -> bool:
         """Return ``True`` if a module is the user's own, whose functions may be named too."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from pfl.results.runs import RunFolder
+from pfl.results.verdict import Verdict, judged, places, relative
 
-Verdict: TypeAlias = Literal["same bits", "equal to rounding", "different"]
-
-# Largest difference of a number from its repetition, relative to it if it is above one, that
-# counts as rounding. Rounding grows from round to round, so it is far above that of one sum.
-ROUNDING = 1e-3
 _MISSING = "not recorded"
 # What may change the last bits of results, by the keys of environment.json.
 _PLACES = ("python", "platform", "processor", "instructions", "op_threads", "tf32")
@@ -26,50 +22,51 @@ class Reproduced:
 
     Attributes:
         verdict: What was found.
-        largest: The largest difference of a number in ``metrics.csv``; see :data:`ROUNDING`.
-        where: The column and round of the largest difference, or what only one run has.
-        environment: What differs in the environment, one line each.
+        environment: Where both ran, and what differs in the environment, in lines.
     """
 
     verdict: Verdict
-    largest: float
-    where: str
     environment: tuple[str, ...]
 
     def __str__(self) -> str:
         """Return the verdict as a sentence."""
-        if self.verdict == "same bits":
-            return self.verdict
-        if np.isinf(self.largest):
-            return f"{self.verdict}: {self.where}"
-        return f"{self.verdict} (largest difference {self.largest:.2g}: {self.where})"
+        return str(self.verdict)
 
 
-def compare(first: RunFolder, second: RunFolder) -> Reproduced:
-    """Compare the fingerprints of two runs, and their rows of metrics without the times."""
-    where, largest = _largest(first, second)
-    same = first.summary.get("fingerprint") == second.summary.get("fingerprint")
-    verdict: Verdict = "different"
-    if largest <= ROUNDING:
-        verdict = "same bits" if same and largest == 0 else "equal to rounding"
-    return Reproduced(verdict, largest, where, tuple(_environment(first, second)))
+def compare(
+    first: RunFolder,
+    second: RunFolder,
+    radius: float | None = None,
+    measure: Callable[[], float | None] = lambda: None,
+) -> Reproduced:
+    """Compare the fingerprints of two runs, and their rows of metrics without the times.
+
+    Args:
+        first: The run.
+        second: The run made again.
+        radius: The rounding radius that is stored with the run; see :func:`judged`.
+        measure: Measures it.
+    """
+    where, largest = largest_of(first, second)
+    if np.isinf(largest):
+        verdict = Verdict("different", where)
+    else:
+        same = first.summary.get("fingerprint") == second.summary.get("fingerprint")
+        verdict = judged(same, largest, where, radius, measure)
+    both = places([_where(first)], _where(second)).splitlines()
+    return Reproduced(verdict, (*both, *_environment(first, second)))
 
 
-def _largest(first: RunFolder, second: RunFolder) -> tuple[str, float]:
+def largest_of(first: RunFolder, second: RunFolder) -> tuple[str, float]:
     """Return where two runs differ most, and by how much; infinitely if one lacks something."""
     if first.round != second.round:
         return f"{first.round} rounds then, {second.round} now", np.inf
     names = _counted(first)
     if lacking := sorted(names ^ _counted(second)):
         return f"only one run has {', '.join(lacking)}", np.inf
-    where, largest = "the weights alone", 0.0
+    where, largest = "", 0.0
     for name in sorted(names):
-        then, now = first.metrics[name], second.metrics[name]
-        scale = np.maximum(1, np.maximum(np.abs(then), np.abs(now)))
-        with np.errstate(invalid="ignore"):  # of what is infinite
-            apart = np.where(then == now, 0, np.abs(then - now) / scale)
-        # A number that only one run has is no rounding.
-        apart = np.where(np.isnan(then) & np.isnan(now), 0, np.nan_to_num(apart, nan=np.inf))
+        apart = relative(first.metrics[name], second.metrics[name])
         row = int(apart.argmax())
         if apart[row] > largest:
             where = f"{name} after round {first.metrics['round'][row]:g}"
@@ -96,3 +93,10 @@ def _places(run: RunFolder) -> dict[str, Any]:
     places = {key: environment.get(key, _MISSING) for key in _PLACES}
     devices = {key: header.get(key, _MISSING) for key in ("device", "engine")}
     return {**environment.get("packages", {}), **places, **devices}
+
+
+def _where(run: RunFolder) -> str:
+    """Return processor and versions of a run in words."""
+    packages = run.environment.get("packages", {})
+    versions = [f"{name} {packages[name]}" for name in ("torch", "numpy") if name in packages]
+    return ", ".join([str(run.environment.get("processor", f"processor {_MISSING}")), *versions])

@@ -6,10 +6,12 @@ import json
 import re
 import shutil
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from datamodules import TensorData
 from datamodules.partition.unseen import Unseen
@@ -254,3 +256,60 @@ def test_data_that_name_no_file_are_refused(tmp_path, capsys):
     new = hospitals(tmp_path / "new.csv", "Chur")
     assert main(["test", f"--ckpt_path={run}", "--data", new, "--join", "1"]) != 0
     assert says(capsys.readouterr().err, "Digits ~ join later")
+
+
+def configured(stored, tmp_path, section, **options):
+    """Return a copy of the run, as somebody else may have changed its configuration."""
+    copy = tmp_path / "theirs"
+    shutil.copytree(stored, copy)
+    file = copy / "config.yaml"
+    content = yaml.safe_load(file.read_text())
+    part = content[section]
+    (part if section == "loop" else part["init_args"]).update(options)
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    return copy
+
+
+THEIRS = {
+    "class": ("model", {"net": {"class_path": "evil.Net"}}, "names evil.Net ~ --trust the file"),
+    "metric": ("data", {"metrics": ["evil.Net"]}, "names evil.Net"),
+    "place": ("data", {"cache": "/etc"}, "TabularData has no argument 'cache'"),
+    "rounds": ("loop", {"rounds": 10**9}, "1,000,000,000 rounds"),
+}
+
+
+@pytest.mark.parametrize("case", THEIRS)
+def test_a_run_of_somebody_else_runs_nothing_that_it_names(
+    case, stored, tmp_path, capsys, monkeypatch
+):
+    section, options, message = THEIRS[case]
+    new = hospitals(tmp_path / "new.csv", "Chur")
+    run = configured(stored, tmp_path, section, **options)
+    monkeypatch.chdir(tmp_path)
+    Path("evil.py").write_text("open('ran', 'w')\n")
+    alone = ["--config", str(run / "config.yaml"), f"--data.path={new}"]
+    for words in (["--join", "1", "--data", new], alone):
+        assert main(["test", "--ckpt_path", str(run), *words]) == 2
+        assert says(capsys.readouterr().err, message)
+    assert not Path("ran").exists()
+
+
+def test_a_run_of_somebody_else_connects_nowhere_and_reads_what_the_user_names(
+    stored, tmp_path, capsys
+):
+    """The same numbers as of the run that nobody has changed."""
+    new = hospitals(tmp_path / "new.csv", "Chur", "Sion")
+    ray = {"class_path": "pfl.engines.ray.RayEngine", "init_args": {"address": "127.0.0.1:9"}}
+    run = configured(stored, tmp_path, "loop", engine=ray)
+    said = []
+    for folder in (stored, run):
+        words = ["--ckpt_path", str(folder), "--data", new, "--join", "1"]
+        assert main(["test", *words]) == 0
+        said.append(capsys.readouterr())
+    assert said[0].out.replace(str(stored), "") == said[1].out.replace(str(run), "")
+    assert "loop.engine is auto here" in said[1].err
+    words = ["--config", str(run / "config.yaml"), "--ckpt_path", str(run)]
+    assert main(["test", *words]) == 2
+    assert says(capsys.readouterr().err, "data.path is ~ old.csv, but ~ --data.path=PLACE")
+    old = hospitals(tmp_path / "old.csv", "Basel", "Bern", "Zug")
+    assert main(["test", *words, f"--data.path={old}"]) == 0

@@ -419,7 +419,7 @@ def test_names_stay_in_tables_predictions_and_the_report(hospitals, capsys):
     last = [row for row in csv_rows(hospitals / "clients.csv") if row["round"] == "2"]
     assert [row["name"] for row in last if row["unseen"]] == ["Zug"]
     assert folder.clients["client"].max() == 4
-    source = ["--config", str(hospitals / "config.yaml"), "--ckpt_path", str(hospitals)]
+    source = ["--config", str(hospitals / "config.yaml"), "--ckpt_path", str(hospitals), "--trust"]
     predict(source)
     rows = csv_rows(hospitals / "predictions" / "test" / "client_4.csv")
     assert {row["name"] for row in rows} == {"Zug"}
@@ -432,7 +432,7 @@ def test_names_stay_in_tables_predictions_and_the_report(hospitals, capsys):
 
 
 def test_each_model_is_tested_on_every_clients_data(hospitals):
-    source = ["--config", str(hospitals / "config.yaml"), "--ckpt_path", str(hospitals)]
+    source = ["--config", str(hospitals / "config.yaml"), "--ckpt_path", str(hospitals), "--trust"]
     run_test([*source, "--cross"])
     rows = csv_rows(hospitals / "cross.csv")
     assert len(rows) == 25

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from pfl.results.reproduced import compare
+from pfl.results.reproduced import compare, largest_of
 from pfl.results.runs import RunFolder
 from tests.results.folders import write_run
 
@@ -38,12 +38,12 @@ def folder(tmp_path):
 def test_the_weights_alone_can_differ(folder):
     """The numbers are rounded or too few to show it."""
     found = compare(folder("then"), folder("now", fingerprint="f01"))
-    assert str(found) == "equal to rounding (largest difference 0: the weights alone)"
+    assert str(found).startswith("agrees: all scores are equal, and the weights differ")
 
 
 def test_the_same_weights_with_another_number_are_not_the_same_bits(folder):
     found = compare(folder("then"), folder("now", test__personal__acc=0.375 + 1e-6))
-    assert found.verdict == "equal to rounding"
+    assert found.verdict.word == "agrees"
 
 
 def test_times_are_not_compared(folder):
@@ -54,31 +54,31 @@ def test_times_are_not_compared(folder):
     ("then", "now", "apart", "verdict"),
     [
         # 0.5 of 1000 is rounding; 0.002 of a number below one is not.
-        (1000, 1000.5, 0.5 / 1000.5, "equal to rounding"),
-        (-1000.5, -1000, 0.5 / 1000.5, "equal to rounding"),
+        (1000, 1000.5, 0.5 / 1000.5, "agrees"),
+        (-1000.5, -1000, 0.5 / 1000.5, "agrees"),
         (0.002, 0, 0.002, "different"),
-        (0, 0.001, 0.001, "equal to rounding"),
+        (0, 0.001, 0.001, "agrees"),
         (1000, -1000, 2, "different"),
     ],
 )
 def test_large_numbers_differ_relatively(folder, then, now, apart, verdict):
-    found = compare(folder("then", loss=then), folder("now", loss=now))
-    assert found.largest == pytest.approx(apart, rel=1e-12)
-    assert (found.verdict, found.where) == (verdict, "loss after round 2")
+    runs = folder("then", loss=then), folder("now", loss=now)
+    assert largest_of(*runs) == ("loss after round 2", pytest.approx(apart, rel=1e-12))
+    assert compare(*runs).verdict.word == verdict
 
 
 def test_the_largest_difference_is_named(folder):
     """Beside a smaller one in a column before it, and one after it."""
-    found = compare(folder("then", a=1, b=1, c=1), folder("now", a=1.1, b=1.3, c=1.2))
-    assert found.where == "b after round 2"
-    assert found.largest == pytest.approx(0.3 / 1.3)
+    where, apart = largest_of(folder("then", a=1, b=1, c=1), folder("now", a=1.1, b=1.3, c=1.2))
+    assert where == "b after round 2"
+    assert apart == pytest.approx(0.3 / 1.3)
 
 
 def test_what_neither_run_measured_does_not_differ(folder):
     """The first round has no value in the column; the second one is infinite in both."""
     runs = folder("then", loss="inf"), folder("now", loss="inf")
     assert np.isnan(runs[0].metrics["loss"][0])
-    assert compare(*runs).verdict == "same bits"
+    assert compare(*runs).verdict.word == "same bits"
 
 
 @pytest.mark.parametrize(("then", "now"), [("nan", 1), (1, "nan"), ("inf", 1), (1, "-inf")])
@@ -116,13 +116,16 @@ def test_what_differs_in_the_environment(folder):
     }
     found = compare(folder("then", environment=then), folder("now", environment=now))
     assert found.environment == (
+        "then: processor not recorded, torch 2.8, numpy 2.0",
+        "now: Z80, torch 2.9, numpy 2.0",
         "torch: 2.8 then, 2.9 now",
         "old: 1 then, not recorded now",
         "processor: not recorded then, Z80 now",
         "device: cpu then, cuda:0 now",
         "engine: sequential then, auto: vectorised now",
     )
-    assert compare(folder("same"), folder("again")).environment == ()
+    (line,) = compare(folder("same"), folder("again")).environment
+    assert line.startswith("then and now: ")
 
 
 @pytest.mark.parametrize(
@@ -130,4 +133,4 @@ def test_what_differs_in_the_environment(folder):
 )
 def test_each_part_of_the_environment_counts(folder, key):
     found = compare(folder("then", environment={key: 1}), folder("now", environment={key: 2}))
-    assert found.environment == (f"{key.replace('_', ' ')}: 1 then, 2 now",)
+    assert found.environment[-1] == f"{key.replace('_', ' ')}: 1 then, 2 now"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import yaml
 
-from pfl.cli.explain import FailedError, UsageError
+from pfl.cli.explain import FailedError, MissingError, UsageError
 from pfl.disk import canonical
 from pfl.disk.reading import first_line
 from pfl.disk.rows import Row, hashed
@@ -113,13 +113,32 @@ class Bench:
 
     def computed(self, piece: Piece) -> dict[str, Any]:
         """Return the outcome of a piece and the seconds that it took; or why it failed."""
-        budget = self.budgets[piece.seed] if piece.kind == "trial" else None
         start = time.perf_counter()
+        outcome = self.played(piece)
+        # One final run shows how far rounding goes; the others would cost as much again.
+        radius = self.radius(piece, outcome) if piece.kind == "final" and not piece.seed else {}
+        return {**outcome, **radius, "seconds": time.perf_counter() - start}
+
+    def played(self, piece: Piece) -> dict[str, Any]:
+        """Return the outcome of a piece, or why it failed.
+
+        Raises:
+            MissingError: The data are not here.
+        """
+        budget = self.budgets[piece.seed] if piece.kind == "trial" else None
         try:
-            outcome = self.player.trial(piece, budget) if budget else self.player.final(piece)
+            return self.player.trial(piece, budget) if budget else self.player.final(piece)
+        except MissingError:
+            raise
         except FAILURES as error:
-            outcome = {"failed": first_line(error)}
-        return {**outcome, "seconds": time.perf_counter() - start}
+            return {"failed": first_line(error)}
+
+    def radius(self, piece: Piece, outcome: Mapping[str, Any]) -> dict[str, float]:
+        """Return the ``radius`` of a final run, or nothing if this or the moved run fails."""
+        try:
+            return {} if "failed" in outcome else {"radius": self.player.radius(piece, outcome)}
+        except FailedError:
+            return {}
 
     def _missing(self, contender: Contender) -> list[Piece]:
         """Return the pieces of a method that can be computed now: trials, then final runs."""

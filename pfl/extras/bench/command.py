@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +23,11 @@ from pfl.extras.bench import rows, tables, task
 from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.contender import contenders
 from pfl.extras.bench.pieces import PieceFolder
+from pfl.extras.bench.play import environment
 from pfl.extras.bench.rows import Leaderboard
 from pfl.extras.bench.standing import standings
-from pfl.extras.bench.verify import outcome, verified
+from pfl.extras.bench.verify import changed, chosen_rows, outcome, place, verified, with_radii
+from pfl.results.verdict import places
 
 
 def bench(options: argparse.Namespace) -> None:
@@ -62,20 +64,46 @@ def verify(options: argparse.Namespace) -> bool:
 
     Raises:
         UsageError: It is no leaderboard, was changed, or its task is not found.
+        MissingError: The data are not here.
     """
-    board = Leaderboard.read(options.file)
-    file = _task_file(options.task or f"bench/{board.task['name']}")
-    names = [name for name in board.rows if name != rows.MAJORITY]
-    read = contenders(task.read(file), names, options.flags, make_parser("fit"))
-    budget = next(iter(board.rows.values()))["budget"]
-    # Nothing is stored.
-    made = Bench(task.read(file), read, PieceFolder(Path()), budget["trials"], budget["seeds"])
+    board, made, names = _stored(options, options.trust)
     results = []
-    for one in verified(board, made, options.row, options.seed):
-        print(f"{one.run}: {one.verdict}", file=sys.stderr, flush=True)
+    for one in verified(board, made, names, options.seed, options.trust):
+        print(f"{one.run}: {one.verdict}", flush=True)
         results.append(one)
     print(outcome(results))
-    return bool(results) and all(one.verdict != "different" for one in results)
+    print(places((one.place for one in results if one.place), place(environment())))
+    if sources := changed(board, made, names):
+        print(f"note: the source of {', '.join(sources)} has changed since")
+    return bool(results) and all(one.verdict.word != "different" for one in results)
+
+
+def radius(options: argparse.Namespace) -> None:
+    """Measure rounding radii that the rows of a leaderboard lack, and write them into it.
+
+    Raises:
+        UsageError: It is no leaderboard, was changed, or its task is not found.
+        MissingError: The data are not here.
+    """
+    board, made, names = _stored(options, trusted=False)
+    for name, done in zip(names, with_radii(board, made, names, options.seed), strict=True):
+        done.write(options.file)
+        print(name, flush=True)
+
+
+def _stored(options: argparse.Namespace, trusted: bool) -> tuple[Leaderboard, Bench, Sequence[str]]:
+    """Return a leaderboard, its benchmark here, in which nothing is stored, and chosen rows."""
+    board = Leaderboard.read(options.file)
+    name = f"bench/{board.task['name']}"
+    if options.task is None and name not in shipped.names():
+        raise UsageError(f"{options.file}: no task {name} comes with pfl: give its file as --task")
+    file = _task_file(options.task or name)
+    names = chosen_rows(board, options.row, trusted)
+    trained = [name for name in names if name != rows.MAJORITY]
+    read = contenders(task.read(file), trained, options.flags, make_parser("fit", own=trusted))
+    budget = next(iter(board.rows.values()))["budget"]
+    folder = PieceFolder(Path())
+    return board, Bench(task.read(file), read, folder, budget["trials"], budget["seeds"]), names
 
 
 def _task_file(word: str) -> Path:

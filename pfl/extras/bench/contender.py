@@ -73,9 +73,11 @@ class Contender:
         """
         seeds = {"seed": seed, "data.init_args.split_seed": seed}
         length = {} if rounds is None else {"loop.rounds": rounds}
-        return Experiment.parse(
-            self.parser, [*self.words, *as_flags({**settings, **seeds, **length, **_PLAIN})]
-        )
+        words = [*self.words, *as_flags({**settings, **seeds, **length, **_PLAIN})]
+        try:
+            return Experiment.parse(self.parser, words)
+        except SystemExit as ended:
+            raise UsageError("a flag such as --help or --print_config runs nothing") from ended
 
     @cached_property
     def default(self) -> Experiment:
@@ -108,6 +110,19 @@ class Contender:
         """Return ``True`` if a key is not the method's, or is an argument that it has."""
         name, method = key.removeprefix(_OPTIONS), cast(type, self.method)
         return name == key or name.partition(".")[0] in declared(method)
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Refuse settings that no trial of the method has.
+
+        Raises:
+            UsageError: A key is no dimension of it, or a value is none of its own.
+        """
+        known = {one.name: one for one in self.dimensions}
+        for key, value in settings.items():
+            if key not in known:
+                raise UsageError(f"{self.name}: {key} is no dimension of its search")
+            if not known[key].holds(value) and value != self._defaults.get(key):
+                raise UsageError(f"{self.name}: {key}: {value!r} lies outside of its dimension")
 
     @cached_property
     def source_hash(self) -> str:

@@ -84,7 +84,9 @@ def check_stored(stored: Mapping[str, Any], kind: str, place: str) -> None:
 
 
 def _check_outcome(outcome: Mapping[str, Any], kind: str, place: str, *keys: str) -> None:
-    _check(outcome, {"failed": str} if "failed" in outcome else _OUTCOMES[kind], place, *keys)
+    radius = {"radius": float} if "radius" in outcome else {}
+    form = {"failed": str} if "failed" in outcome else {**_OUTCOMES[kind], **radius}
+    _check(outcome, form, place, *keys)
 
 
 def _check(content: Mapping[str, Any], form: Mapping[str, Any], place: str, *keys: str) -> None:

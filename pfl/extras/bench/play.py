@@ -14,6 +14,7 @@ import torch
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import FailedError, explained
 from pfl.core.data import DataSource
+from pfl.core.rounding import DRAWS, move
 from pfl.engines import cores
 from pfl.extras.bench.blinded import Blinded
 from pfl.extras.bench.contender import Contender
@@ -21,6 +22,7 @@ from pfl.extras.bench.cost import ROUNDS, CountingEngine
 from pfl.extras.bench.pieces import Piece
 from pfl.federation.run import Run
 from pfl.federation.summary import MEANS, summarise
+from pfl.results.verdict import largest
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,25 @@ class Player:
             **scores(run, *self.score(run)),
         }
 
+    def radius(self, piece: Piece, plain: Mapping[str, Any]) -> float:
+        """Return how far rounding alone carries a final run.
+
+        This is the largest difference of its scores, ``plain``, from those of the same run whose
+        initial weights are moved by one unit in the last place, in several draws.
+
+        Raises:
+            FailedError: A moved run fails.
+        """
+        radius = 0.0
+        for draw in range(DRAWS):
+            experiment = piece.contender.experiment(piece.seed, piece.settings, piece.rounds)
+            self._share_data(experiment)
+            move(experiment.module, draw)
+            run = self._fit(experiment, blind=False)
+            moved = by_point(scores(run, *self.score(run)))
+            radius = max(radius, largest(by_point(plain), moved)[1])
+        return radius
+
     def score(self, run: Run) -> tuple[str, bool]:
         """Return the score by which settings and rounds are chosen; whether more is better.
 
@@ -141,6 +162,7 @@ class Player:
         """Give an experiment the data of the last one if they are the same."""
         key = str(experiment.values.data)
         if self._data is None or self._data[0] != key:
+            experiment.look()
             self._data = key, experiment.data
         experiment.__dict__["data"] = self._data[1]
 
@@ -163,6 +185,12 @@ def scores(run: Run, name: str, more: bool) -> dict[str, dict[str, float]]:
         }
         for at in ("last", "best_by_val")
     }
+
+
+def by_point(outcome: Mapping[str, Any]) -> dict[str, float]:
+    """Return the scores of a final run by the point and their name, such as ``last acc``."""
+    points = ("last", "best_by_val")
+    return {f"{at} {name}": value for at in points for name, value in outcome.get(at, {}).items()}
 
 
 def environment() -> dict[str, str]:

@@ -1,24 +1,31 @@
-"""Verification of a leaderboard's rows: partition and run are made again, and compared."""
+"""Verification of a leaderboard's rows: partition and run are made again, and compared.
+
+The rows may come from anybody, so they decide little: which of the method's own settings are run,
+and for how many rounds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
+from pfl.cli import known
 from pfl.cli.explain import UsageError
 from pfl.disk.nearest import hint
-from pfl.disk.rows import Row
+from pfl.disk.rows import Row, hashed
 from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.contender import Contender
 from pfl.extras.bench.pieces import Piece
+from pfl.extras.bench.play import by_point
 from pfl.extras.bench.rows import MAJORITY, Leaderboard
+from pfl.imports.trust import is_listed
+from pfl.results.verdict import Verdict, judged, largest
 
-Verdict: TypeAlias = Literal["equal", "rounding", "different"]
-
-# Largest difference of a score that counts as rounding.
-ROUNDING = 1e-6
+# A run has at most this many times the rounds of the task: steps that cost less than FedAvg's give
+# a method more of them.
+MOST_ROUNDS = 20
 
 
 @dataclass(frozen=True)
@@ -28,23 +35,45 @@ class Verified:
     Attributes:
         run: The row, the settings and the seed, as messages name them.
         verdict: What was found.
-        what: What differs, if something does.
+        place: Processor and versions of the stored run.
     """
 
     run: str
     verdict: Verdict
-    what: str = ""
+    place: str
+
+
+def chosen_rows(board: Leaderboard, names: Sequence[str], trusted: bool) -> list[str]:
+    """Return the names of the rows to make again; without names all.
+
+    Raises:
+        UsageError: There is no such row, or it is of a class outside this project and installed
+            plug-ins, and the file is not trusted.
+    """
+    for name in names:
+        if name not in board.rows:
+            raise UsageError(f"--row {name}: there is no such row{hint(name, board.rows)}")
+    for name in names or board.rows:
+        kind = getattr(known.classes().get(name), "kind", None)
+        if not (trusted or name == MAJORITY or kind == "methods" or is_listed(name)):
+            raise UsageError(
+                f"the row {name} names a class that belongs neither to this project nor to a "
+                "plug-in: give --trust if it is yours"
+            )
+    return [*(names or board.rows)]
 
 
 def verified(
-    board: Leaderboard, bench: Bench, names: Sequence[str], seeds: Sequence[int]
+    board: Leaderboard, bench: Bench, names: Sequence[str], seeds: Sequence[int], trusted: bool
 ) -> Iterator[Verified]:
     """Make the final runs of some rows again, at their chosen settings and at their defaults.
 
-    Without names it is all rows, without seeds all final ones.
+    Without seeds it is all final ones.
 
     Raises:
-        UsageError: The task is another one, or there is no such row or seed.
+        UsageError: The task is another one, there is no such seed, or a row has settings or rounds
+            that no trial of its method has, and the file is not trusted.
+        MissingError: The data are not here.
     """
     if board.task["hash"] != bench.task_hash:
         raise UsageError(
@@ -52,73 +81,133 @@ def verified(
             f"{bench.task_hash}, and the leaderboard's is {board.task['hash']}"
         )
     for name in names:
-        if name not in board.rows:
-            raise UsageError(f"--row {name}: there is no such row{hint(name, board.rows)}")
-    for name in names or board.rows:
-        yield from _verified(board.rows[name], bench, seeds)
+        row = board.rows[name]
+        for run, again in _finals(row, bench, seeds, trusted):
+            verdict = _compared(
+                run.stored, again, _radius(row), partial(_measured, bench, run, again)
+            )
+            yield Verified(run.name, verdict, place(run.stored.get("environment", {})))
 
 
-def _verified(row: Row, bench: Bench, seeds: Sequence[int]) -> Iterator[Verified]:
-    known = [run["seed"] for run in row["tuned"]]
-    if missing := [seed for seed in seeds if seed not in known]:
-        raise UsageError(f"--seed {missing[0]}: the row {row['method']} has the seeds {known}")
-    by_name = {one.identifier: one for one in bench.contenders}
-    contender = None if row["method"] == MAJORITY else by_name[row["method"]]
+def with_radii(
+    board: Leaderboard, bench: Bench, names: Sequence[str], seeds: Sequence[int]
+) -> Iterator[Leaderboard]:
+    """Measure the rounding radius of final runs that have none; yield the board after each row.
+
+    These are the runs at the chosen settings; without seeds it is that of the first one.
+    """
+    rows = {**board.rows}
+    for name in names:
+        row = rows[name]
+        for run, again in _finals(row, bench, seeds or (0,), trusted=False, tuned=True):
+            if run.piece is not None and "radius" not in run.stored:
+                run.stored.update(bench.radius(run.piece, again))
+        rows[name] = hashed(row)
+        yield Leaderboard(board.task, rows)
+
+
+@dataclass(frozen=True)
+class _Final:
+    """A final run of a row; the majority class has no piece."""
+
+    name: str
+    stored: dict[str, Any]
+    piece: Piece | None
+
+
+def _finals(
+    row: Row, bench: Bench, seeds: Sequence[int], trusted: bool, tuned: bool = False
+) -> Iterator[tuple[_Final, dict[str, Any]]]:
+    """Yield the final runs of a row, or the ``tuned`` ones alone, each with its repetition."""
+    have = [run["seed"] for run in row["tuned"]]
+    if missing := [seed for seed in seeds if seed not in have]:
+        raise UsageError(f"--seed {missing[0]}: the row {row['method']} has the seeds {have}")
+    contender = None
+    if row["method"] != MAJORITY:
+        contender = next((c for c in bench.contenders if c.identifier == row["method"]), None)
+        if contender is None:
+            raise UsageError(f"the row {row['method']} does not spell the name of its class so")
     # Where the defaults were chosen, one run stands for both.
-    again = cache(partial(_again, row, contender, bench))
-    for which, trial in (("tuned", row.get("chosen")), ("default", 0)):
+    again = cache(partial(_again, row, contender, bench, trusted))
+    for which, trial in (("tuned", row.get("chosen")), ("default", 0))[: 1 if tuned else 2]:
         for run in row.get(which, []):
-            if seeds and run["seed"] not in seeds:
-                continue
-            verdict, what = _compared(run, again(trial, run["seed"]))
-            if verdict == "different" and contender and contender.source_hash != row["source"]:
-                what += "; the method's source has changed since"
-            yield Verified(f"{row['method']}, {which}, seed {run['seed']}", verdict, what)
+            if not seeds or run["seed"] in seeds:
+                piece, outcome = again(trial, run["seed"])
+                yield _Final(f"{row['method']}, {which}, seed {run['seed']}", run, piece), outcome
 
 
 def _again(
-    row: Row, contender: Contender | None, bench: Bench, trial: int, seed: int
-) -> dict[str, Any]:
+    row: Row, contender: Contender | None, bench: Bench, trusted: bool, trial: int, seed: int
+) -> tuple[Piece | None, dict[str, Any]]:
     """Make a final run again, with the settings and rounds of a trial."""
     if contender is None:
-        return bench.majority(seed) or {}
-    settled = row["trials"][trial]
-    piece = Piece(contender, seed, settled["settings"], settled["rounds"], bench.task_hash)
-    return bench.computed(piece)
+        return None, bench.majority(seed) or {}
+    settings, rounds = (row["trials"][trial][key] for key in ("settings", "rounds"))
+    if not trusted:
+        contender.check(settings)
+        if rounds > (most := MOST_ROUNDS * bench.reference.default.values.loop.rounds):
+            raise UsageError(
+                f"the row {row['method']} has {rounds:,} rounds, and no trial of this task has "
+                f"more than {most:,}: give --trust if the file is yours"
+            )
+    piece = Piece(contender, seed, settings, rounds, bench.task_hash)
+    return piece, bench.played(piece)
 
 
-def _compared(stored: Mapping[str, Any], again: Mapping[str, Any]) -> tuple[Verdict, str]:
-    """Compare a stored run with the same run made again; return what differs, too."""
+def _compared(
+    stored: Mapping[str, Any],
+    again: Mapping[str, Any],
+    radius: float | None,
+    measure: Any,  # noqa: ANN401
+) -> Verdict:
+    """Compare a stored run with the same run made again."""
+    if "failed" in stored and "failed" in again:
+        return Verdict("agrees", "it fails here too")
     for key in ("failed", "partition"):
         if stored.get(key) != again.get(key):
-            return "different", f"{key}: {stored.get(key)} in the row, {again.get(key)} now"
-    points = ("last", "best_by_val")
-    then, now = (
-        {f"{at} {name}": value for at in points for name, value in run.get(at, {}).items()}
-        for run in (stored, again)
-    )
+            what = f"{key}: {stored.get(key)} in the row, {again.get(key)} now"
+            return Verdict("different", what)
+    then, now = by_point(stored), by_point(again)
     if then.keys() != now.keys():
-        return "different", f"only one run has {', '.join(sorted(then.keys() ^ now.keys()))}"
-    apart = {name: abs(then[name] - now[name]) for name in then}
-    worst = max(apart, key=lambda name: apart[name], default="")
-    if worst and apart[worst] > ROUNDING:
-        return "different", f"{worst}: {then[worst]:.6f} in the row, {now[worst]:.6f} now"
-    same = stored.get("fingerprint") == again.get("fingerprint") and not any(apart.values())
-    return ("equal" if same else "rounding"), ""
+        return Verdict(
+            "different", f"only one run has {', '.join(sorted(then.keys() ^ now.keys()))}"
+        )
+    where, apart = largest(then, now)
+    if where:
+        where = f"{where}: {then[where]:.6f} in the row, {now[where]:.6f} now"
+    same = stored.get("fingerprint") == again.get("fingerprint")
+    return judged(same, apart, where, radius, measure)
+
+
+def _radius(row: Row) -> float | None:
+    """Return the largest rounding radius of a row's final runs."""
+    runs = [run for which in ("tuned", "default") for run in row.get(which, [])]
+    return max((run["radius"] for run in runs if "radius" in run), default=None)
+
+
+def _measured(bench: Bench, run: _Final, again: Mapping[str, Any]) -> float | None:
+    """Measure the rounding radius of a run here."""
+    return None if run.piece is None else bench.radius(run.piece, again).get("radius")
+
+
+def place(environment: Mapping[str, Any]) -> str:
+    """Return processor and versions of a run in words; empty if it has none."""
+    versions = [f"{name} {environment[name]}" for name in ("torch", "numpy") if name in environment]
+    return ", ".join([*filter(None, [environment.get("processor")]), *versions])
+
+
+def changed(board: Leaderboard, bench: Bench, names: Sequence[str]) -> list[str]:
+    """Return the methods among some rows whose source is another one now."""
+    sources = {one.identifier: one.source_hash for one in bench.contenders}
+    return [n for n in names if n in sources and board.rows[n].get("source") != sources[n]]
 
 
 def outcome(results: Sequence[Verified]) -> str:
-    """Return the outcome in one line, and what differs in further ones."""
+    """Return in one line how many runs were compared, and with which verdicts."""
     if not results:
-        return "nothing to verify: the rows have no runs, because all their trials failed"
-    equal = sum(one.verdict == "equal" for one in results)
-    different = [one for one in results if one.verdict == "different"]
-    if different:
-        lines = [f"{one.run}: {one.what}" for one in different]
-        return "\n".join([f"different: {len(different)} of {len(results)} runs", *lines])
-    if equal == len(results):
-        return f"verified: {equal} of {len(results)} fingerprints equal"
-    return (
-        f"verified: {equal} of {len(results)} fingerprints equal, the others equal to rounding: "
-        f"scores within {ROUNDING:g}"
-    )
+        return "compared no run: the rows have none, because all their trials failed"
+    counts = dict.fromkeys(("same bits", "agrees", "different"), 0)
+    for one in results:
+        counts[one.verdict.word] += 1
+    said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    return f"compared {len(results)} runs: {said}"

@@ -36,14 +36,16 @@ FEW = ("FedAvg", "FedAvgP")
 
 
 def task(folder, **keys):
-    """Write a task; ``None`` omits a key."""
+    """Write a task; ``None`` omits a key, and ``keep`` leaves its configuration as it is."""
+    kept = keys.pop("keep", False)
     content = {
         "caption": "Toys",
         "config": "c.yaml",
         "shared": {LR: {"low": 0.01, "high": 1.0, "log": True}, EPOCHS: {"choices": [1, 2]}},
         **keys,
     }
-    (folder / "c.yaml").write_text(CONFIG)
+    if not kept:
+        (folder / "c.yaml").write_text(CONFIG)
     content = {key: value for key, value in content.items() if value is not None}
     (folder / "toys.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     return folder / "toys.yaml"

@@ -1,7 +1,9 @@
+import re
 from pathlib import Path
 
 import pytest
 
+from pfl.__main__ import main
 from pfl.cli.parser import make_parser
 from pfl.extras.bench.contender import contenders
 from pfl.extras.bench.rows import Leaderboard
@@ -47,3 +49,15 @@ def test_a_committed_leaderboard_is_as_it_was_written(file):
     board = Leaderboard.read(file)
     assert {"Local", "FedAvg", "FedAvgP", "LPFT", "majority class"} <= board.rows.keys()
     assert standings(board)[0].rank >= 1
+
+
+def test_the_documentations_own_commands_accuse_no_committed_row(capsys, monkeypatch):
+    """On whatever processor this runs; the rows tell on which one they were made."""
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "docs" / "bench.md").read_text()
+    commands = re.findall(r"^pfl (bench verify .*)$", text, re.MULTILINE)
+    assert commands
+    for command in commands:
+        assert main(command.split()) == 0
+        said = capsys.readouterr().out
+        assert re.search(r"compared 2 runs: (2 same bits|1 same bits, 1 agrees|2 agrees)\n", said)

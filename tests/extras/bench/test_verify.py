@@ -1,12 +1,13 @@
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from pfl.__main__ import main
 from pfl.disk import canonical
 from pfl.disk.rows import hashed
-from tests.extras.bench.conftest import task
+from tests.extras.bench.conftest import EPOCHS, LR, bench, task
 from tests.helpers.messages import parts, says
 
 
@@ -32,14 +33,19 @@ def changed(folder, change, rehash):
 
 def test_a_leaderboard_is_verified(finished, capsys):
     assert verify(finished) == 0
-    assert "verified: 10 of 10 fingerprints equal" in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 12
+    assert said[-2] == "compared 10 runs: 10 same bits"
+    assert said[-1].startswith("then and now: ")
 
 
 def test_one_seed_of_one_row_is_verified(finished, capsys):
     assert verify(finished, "--row", "FedAvgP", "--seed", 1) == 0
-    said = capsys.readouterr()
-    assert said.out == "verified: 2 of 2 fingerprints equal\n"
-    assert said.err == "FedAvgP, tuned, seed 1: equal\nFedAvgP, default, seed 1: equal\n"
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "FedAvgP, tuned, seed 1: same bits",
+        "FedAvgP, default, seed 1: same bits",
+        "compared 2 runs: 2 same bits",
+    ]
 
 
 def test_a_row_that_was_edited_is_refused(copied, capsys):
@@ -53,7 +59,19 @@ def test_a_better_score_with_a_new_hash_is_found_out(copied, capsys, which):
     changed(copied, lambda row: row[which][1]["best_by_val"].update(acc=0.99), rehash=True)
     assert verify(copied, "--row", "FedAvg") == 1
     out = capsys.readouterr().out
-    assert out.startswith(f"different: 1 of 4 runs\nFedAvg, {which}, seed 1: best_by_val acc: 0.99")
+    assert says(out, f"FedAvg, {which}, seed 1: different: off by ~ (best_by_val acc: 0.990000 in")
+    assert "compared 4 runs: 3 same bits, 1 different" in out
+
+
+def test_a_better_score_is_not_excused_by_a_radius_that_the_row_claims(copied, capsys):
+    """The radius is measured, as the claimed one is larger than rounding goes."""
+    better = {"acc": 0.99}
+    changed(copied, lambda row: row["tuned"][1]["last"].update(better), rehash=True)
+    changed(copied, lambda row: row["tuned"][0].update(radius=1.0), rehash=True)
+    assert verify(copied, "--row", "FedAvg", "--seed", 1) == 1
+    assert re.search(
+        r"different: off by .*, rounding alone makes [\d.]+e-", capsys.readouterr().out
+    )
 
 
 def test_a_row_without_runs_verifies_nothing(copied, capsys):
@@ -61,23 +79,132 @@ def test_a_row_without_runs_verifies_nothing(copied, capsys):
     none = {"trials": failed, "chosen": None, "tuned": [], "default": []}
     changed(copied, lambda row: row.update(none), rehash=True)
     assert verify(copied, "--row", "FedAvg") == 1
-    assert capsys.readouterr().out.startswith("nothing to verify: ")
+    assert capsys.readouterr().out.startswith("compared no run: ")
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "told", "code"),
     [
-        (lambda run: run.update(fingerprint="0"), "verified: 3 of 4 fingerprints equal, the"),
-        (lambda run: run.update(partition="0"), "partition: 0 in the row"),
-        (lambda run: run["last"].pop("loss"), "only one run has last loss"),
+        (lambda run: run.update(fingerprint="0"), "agrees: all scores are equal, and the wei", 0),
+        (lambda run: run["last"].update(acc=run["last"]["acc"] + 1e-7), "agrees: off by 1e-07", 0),
+        (lambda run: run.update(partition="0"), "different: partition: 0 in the row", 1),
+        (lambda run: run["last"].pop("loss"), "different: only one run has last loss", 1),
     ],
 )
-def test_what_differs_is_told(copied, capsys, change, told):
+def test_what_differs_is_told(copied, capsys, change, told, code):
     changed(copied, lambda row: change(row["tuned"][0]), rehash=True)
-    code = verify(copied, "--row", "FedAvg")
-    out = capsys.readouterr().out
-    assert told in out
-    assert code == (0 if "rounding: scores within 1e-06" in out else 1)
+    assert verify(copied, "--row", "FedAvg", "--seed", 0) == code
+    assert f"FedAvg, tuned, seed 0: {told}" in capsys.readouterr().out
+
+
+def test_another_processor_and_another_source_are_named_and_no_reason(copied, capsys):
+    def elsewhere(row):
+        row["source"] = "0"
+        for run in (*row["tuned"], *row["default"]):
+            run["environment"] = {"processor": "Z80", "torch": "1.0"}
+
+    changed(copied, elsewhere, rehash=True)
+    assert verify(copied, "--row", "FedAvg", "--seed", 0) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-3:-1][0] == "then: Z80, torch 1.0"
+    assert said[-2].startswith("now: ")
+    assert said[-1] == "note: the source of FedAvg has changed since"
+
+
+def test_data_that_are_not_here_accuse_nobody(copied, capsys):
+    config = copied / "c.yaml"
+    data = "class_path: TabularData\n  init_args: {path: gone.csv, target: y}\n"
+    text = config.read_text()
+    config.write_text(text[: text.index("data:")] + f"data:\n  {data}")
+    task(copied, keep=True)
+    board = copied / "out" / "leaderboard.json"
+    content = json.loads(board.read_text())
+    made = bench(copied / "toys.yaml", copied / "out", trials=2)
+    for row in content["rows"]:
+        row["task"] = made.task_hash
+        row |= hashed(row)
+    content["about"]["hash"] = made.task_hash
+    board.write_text(canonical.text(content))
+    assert verify(copied, "--row", "FedAvg") == 3
+    assert says(capsys.readouterr().err, "could not look: no data ~ gone.csv")
+
+
+def test_a_radius_is_measured_and_written_where_there_is_none(copied, capsys):
+    """The benchmark has measured that of the first seed itself."""
+    file, toys = copied / "out" / "leaderboard.json", copied / "toys.yaml"
+    (row,) = [r for r in json.loads(file.read_text())["rows"] if r["method"] == "FedAvg"]
+    measured = row["tuned"][0]["radius"]
+    assert 0 < measured < 1e-3
+    assert "radius" not in row["tuned"][1]
+    changed(copied, lambda row: row["tuned"][0].pop("radius"), rehash=True)
+    words = ["bench", "radius", str(file), "--task", str(toys), "--row", "FedAvg"]
+    assert main(words) == 0
+    assert capsys.readouterr().out == "FedAvg\n"
+    (row,) = [r for r in json.loads(file.read_text())["rows"] if r["method"] == "FedAvg"]
+    assert row["tuned"][0]["radius"] == measured
+    assert verify(copied, "--row", "FedAvg", "--seed", 0) == 0
+
+
+def settings(key, value):
+    def change(row):
+        for trial in row["trials"]:
+            trial["settings"][key] = value
+
+    return change
+
+
+def rounds(row):
+    for trial in row["trials"]:
+        trial["rounds"] = 10**9
+
+
+RAY = {"class_path": "RayEngine", "init_args": {"address": "127.0.0.1:9"}}
+STRANGE = {
+    "a module of the working folder": (settings("model.init_args.net", "evil.Net"), "no dimension"),
+    "an address": (settings("loop.engine", RAY), "loop.engine is no dimension"),
+    "a flag that ends": (settings("print_config", ""), "print_config is no dimension"),
+    "a place": (settings("data.path", "/etc/passwd"), "data.path is no dimension"),
+    "rounds without end": (rounds, "1,000,000,000 rounds, and no trial ~ more than 80"),
+    "epochs without end": (settings(EPOCHS, 10**9), "1000000000 lies outside"),
+    "a rate": (settings(LR, 1e9), "lies outside of its dimension"),
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+def test_a_row_of_somebody_else_runs_nothing_but_its_method(case, copied, capsys, monkeypatch):
+    change, message = STRANGE[case]
+    changed(copied, change, rehash=True)
+    monkeypatch.chdir(copied)
+    Path("evil.py").write_text("open('ran', 'w')\n")
+    assert verify(copied, "--row", "FedAvg", "--seed", 0) == 2
+    assert says(capsys.readouterr().err, message)
+    assert not Path("ran").exists()
+
+
+def test_a_method_of_somebody_else_is_not_even_imported(copied, capsys, monkeypatch):
+    changed(copied, lambda row: row.update(method="evil.Net"), rehash=True)
+    monkeypatch.chdir(copied)
+    net = "from lightning_modules import FedAvg\nclass Net(FedAvg): pass\n"
+    Path("evil.py").write_text(f"open('ran', 'w')\n{net}")
+    assert verify(copied, "--row", "evil.Net") == 2
+    assert says(capsys.readouterr().err, "the row evil.Net ~ --trust")
+    assert not Path("ran").exists()
+    assert verify(copied, "--row", "evil.Net", "--seed", 0, "--trust") == 0
+    assert Path("ran").exists()
+
+
+def test_a_task_is_found_by_its_name_alone(copied, capsys):
+    file = copied / "out" / "leaderboard.json"
+    content = json.loads(file.read_text())
+    content["about"]["name"] = "../../../toys"
+    file.write_text(canonical.text(content))
+    assert main(["bench", "verify", str(file)]) == 2
+    assert says(capsys.readouterr().err, "no task ~ comes with pfl: give its file as --task")
+
+
+def test_flags_with_which_nothing_runs_are_refused(finished, capsys):
+    assert verify(finished, "--print_config") == 2
+    assert "print_config runs nothing" in capsys.readouterr().err
 
 
 def test_another_task_is_refused(copied, capsys):

@@ -1,0 +1,22 @@
+"""Weights moved by one unit in the last place: how far rounding alone carries a run."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from pfl.core.seeds import derive
+
+# Runs from moved weights that a radius is the largest of. One is not enough: a run may have two
+# ends, by a unit that rounding switches on or off.
+DRAWS = 3
+
+
+def move(module: nn.Module, draw: int) -> None:
+    """Move each weight of a module to the next number above or below it, as a draw decides."""
+    generator = torch.Generator().manual_seed(derive(draw, "rounding"))
+    with torch.no_grad():
+        for weight in module.parameters():
+            up = torch.rand(weight.shape, generator=generator).to(weight.device) < 0.5
+            infinite = torch.full_like(weight, torch.inf)
+            weight.copy_(torch.nextafter(weight, torch.where(up, infinite, -infinite)))
