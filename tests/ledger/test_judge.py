@@ -229,6 +229,18 @@ def test_with_fewer_pairs_a_gap_has_each_method_s_own_noise():
     assert (per["verdict"], ala["verdict"], ala["half"]) == ("yes", "-", None)
 
 
+def test_a_rival_without_seeds_has_the_noise_of_all_where_the_test_allows_it():
+    """sd 0.1 with 2 degrees of freedom for FedAS, sqrt(0.025) with 4 for FedALA: 5.94 together, and
+    2.453 sqrt(0.035) is 0.459."""
+    found = ledger(
+        *seeds("FedAS", (80, 80.1, 80.2), 0.8),
+        *seeds("FedPer", (70, 70.2, 70.4), 0.7),
+        *seeds("FedALA", [79.5], 0.7),
+    )
+    claim = claim_of(found, "FedALA")
+    assert (claim["half"], claim["verdict"]) == (pytest.approx(0.00459, abs=1e-5), "yes")
+
+
 def test_two_pairs_are_too_few_to_say_what_gaps_differ_by():
     """Squares of 0.02 and 0.005 with 3 degrees of freedom, and of 0.08 and 0.005 with 3: variances
     of 0.00833 and 0.02833, together 4.63, and 2.634 sqrt(0.03667 / 2) is 0.357. Two equal gaps
