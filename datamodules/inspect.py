@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Group
-from rich.markup import escape
-from rich.table import Column, Table
 
 from datamodules.base import FederatedDataModule
 from datamodules.checks import require
 from datamodules.survey import Survey, count_hashes, survey
 from datamodules.targets import Floats, Ints
 from pfl.core.plain import spelled
+from pfl.core.sheet import Sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,42 +31,33 @@ _COLOURS = (
 )
 
 
-def table(data: FederatedDataModule) -> Group:
-    """Build tables for a terminal: a summary and, up to 40 clients, one row per client."""
+def sheets(data: FederatedDataModule) -> list[Sheet]:
+    """Return tables: a summary and, up to 40 clients, one with a row for each client."""
     seen = survey(data)
     pooled = data.pooled_test()
-    numbers = _right("least", "median", "mean", "most", "total")
-    title = escape(_title(data, seen.distinct))
-    about = Table("a client's", *numbers, title=title, title_justify="left")
+    rows = []
     names = ("training samples", "validation samples", "test samples", seen.kind)
     for name, values in zip(names, (*seen.sizes.T, (seen.counts > 0).sum(1)), strict=True):
         total = f"{len(seen.rows)}" if name == seen.kind else f"{values.sum():,}"
-        about.add_row(name, *(f"{number:,.5g}" for number in _summary(values)), total)
+        rows.append([name, *(f"{number:,.5g}" for number in _summary(values)), total])
     what = f"{'target' if seen.kind == 'bins' else 'label'} skew (0 none, 1 most)"
-    about.add_row(what, *(f"{number:.2f}" for number in _summary(seen.skew())), "")
+    rows.append([what, *(f"{number:.2f}" for number in _summary(seen.skew())), ""])
     notes = ["no common test set" if pooled is None else f"common test set: {len(pooled):,}"]
     if data.contents.targets.has_classes:
         notes += [f"class counts, sha256 {name}: {h}" for name, h in count_hashes(data).items()]
-    about.caption = "\n".join(notes)
-    if data.num_clients > LISTED_CLIENTS:
-        return Group(about)
-    return Group(about, _clients(seen, data.client_names))
-
-
-def _right(*names: str) -> list[Column]:
-    """Return columns of numbers."""
-    return [Column(name, justify="right") for name in names]
+    columns = ("a client's", "least", "median", "mean", "most", "total")
+    about = Sheet(_title(data, seen.distinct), columns, rows, notes)
+    listed = data.num_clients <= LISTED_CLIENTS
+    return [about, *([_clients(seen, data.client_names)] if listed else [])]
 
 
 def _summary(values: Ints | Floats) -> tuple[float, float, float, float]:
     return values.min(), float(np.median(values)), values.mean(), values.max()
 
 
-def _clients(seen: Survey, names: Sequence[str]) -> Table:
-    """Build the table with one row per client."""
-    domains = ["domains"] if seen.domain_names else []
-    numbers = _right("client", "train", "val", "test", seen.kind, "skew")
-    listed = Table(*numbers, "largest", *domains)
+def _clients(seen: Survey, names: Sequence[str]) -> Sheet:
+    """Return the table with one row for each client."""
+    rows = []
     for client, (sizes, counts, skew) in enumerate(
         zip(seen.sizes, seen.counts, seen.skew(), strict=True)
     ):
@@ -84,8 +73,10 @@ def _clients(seen: Survey, names: Sequence[str]) -> Table:
             present = np.flatnonzero(seen.domains[client])
             some = ", ".join(seen.domain_names[d] for d in present[:3])
             cells.append(some + (f" and {len(present) - 3} more" if len(present) > 3 else ""))
-        listed.add_row(*map(escape, cells))
-    return listed
+        rows.append(cells)
+    domains = ["domains"] if seen.domain_names else []
+    columns = ("client", "train", "val", "test", seen.kind, "skew", "largest", *domains)
+    return Sheet("", columns, rows)
 
 
 def figure(data: FederatedDataModule, path: str | Path) -> None:

@@ -7,13 +7,13 @@ from contextlib import ExitStack
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from pfl.core.failure import clients_text
+from pfl.core.sheet import Sheet
 from pfl.core.types import Result, RoundResult
 from pfl.federation.run import Callback, Run
+from pfl.results.sheets import show
 
 
 class ProgressBar(Callback):
@@ -26,13 +26,8 @@ class ProgressBar(Callback):
     def on_fit_start(self, run: Run) -> None:
         """Show the header and open the bars."""
         self._started = time.perf_counter()
-        lines = Table.grid(padding=(0, 1))
-        lines.add_column(justify="right", style="bold", no_wrap=True)
-        lines.add_column(overflow="fold")
         topics = run.header if run.folder is None else {**run.header, "folder": str(run.folder)}
-        for topic, text in topics.items():
-            lines.add_row(topic, escape(text))
-        self._console.print(lines)
+        show([Sheet("", ("", ""), [*topics.items()])], self._console)
         bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -64,7 +59,7 @@ class ProgressBar(Callback):
     def on_fit_end(self, run: Run) -> None:
         """Close the bars and print the table."""
         self._scope.close()
-        Console().print(closing_table(run, time.perf_counter() - self._started))
+        show([closing_sheet(run, time.perf_counter() - self._started)])
 
     def on_interrupt(self, run: Run) -> None:
         """Close the bars."""
@@ -78,8 +73,8 @@ def last_scores(run: Run) -> dict[str, float]:
     return {name: row[name] for name in names if name in row}
 
 
-def closing_table(run: Run, seconds: float) -> Table:
-    """Build the closing table: the score, bytes moved, seconds and fingerprint."""
+def closing_sheet(run: Run, seconds: float) -> Sheet:
+    """Return the closing table: the score, bytes moved, seconds and fingerprint."""
     summary, score = run.summary, next(iter(run.scores))
     word = "accuracy" if score == "acc" else score
     scores = {
@@ -90,23 +85,19 @@ def closing_table(run: Run, seconds: float) -> Table:
         f"global {word} on the common test set": f"test/pooled/{score}",
     }
     rounds = f"{run.round} round{'s' if run.round != 1 else ''}"
-    table = Table(title=f"after {rounds}, seed {run.seed}", show_header=False)
-    for topic in ("method", "network", "data"):
-        if topic in run.header:
-            table.add_row(topic, escape(run.header[topic]))
+    topics = ("method", "network", "data")
+    rows = [(topic, run.header[topic]) for topic in topics if topic in run.header]
     for label, key in scores.items():
         if (value := summary.get(f"{key}/last")) is not None:
-            table.add_row(label, f"{value:.4f}")
-    for what, failed in run.failures.items():
-        table.add_row(what, clients_text(sorted(failed)))
+            rows.append((label, f"{value:.4f}"))
+    rows += [(what, clients_text(sorted(failed))) for what, failed in run.failures.items()]
     moved = run.history[-1]["comm/bytes_total"] if run.history else 0
-    table.add_row("bytes moved", decimal(int(moved)))
+    rows.append(("bytes moved", decimal(int(moved))))
     if run.history and "comm/wire_down" in run.history[-1]:
         down, up = (
             decimal(int(sum(row.get(f"comm/wire_{way}", 0) for row in run.history) / run.round))
             for way in ("down", "up")
         )
-        table.add_row("as sent, a round", f"{down} down, {up} up")
-    table.add_row("seconds", f"{seconds:.1f}")
-    table.add_row("fingerprint", run.fingerprint)
-    return table
+        rows.append(("as sent, a round", f"{down} down, {up} up"))
+    rows += [("seconds", f"{seconds:.1f}"), ("fingerprint", run.fingerprint)]
+    return Sheet(f"after {rounds}, seed {run.seed}", ("", ""), rows)

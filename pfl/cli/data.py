@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import explained
 from pfl.cli.known import INSPECT
 from pfl.cli.parser import make_parser
+from pfl.results.sheets import show
 
 
 def inspect(argv: Sequence[str]) -> None:
@@ -25,5 +24,5 @@ def inspect(argv: Sequence[str]) -> None:
     with explained(experiment.settings, *REFUSALS):
         file.parent.mkdir(parents=True, exist_ok=True)
         picture.figure(data, file)
-        Console().print(picture.table(data))
+        show(picture.sheets(data))
     print(f"wrote {file}")

@@ -11,10 +11,10 @@ from pfl.cli.explain import UsageError
 from pfl.cli.joining import FLAG, run_folder
 from pfl.core.checks import not_negative
 from pfl.core.held_out import client_names
+from pfl.core.sheet import Sheet
 from pfl.federation.later import LaterData, adopt
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
-from pfl.results.sheets import Sheet
 
 
 def let_join(experiment: Experiment, file: Path) -> None:

@@ -10,8 +10,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from pfl.cli.explain import UsageError, explained
 from pfl.disk.writing import no_link, write
 from pfl.results import names, sheets
@@ -58,9 +56,7 @@ def compare(options: argparse.Namespace) -> None:
         tables = comparison_sheets(comparison)
         for file in options.out:
             sheets.write(tables, file)
-    console = Console()
-    for table in tables:
-        console.print(table.rich())
+    sheets.show(tables)
     for file in options.out:
         print(f"wrote {file}")
 

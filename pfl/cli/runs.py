@@ -12,9 +12,6 @@ from typing import Any
 
 import yaml
 from jsonargparse import Namespace
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from torch import Tensor
 
 from pfl.callbacks.progress import last_scores
@@ -26,11 +23,13 @@ from pfl.core.data import FederatedData
 from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
 from pfl.core.held_out import TellsOrigin, client_names, warn_of_name
+from pfl.core.sheet import Sheet
 from pfl.core.types import Split
 from pfl.disk.writing import csv_text, no_link, write
 from pfl.federation import cross, reliability, resume
 from pfl.federation.later import LaterData
 from pfl.federation.run import Callback, Run
+from pfl.results.sheets import show
 from pfl.training.declaration import MethodError
 
 RUN_REFUSALS = (ValueError, OSError, ImportError, MethodError)
@@ -107,8 +106,7 @@ def test(argv: Sequence[str]) -> None:
     with explained(experiment.settings, *REFUSALS):
         source = _source(experiment)
         if values.join is not None:
-            for sheet in later.newcomer_sheets(experiment, source):
-                Console().print(sheet.rich())
+            show(later.newcomer_sheets(experiment, source))
             return
         row = loop.test(module, data, source, experiment.text)
         wanted = resume.Wanted(loop, module, data, source, experiment.text)
@@ -137,10 +135,8 @@ def validate(argv: Sequence[str]) -> None:
 
 def _show_scores(experiment: Experiment, row: Mapping[str, float]) -> None:
     names = (type(experiment.module).__name__, type(experiment.data).__name__)
-    table = Table(title=" on ".join(names), show_header=False)
-    for name, value in row.items():
-        table.add_row(escape(name), f"{value:.4f}")
-    Console().print(table)
+    rows = [(name, f"{value:.4f}") for name, value in row.items()]
+    show([Sheet(" on ".join(names), ("", ""), rows)])
 
 
 def predict(argv: Sequence[str]) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-from rich.table import Table
-
 from pfl.cli.catalogue import METRICS, listed
 from pfl.cli.known import KINDS
+from pfl.core.sheet import Sheet
+from pfl.results.sheets import show as show_sheets
 
 
 def show(options: argparse.Namespace) -> None:
@@ -17,10 +16,8 @@ def show(options: argparse.Namespace) -> None:
     if kind is None:
         print("\n".join(f"pfl list {kind}" for kind in (*KINDS, METRICS)))
         return
-    table = Table(kind, "what it is", box=None, pad_edge=False)
-    for item in listed(kind):
-        table.add_row(item.name, item.sentence)
-    Console().print(table)
+    rows = [(item.name, item.sentence) for item in listed(kind)]
+    show_sheets([Sheet("", (kind, "what it is"), rows)])
     if kind == "methods":
         print("which one to choose: see the page 'Choose a method' of the documentation")
     if kind == METRICS:

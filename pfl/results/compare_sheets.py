@@ -55,6 +55,7 @@ def _scores(comparison: Comparison) -> Sheet:
             _note(comparison, about["scores"], *told, about["costs"]),
         ],
         records=_records(comparison),
+        optional=("rounds", "seconds", "ECE (%)", "runs", "moved", "spread (%)", "spread"),
     )
 
 
@@ -106,6 +107,7 @@ def _tested(comparison: Comparison, pairs: Pairs, tests: Mapping[str, Paired]) -
         ],
         rows=rows,
         notes=[_note(comparison, WORDS["comparison_notes"][pairs])],
+        optional=("Cohen's d", "p"),
     )
 
 

@@ -21,7 +21,8 @@ class Markup(str):
 
 def page(title: str, under: str, parts: Iterable[Markup]) -> str:
     """Build the whole page."""
-    style = resources.files("pfl.results").joinpath("page.css").read_text(encoding="utf-8")
+    home = resources.files("pfl.results")
+    style = home.joinpath("templates", "page.css").read_text(encoding="utf-8")
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -1,20 +1,28 @@
-"""Tables for people: in a terminal, as Markdown, LaTeX and CSV."""
+"""The printer of tables for people: in a terminal, as Markdown, LaTeX, HTML and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
+from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from pfl.core.sheet import Record as Record
+from pfl.core.sheet import Sheet as Sheet
 from pfl.disk.writing import csv_text
 from pfl.disk.writing import write as write_text
 
-Record = Mapping[str, str | float | int | None]
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
+# Letters between two columns; and those that columns of words get at least, however long they are.
+_GAP, _WORDS = 2, 24
 _LATEX = str.maketrans(
     {
         **{c: rf"\{c}" for c in "&%$#_{}"},
@@ -24,110 +32,125 @@ _LATEX = str.maketrans(
 )
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """Rows of text under a title, and the unrounded numbers behind them.
+def show(sheets: Iterable[Sheet], console: Console | None = None) -> None:
+    """Print tables in a terminal, each as wide as it allows; numbers are never wrapped.
 
-    Attributes:
-        title: One line.
-        columns: Headings; the first column holds names, the others numbers.
-        rows: Cells as printed.
-        notes: Lines below the table.
-        records: One mapping for each row, unrounded, for CSV files.
+    A table that is too wide is printed without its optional columns. What is too wide even then is
+    divided into blocks, one below the other, each with the names of the rows.
     """
+    console = Console() if console is None else console
+    for sheet in sheets:
+        blocks, left_out = _fitted(sheet, console.width)
+        if sheet.title:
+            console.print(Text(sheet.title, style="bold"))
+        for columns in blocks:
+            console.print(_table(sheet, columns), "", sep="\n")
+        for note in sheet.notes:
+            console.print(Text(note))
+        if left_out:
+            what = f"Left out to fit {console.width} columns: {', '.join(left_out)}"
+            console.print(Text(f"{what}; a wider terminal or --out FILE shows them."))
+        if sheet.notes or left_out:
+            console.print()
 
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
-    records: Sequence[Record] = ()
 
-    def rich(self) -> Table:
-        """Return a table for the terminal; what users call "[b]" is text there, no markup."""
-        table = Table(
-            title=escape(self.title),
-            title_justify="left",
-            box=SIMPLE_HEAD,
-            pad_edge=False,
-            collapse_padding=True,
-            caption=escape("\n".join(self.notes)) or None,
-            caption_justify="left",
+def _fitted(sheet: Sheet, width: int) -> tuple[list[list[int]], list[str]]:
+    """Return blocks of numbers of columns, each with the first one, and headings left out."""
+    needs = [_need(sheet, number) + _GAP for number in range(len(sheet.columns))]
+    shown, left_out = [*range(1, len(needs))], list[str]()
+    for heading in sheet.optional:
+        if needs[0] + sum(needs[number] for number in shown) <= width + _GAP:
+            break
+        if heading in sheet.columns:
+            shown.remove(sheet.columns.index(heading))
+            left_out.append(heading)
+    blocks = [[0]]
+    for number in shown:
+        if len(blocks[-1]) > 1 and sum(needs[n] for n in (*blocks[-1], number)) > width + _GAP:
+            blocks.append([0])
+        blocks[-1].append(number)
+    return blocks, left_out
+
+
+def _need(sheet: Sheet, number: int) -> int:
+    """Return the letters that a column needs; headings and words can be wrapped."""
+    heading = max(map(cell_len, sheet.columns[number].split()), default=0)
+    cells = max((cell_len(row[number]) for row in sheet.rows), default=0)
+    return max(heading, min(cells, _WORDS) if sheet.are_words[number] else cells)
+
+
+def _table(sheet: Sheet, columns: Sequence[int]) -> Table:
+    """Return columns for the terminal; what users call "[b]" is text there, no markup."""
+    table = Table(
+        box=SIMPLE_HEAD,
+        show_header=any(sheet.columns),
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    words = sheet.are_words
+    for number in columns:
+        table.add_column(
+            Text(sheet.columns[number]),
+            justify="left" if words[number] else "right",
+            overflow="fold",
+            min_width=None if words[number] else _need(sheet, number),
         )
-        for number, column in enumerate(self.columns):
-            table.add_column(escape(column), justify="right" if number else "left", overflow="fold")
-        for row in self.rows:
-            table.add_row(*map(escape, row))
-        return table
+    for row in sheet.rows:
+        table.add_row(*(Text(row[number]) for number in columns))
+    return table
+
+
+@cache
+def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+    made = Environment(
+        loader=PackageLoader("pfl.results"),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {"padded": _padded, "tex": _tex}
+    return made
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Return the text of one of the templates beside this file."""
+    return _templates().get_template(template).render(values)
 
 
 def markdown(sheets: Sequence[Sheet]) -> str:
     """Write each sheet as a Markdown table, with its title in bold and its notes as text."""
-    parts = []
-    for sheet in sheets:
-        cells = [list(sheet.columns), *map(list, sheet.rows)]
-        safe = [[cell.replace("|", r"\|") for cell in row] for row in cells]
-        columns = list(zip(*safe, strict=True))
-        widths = [max(3, *map(len, column)) for column in columns]
-        words = [not number or _is_words(column[1:]) for number, column in enumerate(columns)]
-        lines = ["| " + " | ".join(_fill(row, widths, words)) + " |" for row in safe]
-        rules = [
-            "-" * width if left else "-" * (width - 1) + ":"
-            for width, left in zip(widths, words, strict=True)
-        ]
-        rule = "| " + " | ".join(rules) + " |"
-        parts += [f"**{sheet.title}**", "\n".join([lines[0], rule, *lines[1:]]), *sheet.notes]
-    return "\n\n".join(parts) + "\n"
-
-
-def _is_words(cells: Sequence[str]) -> bool:
-    """Return ``True`` if some cell begins with a letter, as no number does."""
-    return any(cell[:1].isalpha() for cell in cells)
-
-
-def _fill(row: Sequence[str], widths: Sequence[int], words: Sequence[bool]) -> list[str]:
-    """Pad the cells of a row: words on the right, numbers on the left."""
-    return [
-        cell.ljust(width) if left else cell.rjust(width)
-        for cell, width, left in zip(row, widths, words, strict=True)
-    ]
+    return rendered("sheets.md", sheets=sheets)
 
 
 def latex(sheets: Sequence[Sheet]) -> str:
     """Write each sheet as a LaTeX ``table``; needs the package ``booktabs``."""
-    parts = []
-    for sheet in sheets:
-        heading, *body = (_tex_row(row) for row in (sheet.columns, *sheet.rows))
-        caption = " ".join([f"{sheet.title}.", *sheet.notes])
-        lines = [
-            r"\begin{table}",
-            r"  \centering",
-            rf"  \caption{{{_tex(caption)}}}",
-            rf"  \begin{{tabular}}{{l{'r' * (len(sheet.columns) - 1)}}}",
-            r"    \toprule",
-            f"    {heading}",
-            r"    \midrule",
-            *(f"    {line}" for line in body),
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            r"\end{table}",
-        ]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
-
-
-def _tex_row(cells: Sequence[str]) -> str:
-    row = " & ".join(map(_tex, cells)) + r" \\"
-    # The end of the row before would take these for its own options.
-    return "{}" + row if row.startswith(("[", "*")) else row
-
-
-def _tex(text: str) -> str:
-    return text.translate(_LATEX)
+    return rendered("sheets.tex", sheets=sheets)
 
 
 def comma_separated(sheets: Sequence[Sheet]) -> str:
     """Write the records of all sheets as one CSV table; missing cells are empty."""
     return csv_text([record for sheet in sheets for record in sheet.records])
+
+
+def _padded(sheet: Sheet) -> list[str]:
+    """Return the lines of a Markdown table: words are padded on the right, numbers on the left."""
+    cells = [[cell.replace("|", r"\|") for cell in row] for row in (sheet.columns, *sheet.rows)]
+    columns = []
+    for column, words in zip(zip(*cells, strict=True), sheet.are_words, strict=True):
+        width = max(3, *map(len, column))
+        rule = "-" * width if words else "-" * (width - 1) + ":"
+        padded = [cell.ljust(width) if words else cell.rjust(width) for cell in column]
+        columns.append([padded[0], rule, *padded[1:]])
+    return [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
+
+
+def _tex(text: str) -> str:
+    return text.translate(_LATEX)
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Sheet]], str]] = {

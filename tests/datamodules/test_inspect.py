@@ -1,13 +1,10 @@
 """Tables and pictures of a partition."""
 
-import io
-
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
-from rich.console import Console
 
 from datamodules import (
     ByColumn,
@@ -20,14 +17,13 @@ from datamodules import (
     Synthetic,
     TensorData,
 )
-from datamodules.inspect import figure, table
+from datamodules.inspect import figure, sheets
 from datamodules.survey import survey
+from tests.helpers import terminal
 
 
 def printed(data):
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(table(data))
-    return console.export_text()
+    return terminal.printed(sheets(data), 200)
 
 
 def numbers(y, num_clients=2, **options):
@@ -39,7 +35,8 @@ def numbers(y, num_clients=2, **options):
 def test_natural_clients_are_named(tmp_path, monkeypatch):
     given = {"x": torch.zeros(8, 1), "y": [0, 1] * 4, "client": np.repeat(["Bern", "Chur"], 4)}
     data = TensorData(given)
-    assert [line for line in printed(data).splitlines() if " Chur " in line and " 3 " in line]
+    (line,) = (one for one in printed(data).splitlines() if one.startswith("Chur "))
+    assert " 3 " in line
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda picture, *_, **__: drawn.append(picture))
     figure(data, tmp_path / "p.png")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import io
+import re
 
-from rich.console import Console
-
-from pfl.results.sheets import Sheet, latex, markdown
+from pfl.core.sheet import Sheet
+from pfl.results.compare import compare
+from pfl.results.compare_sheets import sheets
+from pfl.results.runs import RunFolder
+from pfl.results.settings import group
+from pfl.results.sheets import latex, markdown
+from tests.helpers.terminal import printed
+from tests.results.folders import write_run
 
 
 def test_columns_of_numbers_are_set_right_and_those_of_words_left():
@@ -17,16 +22,52 @@ def test_columns_of_numbers_are_set_right_and_those_of_words_left():
         "| FedAS | 87.03 | out     |",
         "| -     |    -2 | -       |",
     ]
+    _, heads, _, *rows = printed([sheet]).splitlines()
+    assert [heads, *rows[:2]] == [
+        "cell    ours  verdict",
+        "FedAS  87.03  out    ",
+        "-         -2  -      ",
+    ]
 
 
 def test_a_terminal_shows_brackets_as_they_are():
     """Rich would drop "[ours]", and end the command at "[/b]"."""
-    sheet = Sheet("Toys [b]", ["setting [ours]", "n"], [["[/b]", "- [1]"]], ["A [note]."])
-    console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(sheet.rich())
-    said = console.export_text()
+    said = printed([Sheet("Toys [b]", ["setting [ours]", "n"], [["[/b]", "- [1]"]], ["A [note]."])])
     for text in ("Toys [b]", "setting [ours]", "[/b]", "- [1]", "A [note]."):
         assert text in said
+
+
+def test_a_comparison_fits_eighty_columns_and_no_number_is_wrapped(tmp_path):
+    """Five methods, two seeds, one long name: what the table leaves out is said below it."""
+    long = {"model": {"class_path": "FedAvg", "init_args": {"lr": 0.05, "hidden_units": 64}}}
+    other = {"model": {"class_path": "FedAvg", "init_args": {"lr": 0.1, "hidden_units": 128}}}
+    configs = [long, other, *({"model": {"class_path": name}} for name in ("A", "B", "C"))]
+    for number, config in enumerate(configs):
+        for seed in (1, 2):
+            path = tmp_path / f"{number}-{seed}"
+            scores = [[0.42 + 0.158 * (seed - 1), 0.5 + 0.01 * number]]
+            write_run(path, scores, config["model"]["class_path"], seed=seed, config=config)
+    settings, _ = group([RunFolder.read(path) for path in sorted(tmp_path.iterdir())])
+    made = sheets(compare(settings))
+    said = printed(made)
+    assert max(map(len, said.splitlines())) <= 80
+    assert "49.95 ± 3.95" in said
+    left_out = re.search(r"Left out to fit 80 columns: (.*); a wider", said)[1].split(", ")
+    shown = {number for number, head in enumerate(made[0].columns) if head not in left_out}
+    assert {0, 3} <= shown
+    for row in made[0].rows:
+        assert all(row[number] in said for number in shown - {0})
+    assert printed(made, 200).count("Left out") == 0
+
+
+def test_what_is_too_wide_is_divided_and_nothing_is_lost():
+    numbers = [f"{number}0.00 ± 12.34" for number in range(1, 9)]
+    sheet = Sheet("t", ["row", *"abcdefgh"], [["one", *numbers], ["two", *numbers]])
+    lines = printed([sheet]).splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line.split("  ") for line in lines if line.startswith("one")]
+    assert [cell.strip() for row in rows for cell in row[1:] if cell.strip()] == numbers
+    assert len(rows) == 2
 
 
 def test_a_row_that_begins_like_an_option_is_none_to_latex():

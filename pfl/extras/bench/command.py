@@ -27,6 +27,7 @@ from pfl.extras.bench.play import environment
 from pfl.extras.bench.rows import Leaderboard
 from pfl.extras.bench.standing import standings
 from pfl.extras.bench.verify import changed, chosen_rows, outcome, place, verified, with_radii
+from pfl.results.sheets import show
 from pfl.results.verdict import places
 
 
@@ -168,8 +169,6 @@ def _joined(made: Bench, beside: Leaderboard | None) -> Leaderboard:
 
 
 def _show(board: Leaderboard) -> None:
-    console = Console()
     lines = standings(board)
-    console.print(tables.ranking(board, lines).rich())
-    for line in tables.verdict(board, lines):
-        console.print(escape(line), highlight=False)
+    ranking = tables.ranking(board, lines)
+    show([replace(ranking, notes=[*ranking.notes, *tables.verdict(board, lines)])])

@@ -6,11 +6,9 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import track
 
 from pfl.cli import catalogue
@@ -38,7 +36,7 @@ def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespa
     wanted = _pictures(described, options)
     if options.dry_run:
         costs, failed = estimate.sheet(described, planned, console)
-        _print([costs])
+        forms.show([costs])
         if failed:
             raise UsageError(f"no estimate of {'; '.join(failed)}: see the notes above")
         return
@@ -74,7 +72,7 @@ def _show(
 ) -> None:
     """Print the table, and write it and its pictures to files."""
     printed = sheets(described, planned, outcomes)
-    _print(printed)
+    forms.show(printed)
     with explained((), ValueError, OSError):
         for file in options.out:
             forms.write(printed, file)
@@ -84,16 +82,6 @@ def _show(
         print(f"wrote {file}")
     for what in lacking:
         print(f"no picture {what}")
-
-
-def _print(printed: Sequence[forms.Sheet]) -> None:
-    """Print tables; titles and notes are printed apart, as they may be wider than the table."""
-    console = Console()
-    for sheet in printed:
-        console.print(f"[bold]{escape(sheet.title)}[/]", highlight=False)
-        console.print(replace(sheet, title="", notes=()).rich())
-        for note in sheet.notes:
-            console.print(escape(note), highlight=False)
 
 
 def _advice(planned: TablePlan, argv: Sequence[str]) -> str:

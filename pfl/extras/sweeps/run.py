@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import optuna
 from optuna.trial import Trial, TrialState
-from rich.console import Console
 
 from pfl.cli import runs, shipped
 from pfl.cli.explain import UsageError, refuse
@@ -159,7 +158,7 @@ def _report(search: Search, flags: Sequence[str]) -> None:
     results = outcomes.outcomes(sweep, trials := search.latest())
     sheet = outcomes.sheet(sweep, results)
     sheets.write([sheet], search.folder / "points.csv")
-    Console().print(sheet.rich())
+    sheets.show([sheet])
     for reason in (reasons := outcomes.reasons(results)):
         print(f"failed: point {', '.join(map(str, reasons[reason]))}: {reason}")
     if not results or not results[0].done:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import re
 import warnings
 from dataclasses import replace
 
 import pytest
 import torch
-from rich.console import Console
 from torch import nn
 
 from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.scaffold import SCAFFOLD
-from pfl.callbacks.progress import closing_table
+from pfl.callbacks.progress import closing_sheet
 from pfl.core.held_out import HeldOut
 from pfl.core.state import clone, nbytes, select
 from pfl.core.types import Broadcast, Sending
@@ -30,6 +28,7 @@ from pfl.training import client_round
 from tests.engines.remote.sites import Recorded, fit, same
 from tests.helpers.discovery import build, methods
 from tests.helpers.federation import HEAVY, SGD, context, equal, job
+from tests.helpers.terminal import printed
 from tests.helpers.toy import blobs, mlp, normed
 
 
@@ -108,12 +107,10 @@ def test_bytes_of_tensors_are_the_traffic_and_those_of_messages_are_counted(tmp_
 def test_bytes_as_sent_are_printed(tmp_path):
     def shown(engine):
         run = fit(FedAvg(mlp(), optimizer=SGD), engine, 2)
-        console = Console(width=120, record=True, file=io.StringIO())
-        console.print(closing_table(run, 1.0))
-        return console.export_text()
+        return printed([closing_sheet(run, 1.0)])
 
     assert "as sent, a round" not in shown("sequential")
-    assert re.search(r"as sent, a round +│ [\d.]+ kB down, [\d.]+ kB up", shown("loopback"))
+    assert re.search(r"as sent, a round +[\d.]+ kB down, [\d.]+ kB up", shown("loopback"))
 
 
 def test_what_a_client_does_to_its_upload_happens_at_its_site(tmp_path):
