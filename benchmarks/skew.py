@@ -104,7 +104,7 @@ def told(run: RunFolder, others: Floats, aim: float) -> str:
     """
     counts = counts_of(run)
     own, mean = shares(counts)
-    accuracy = run.by_client("test/personal/acc", run.evaluated()[-1:])
+    accuracy = np.array(run.by_client("test/personal/acc", run.evaluated()[-1:]), np.float64)
     weights = np.array([len(client["test"]) for client in run.partition["clients"]])
     line = fit(own, accuracy, weights)
     here, there = (line.start + line.slope * share for share in (mean, aim))

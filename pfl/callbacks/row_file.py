@@ -137,8 +137,8 @@ def _header(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> list[Cells]:
-    lines = read_csv(path)
-    return [dict(zip(lines.header, row, strict=True)) for row in lines.rows]
+    rows: list[Any] = read_csv(path).to_dict("records")
+    return rows
 
 
 def _round(row: Cells, path: Path) -> int:

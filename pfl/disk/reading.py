@@ -11,13 +11,15 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from pfl.disk import yaml_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Bytes of a file, letters of a table's cell, levels of lists and mappings in each other.
 BYTES, CELL, DEPTH = 2**30, 1000, 50
@@ -110,21 +112,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return _mapping(parsed, path)
 
 
-@dataclass(frozen=True)
-class Lines:
-    """The lines of a CSV file.
-
-    Attributes:
-        header: Names of the columns, none of them twice.
-        rows: Cells of each further line, as many as there are columns.
-    """
-
-    header: list[str]
-    rows: list[list[str]]
-
-
-def read_csv(path: Path) -> Lines:
-    """Read a CSV file, without the part of a line that a killed process may have left.
+def read_csv(path: Path) -> pd.DataFrame:
+    """Read a CSV file as texts, without the part of a line that a killed process may have left.
 
     A missing file has no columns.
 
@@ -142,7 +131,9 @@ def read_csv(path: Path) -> Lines:
             raise FileError(
                 f"{path}:{number}: there are {len(row)} cells for {len(header)} columns"
             )
-    return Lines(header, rows)
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=header, dtype=object)
 
 
 def _cells(path: Path, lines: Iterator[str]) -> Iterator[list[str]]:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import entropy
 
-from pfl.results.files import Columns, Floats, RunError
-from pfl.results.runs import RunFolder
+from pfl.results.files import RunError, read_table
 from pfl.results.settings import Setting
 from pfl.results.style import (
     COLOURS,
@@ -31,17 +31,17 @@ _PALE = "#B0B0B0"
 
 
 # The table of each setting that has one, by its label.
-Tables: TypeAlias = Mapping[str, Columns]
+Tables: TypeAlias = Mapping[str, pd.DataFrame]
 
 
 def traces(tables: Tables) -> Figure:
     """Draw the Fisher trace of every client over rounds, and their mean."""
     figure, axes = panels(len(tables), WIDTH, 2.4, sharey=True)
     for panel, (label, table) in zip(axes, tables.items(), strict=True):
-        rounds, values, trained = _matrices(table, "trace")
-        panel.plot(rounds, values, color=_PALE, linewidth=0.6)
-        panel.plot(rounds, np.where(trained > 0, values, np.nan), ".", color=COLOURS[0], ms=2.5)
-        panel.plot(rounds, values.mean(1), color="black", linewidth=2, label="mean")
+        values, trained = _by_client(table, "trace"), _by_client(table, "trained")
+        panel.plot(values, color=_PALE, linewidth=0.6)
+        panel.plot(values.where(trained > 0), ".", color=COLOURS[0], ms=2.5)
+        panel.plot(values.mean(axis=1), color="black", linewidth=2, label="mean")
         panel.set_title(wrapped(label, WIDTH / len(tables)))
         label_rounds(panel)
     axes[0].set_ylabel("trace of Fisher information")
@@ -62,27 +62,28 @@ def stragglers(tables: Tables) -> Figure:
         RunError: The run has no stragglers.
     """
     table = next(iter(tables.values()))
-    rounds, values, trained = _matrices(table, "trace")
-    late = ~(trained > 0).all(0)
+    values = _by_client(table, "trace")
+    late = ~(_by_client(table, "trained") > 0).all()
     if not late.any() or late.all():
         raise RunError(
             "stragglers are drawn only if some clients took part in every round and others did not"
         )
-    shares = values / values.sum(1, keepdims=True)
+    shares = values.div(values.sum(axis=1), axis=0)
     figure, axes = panels(2, WIDTH, 2.3)
     place = 0
     for number, (label, group) in enumerate((("in every round", ~late), ("stragglers", late))):
-        held, color = shares[:, group], COLOURS[number]
-        x, middle = place + np.arange(held.shape[1]), held.mean(0)
-        spread = np.abs(np.stack([held.min(0), held.max(0)]) - middle)
+        held, color = shares.loc[:, group], COLOURS[number]
+        x, middle = place + np.arange(held.shape[1]), held.mean()
+        spread = np.abs(np.stack([held.min(), held.max()]) - middle.to_numpy())
         axes[0].bar(x, middle, yerr=spread, color=color, error_kw={"linewidth": 0.7}, label=label)
-        axes[1].plot(rounds, held.mean(1), color=color, marker=Look.of(number).marker)
+        axes[1].plot(held.mean(axis=1), color=color, marker=Look.of(number).marker)
         place += held.shape[1]
     axes[0].set_xlabel("clients")
     axes[0].set_xticks([])
     axes[0].set_ylabel("trace over the sum of all")
     axes[1].set_ylabel("mean of the group")
-    axes[1].set_ylim(0, 1.1 * max(shares[:, group].mean(1).max() for group in (late, ~late)))
+    highest = max(shares.loc[:, group].mean(axis=1).max() for group in (late, ~late))
+    axes[1].set_ylim(0, 1.1 * highest)
     label_rounds(axes[1])
     legend_above(figure, axes[0])
     return figure
@@ -95,13 +96,11 @@ def replaced(tables: Tables) -> Figure:
     """
     figure, axes = panels(len(tables), WIDTH * min(1, 0.5 * len(tables)), 2.3, sharey=True)
     for panel, (label, table) in zip(axes, tables.items(), strict=True):
+        sums = table.assign(score=table["score"] * table["test_samples"])
+        sums = sums.groupby(["highest", "share"])[["score", "test_samples"]].sum()
+        means = sums["score"] / sums["test_samples"]
         for number, (highest, name) in enumerate(((1, "highest information"), (0, "random"))):
-            rows = table["highest"] == highest
-            shares = np.unique(table["share"][rows])
-            chosen = [rows & (table["share"] == share) for share in shares]
-            scores, samples = table["score"], table["test_samples"]
-            means = [np.average(scores[one], weights=samples[one]) for one in chosen]
-            panel.plot(shares, means, label=name, **{**Look.of(number).marked, "linestyle": "-"})
+            panel.plot(means[highest], label=name, **{**Look.of(number).marked, "linestyle": "-"})
         panel.set_title(wrapped(label, WIDTH / len(tables)))
         panel.set_xlabel("replaced parameters")
         per_cent(panel.xaxis)
@@ -121,18 +120,15 @@ def spectrum(tables: Tables) -> Figure:
     """
     figure, axes = panels(2, WIDTH, 2.3, sharey=True)
     for number, (label, table) in enumerate(tables.items()):
-        last = table["round"] == table["round"].max()
-        server = last & (table["client"] < 0)
-        others = last & (table["client"] >= 0)
-        each = table["value"][others].reshape(len(np.unique(table["client"][others])), -1)
-        look = Look.of(number)
-        of_server = table["value"][server]
-        effective_rank = np.exp(entropy(of_server if server.any() else np.median(each, 0)))
+        last = table[table["round"] == table["round"].max()]
+        each = last[last["client"] >= 0].pivot(index="client", columns="index", values="value")
+        look, of_server = Look.of(number), last["value"][last["client"] < 0]
+        effective_rank = np.exp(entropy(of_server if len(of_server) else each.median()))
         legend = f"{label} ({effective_rank:.1f})"
         axes[0].plot(1 + np.arange(len(of_server)), of_server, label=legend, **look.line)
         if len(each):
             x = 1 + np.arange(each.shape[1])
-            low, middle, high = np.quantile(each, [0.25, 0.5, 0.75], axis=0)
+            low, middle, high = each.quantile([0.25, 0.5, 0.75]).to_numpy()
             axes[1].plot(x, middle, **look.line)
             axes[1].fill_between(x, low, high, color=look.color, alpha=0.18)
     for panel, title in zip(axes, ("server", "clients after training"), strict=True):
@@ -157,12 +153,12 @@ def numbers(tables: Tables) -> Figure:
     figure = Figure(figsize=(WIDTH, 4), layout="constrained")
     grid = figure.subplots(2, len(names), squeeze=False, sharex="col")
     for number, (label, table) in enumerate(tables.items()):
-        last, look = table["round"] == table["round"].max(), Look.of(number)
-        samples = table["samples"][last]
+        last, look = table[table["round"] == table["round"].max()], Look.of(number)
+        samples = last["samples"]
         for name, (above, below) in zip(names, grid.T, strict=True):
-            values = table[name][last]
+            values = last[name]
             share = np.arange(1, len(values) + 1) / len(values)
-            above.plot(np.sort(values), share, label=label, **look.line)
+            above.plot(values.sort_values(), share, label=label, **look.line)
             below.plot(values, samples, look.marker, color=look.color, ms=2.5, alpha=0.6)
             for panel in (above, below):
                 panel.set_xscale("log" if positive[name] else "linear")
@@ -183,7 +179,8 @@ def reliability(settings: Sequence[Setting]) -> Figure:
     Raises:
         RunError: No run has counts from after its last round.
     """
-    counts = {setting.label: pooled for setting in settings if len(pooled := _pooled(setting))}
+    counts = {setting.label: _pooled(setting) for setting in settings}
+    counts = {label: pooled for label, pooled in counts.items() if len(pooled)}
     if not counts:
         raise RunError(
             "reliability was not measured after the last round; measure it by pfl test --config "
@@ -195,10 +192,10 @@ def reliability(settings: Sequence[Setting]) -> Figure:
     for number, setting in enumerate(settings):
         if setting.label not in counts:
             continue
-        samples, confidence, accuracy = counts[setting.label].T
-        look = Look.of(number)
-        above.plot(confidence, accuracy, label=setting.label, **look.marked)
-        below.plot(confidence, samples / samples.sum(), **look.marked)
+        pooled, look = counts[setting.label], Look.of(number)
+        confidence, share = pooled["confidence"], pooled["samples"] / pooled["samples"].sum()
+        above.plot(confidence, pooled["accuracy"], label=setting.label, **look.marked)
+        below.plot(confidence, share, **look.marked)
     above.set_ylabel("accuracy")
     below.set_ylabel("samples")
     below.set_xlabel("confidence of the personal models on test data")
@@ -210,33 +207,30 @@ def reliability(settings: Sequence[Setting]) -> Figure:
     return figure
 
 
-def _pooled(setting: Setting) -> Floats:
-    """Return (bins, 3) samples, mean confidence and accuracy over a setting's clients and runs."""
-    rows = np.concatenate([_counted(run) for run in setting.runs])
-    return np.array(
-        [
-            [samples.sum(), (samples @ sure) / samples.sum(), (samples @ right) / samples.sum()]
-            for number in np.unique(rows[:, 0])
-            for samples, sure, right in [rows[rows[:, 0] == number, 1:].T]
-        ]
-    )
+def _pooled(setting: Setting) -> pd.DataFrame:
+    """Return, by bin, samples, mean confidence and accuracy over a setting's clients and runs.
+
+    Runs that were not measured after their last round are left out.
+    """
+    needed = ("round", "bin", "samples", "confidence", "accuracy")
+    tables = ((run.round, read_table(run.path / RELIABILITY, needed)) for run in setting.runs)
+    rows = pd.concat([table[table["round"] == last] for last, table in tables])
+    means = rows[["confidence", "accuracy"]]
+    sums = means.mul(rows["samples"], axis=0).assign(samples=rows["samples"])
+    sums = sums.groupby(rows["bin"]).sum()
+    return sums.assign(**{name: sums[name] / sums["samples"] for name in means.columns})
 
 
-def _counted(run: RunFolder) -> Floats:
-    """Return (rows, 4) bin, samples, confidence, accuracy; no rows if not of the last round."""
-    table = Columns.read(run.path / RELIABILITY)
-    if len(table) == 0 or table["round"][0] != run.round:
-        return np.zeros((0, 4))
-    return np.stack([table[name] for name in ("bin", "samples", "confidence", "accuracy")], 1)
-
-
-# File of each picture, callback that writes it, and function.
-PICTURES: Mapping[str, tuple[str, str, Callable[[Tables], Figure]]] = {
-    "fisher": ("fisher.csv", "FisherTraces", traces),
-    "stragglers": ("fisher.csv", "FisherTraces", stragglers),
-    "replacement": ("replaced.csv", "ReplacedParameters", replaced),
-    "spectrum": ("spectrum.csv", "ClassifierSpectrum", spectrum),
-    "numbers": ("numbers.csv", "ModelNumbers", numbers),
+# File of each picture, callback that writes it, function, and columns besides round and client.
+PICTURES: Mapping[str, tuple[str, str, Callable[[Tables], Figure], tuple[str, ...]]] = {
+    "fisher": ("fisher.csv", "FisherTraces", traces, ("trace", "trained")),
+    "stragglers": ("fisher.csv", "FisherTraces", stragglers, ("trace", "trained")),
+    "replacement": (
+        *("replaced.csv", "ReplacedParameters", replaced),
+        ("highest", "share", "score", "test_samples"),
+    ),
+    "spectrum": ("spectrum.csv", "ClassifierSpectrum", spectrum, ("index", "value")),
+    "numbers": ("numbers.csv", "ModelNumbers", numbers, ("samples",)),
 }
 
 
@@ -248,17 +242,18 @@ def draw(name: str, settings: Sequence[Setting]) -> Figure:
     Raises:
         RunError: No run has the file, or it has nothing to draw.
     """
-    file, callback, drawing = PICTURES[name]
-    runs = {setting.label: setting.runs[0] for setting in settings}
-    tables = {label: Columns.read(run.path / file).up_to(run.round) for label, run in runs.items()}
-    tables = {label: table for label, table in tables.items() if len(table)}
+    file, callback, drawing, needed = PICTURES[name]
+    tables = {}
+    for setting in settings:
+        run = setting.runs[0]
+        table = read_table(run.path / file, ("round", "client", *needed))
+        if len(table := table[table["round"] <= run.round]):
+            tables[setting.label] = table
     if not tables:
         raise RunError(f"no run has a file {file}: run it with loop.callbacks: [{callback}]")
     return drawing(tables)
 
 
-def _matrices(table: Columns, column: str) -> tuple[Floats, Floats, Floats]:
-    """Return (rounds,) rounds, and (rounds, clients) values of a column and of ``trained``."""
-    rounds = np.unique(table["round"])
-    shape = len(rounds), -1
-    return rounds, table[column].reshape(shape), table["trained"].reshape(shape)
+def _by_client(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return (rounds, clients) values of a column."""
+    return table.pivot(index="round", columns="client", values=column)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from pfl.results import names
-from pfl.results.files import Floats, RunError
+from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.newcomers import columns
 from pfl.results.paired import Paired, adjusted, paired
@@ -22,33 +23,6 @@ PAIRS: Sequence[Pairs] = ("clients", "replicates")
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One setting's scores and costs, and its tests against the reference.
-
-    Attributes:
-        label: Label of the setting.
-        runs: Number of runs.
-        rounds: Number of rounds of the longest run.
-        tested: Point at which personal models were tested, if the metric is one of theirs.
-        scores: Scores by metric.
-        bytes: Bytes moved both ways in all rounds.
-        seconds: Seconds of training and aggregation.
-        tests: The tests over clients and over seeds, where there are pairs.
-        later: Scores and gaps of clients that joined after the last round, by heading.
-    """
-
-    label: str
-    runs: int
-    rounds: int
-    tested: str | None
-    scores: dict[str, Estimate]
-    bytes: Estimate
-    seconds: Estimate
-    tests: Mapping[Pairs, Paired]
-    later: dict[str, Estimate]
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Scores and costs of settings, and tests against one of them.
 
@@ -56,7 +30,13 @@ class Comparison:
         metric: The score that is compared.
         at: The rounds that the score is taken from.
         less: Whether less of it is better.
-        settings: The settings, with tests of all but the reference.
+        estimates: For each setting, by its label, the means over runs: scores by metric, ``bytes``
+            moved both ways, ``seconds`` of training and aggregation, and ``later/<heading>`` of
+            clients that joined after the last round.
+        records: One mapping for each setting with all numbers, unrounded: ``setting``, ``at``,
+            ``tested`` (the point at which personal models were tested), ``runs``, ``rounds`` (of
+            the longest run), each mean and its standard error (``<name>/stderr``).
+        tests: The tests over clients and over seeds of each setting that has pairs.
         reference: Label of the setting that the others are tested against.
         warnings: Differences between the settings that make scores hard to compare.
     """
@@ -64,7 +44,9 @@ class Comparison:
     metric: str
     at: At
     less: bool
-    settings: Sequence[Compared]
+    estimates: Mapping[str, Mapping[str, Estimate]]
+    records: Sequence[Mapping[str, str | float | int | None]]
+    tests: Mapping[Pairs, Mapping[str, Paired]]
     reference: str
     warnings: Sequence[str]
 
@@ -100,76 +82,90 @@ def compare(
     base = settings[labels.index(reference)]
     others = [setting for setting in settings if setting is not base]
     tests = _tests(others, base, metric, at)
+    estimates = {setting.label: _estimates(setting, metric, at) for setting in settings}
+    records = []
+    for setting in settings:
+        record: dict[str, str | float | int | None] = {
+            "setting": setting.label,
+            "at": at,
+            "tested": setting.runs[0].tested_at(metric),
+            "runs": len(setting.runs),
+            "rounds": max(run.round for run in setting.runs),
+        }
+        for name, estimate in estimates[setting.label].items():
+            record |= {name: estimate.mean, f"{name}/stderr": estimate.error}
+        for pairs, by_label in tests.items():
+            if test := by_label.get(setting.label):
+                record |= {f"{pairs}/{key}": value for key, value in vars(test).items()}
+        records.append(record)
     return Comparison(
         metric=metric,
         at=at,
         less=runs[0].scores.get(names.of_client(metric).rpartition("/")[2]) is False,
-        settings=[
-            _compared(setting, metric, at, tests.get(setting.label, {})) for setting in settings
-        ],
+        estimates=estimates,
+        records=records,
+        tests=tests,
         reference=reference,
         warnings=[line for other in others for line in differences(other, base, metric)],
     )
 
 
-def _compared(setting: Setting, metric: str, at: At, tests: Mapping[Pairs, Paired]) -> Compared:
+def _estimates(setting: Setting, metric: str, at: At) -> dict[str, Estimate]:
     group, score = metric.rpartition("/")[0], names.of_client(metric)
     wanted = dict.fromkeys((metric, f"{score}_worst10", f"{score}_std", f"{group}/ece"))
-    present = [name for name in wanted if all(name in run.metrics for run in setting.runs)]
-    return Compared(
-        label=setting.label,
-        runs=len(setting.runs),
-        rounds=max(run.round for run in setting.runs),
-        tested=setting.runs[0].tested_at(metric),
-        scores={name: Estimate.of(setting.values(name, at, by=metric)) for name in present},
-        bytes=Estimate.of(np.array([run.bytes[-1] for run in setting.runs])),
-        seconds=Estimate.of(np.array([run.seconds[-1] for run in setting.runs])),
-        tests=tests,
-        later={
-            heading: Estimate.of(np.array([run.metrics[name][-1] for run in setting.runs]))
-            for heading, name in columns(setting.runs[0]).items()
-            if all(name in run.metrics for run in setting.runs)
+    runs, later = setting.runs, columns(setting.runs[0])
+    values: dict[str, Any] = {
+        **{name: setting.values(name, at, by=metric) for name in wanted if _have(setting, name)},
+        **{name: [getattr(run, name)[-1] for run in runs] for name in ("bytes", "seconds")},
+        **{
+            f"later/{heading}": [run.column(name)[-1] for run in runs]
+            for heading, name in later.items()
+            if _have(setting, name)
         },
-    )
+    }
+    return {name: Estimate.of(of_runs) for name, of_runs in values.items()}
+
+
+def _have(setting: Setting, name: str) -> bool:
+    return all(name in run.metrics for run in setting.runs)
 
 
 def _tests(
     others: Sequence[Setting], base: Setting, metric: str, at: At
-) -> dict[str, dict[Pairs, Paired]]:
+) -> dict[Pairs, dict[str, Paired]]:
     """Test each setting on the replicates that both have; over clients, even if there are none."""
-    clients, replicates = [], []
+    found: dict[Pairs, list[Paired | None]] = {pairs: [] for pairs in PAIRS}
     for other in others:
         common = {run.replicate for run in other.runs} & {run.replicate for run in base.runs}
         pair = [s.only(common) if common else s for s in (other, base)]
-        clients.append(paired(*_matched(*(_client_scores(s, metric, at) for s in pair))))
-        replicates.append(paired(*_matched(*(_run_scores(s, metric, at) for s in pair))))
-    tests: dict[str, dict[Pairs, Paired]] = {}
-    for other, *both in zip(others, adjusted(clients), adjusted(replicates), strict=True):
-        named = zip(PAIRS, both, strict=True)
-        tests[other.label] = {pairs: test for pairs, test in named if test is not None}
-    return tests
+        for pairs, tests in found.items():
+            ours, theirs = (_scores(setting, metric, at, pairs) for setting in pair)
+            both = None if ours is None or theirs is None else ours.align(theirs, join="inner")
+            tests.append(both and paired(*(scores.to_numpy() for scores in both)))
+    labels = [other.label for other in others]
+    return {
+        pairs: {
+            label: test
+            for label, test in zip(labels, adjusted(tests), strict=True)
+            if test is not None
+        }
+        for pairs, tests in found.items()
+    }
 
 
-def _client_scores(setting: Setting, metric: str, at: At) -> dict[object, float]:
-    """Return scores by client; empty for a score on the common test set.
+def _scores(setting: Setting, metric: str, at: At, pairs: Pairs) -> pd.Series[float] | None:
+    """Return scores by client or by replicate; ``None`` for clients without a score of their own.
 
-    They are empty as well if a client has no score (NaN): without it, the others would be compared.
+    These are those of a common test set. If one client has no score (NaN), there are none either:
+    without it, the others would be compared.
     """
-    if names.is_pooled(metric) or np.isnan(setting.values(metric, at)).any():
-        return {}
-    scores = setting.per_client(metric, at)
-    return dict(zip(scores.clients, scores.values.tolist(), strict=True))
-
-
-def _run_scores(setting: Setting, metric: str, at: At) -> dict[object, float]:
-    scores = setting.values(metric, at).tolist()
-    return {run.replicate: score for run, score in zip(setting.runs, scores, strict=True)}
-
-
-def _matched(ours: dict[object, float], theirs: dict[object, float]) -> tuple[Floats, Floats]:
-    """Return the values of the common keys, in the same order."""
-    common = [key for key in ours if key in theirs]
-    return np.array([ours[key] for key in common]), np.array([theirs[key] for key in common])
+    values = setting.values(metric, at)
+    if pairs == "replicates":
+        replicates = [run.replicate for run in setting.runs]
+        return pd.Series(values, pd.MultiIndex.from_tuples(replicates))
+    if names.is_pooled(metric) or np.isnan(values).any():
+        return None
+    return setting.per_client(metric, at)["value"]
 
 
 def differences(setting: Setting, base: Setting, metric: str) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from pfl.disk import reading
@@ -15,7 +15,6 @@ from pfl.disk.form import FormError, formed
 from pfl.disk.nearest import hint
 
 Floats: TypeAlias = NDArray[np.float64]
-Flags: TypeAlias = NDArray[np.bool_]
 
 # A folder is not a run, or a run lacks the data that is needed.
 RunError: TypeAlias = reading.FileError
@@ -25,108 +24,76 @@ LARGEST = 10**7
 WILD = 1e100
 # Columns of words: the clients' names, which ``partition.json`` has too, and why they failed.
 WORDS = ("name", "failed")
+_TRUTH = {"": "nan", "True": "1", "False": "0"}
 
 
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """Columns of numbers; a missing cell is NaN. Columns of words are left out.
+def read_cells(path: Path, needed: Sequence[str] = ()) -> pd.DataFrame:
+    """Read a CSV file as texts, without columns of words and without a line that a kill has cut.
 
-    Attributes:
-        columns: (rows,) values of each column.
-        source: The file, for error messages.
-        undefined: (rows,) whether a cell says NaN, and is not missing, of columns with such a cell.
+    A missing file has no rows.
+
+    Args:
+        path: The file.
+        needed: Columns that it must have.
+
+    Raises:
+        RunError: A column is missing; or see :func:`pfl.disk.reading.read_csv`.
     """
-
-    columns: Mapping[str, Floats]
-    source: str
-    undefined: Mapping[str, Flags] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, path: Path) -> Columns:
-        """Read a CSV file, without the part of a line that a killed process may have left.
-
-        A missing file has no columns.
-
-        Raises:
-            RunError: A cell is neither a number nor a truth value, a number is beyond 1e100,
-                or that of a round or a client is none; or see :func:`pfl.disk.reading.read_csv`.
-        """
-        lines = reading.read_csv(path)
-        columns, undefined = dict[str, Floats](), dict[str, Flags]()
-        for name, *cells in zip(lines.header, *lines.rows, strict=True):
-            if name in WORDS:
-                continue
-            try:
-                values = np.array([_number(cell) for cell in cells], np.float64)
-            except ValueError as error:
-                raise RunError(f"{path} is not a table of numbers ({error})") from error
-            if name in ("round", "client"):
-                _check_counted(values, f"{path}: {name}")
-            if (wild := np.isfinite(values) & (np.abs(values) > WILD)).any():
-                raise RunError(f"{path}: expected numbers up to {WILD:g}, got {values[wild][0]:g}")
-            columns[name] = values
-            if "nan" in cells:
-                undefined[name] = np.array([cell == "nan" for cell in cells])
-        return cls(columns, str(path), undefined)
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values()), ()))
-
-    def up_to(self, number: int) -> Columns:
-        """Return the rows of the rounds up to one."""
-        if len(self) == 0:
-            return self
-        kept = self["round"] <= number
-        columns = {name: values[kept] for name, values in self.columns.items()}
-        undefined = {name: flags[kept] for name, flags in self.undefined.items()}
-        return replace(self, columns=columns, undefined=undefined)
-
-    def filled(self, name: str) -> Flags:
-        """Return (rows,) whether a cell of a column is there; it may say NaN.
-
-        Raises:
-            RunError: There is no such column.
-        """
-        present: Flags = ~np.isnan(self[name])
-        return present | self.undefined[name] if name in self.undefined else present
-
-    def rows(self) -> Iterator[dict[str, float]]:
-        """Yield each row without its missing cells."""
-        filled = [self.filled(name) for name in self.columns]
-        for number, row in enumerate(zip(*self.columns.values(), strict=True)):
-            cells = zip(self.columns, map(float, row), filled, strict=True)
-            yield {name: value for name, value, flags in cells if flags[number]}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.columns
-
-    def __getitem__(self, name: str) -> Floats:
-        """Return a column.
-
-        Raises:
-            RunError: There is no such column.
-        """
-        if name not in self.columns:
-            known = [key for key in self.columns if "/" in key]
-            raise RunError(f"{self.source} has no column {name!r}{hint(name, known, 3)}")
-        return self.columns[name]
+    cells = reading.read_csv(path)
+    if cells.columns.empty:
+        return cells.reindex(columns=[*needed])
+    known(needed, cells, path)
+    return cells.drop(columns=[name for name in WORDS if name in cells])
 
 
-def _number(cell: str) -> float:
-    if cell in ("", "True", "False"):
-        return float("nan") if cell == "" else float(cell == "True")
-    return float(cell)
+def numbers(cells: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Return texts as numbers: truth values are 0 and 1, missing and undefined ones NaN.
+
+    Raises:
+        RunError: A cell is neither a number nor a truth value, a number is beyond 1e100, or that
+            of a round or a client is none.
+    """
+    try:
+        values = cells.replace(_TRUTH).astype(np.float64)
+    except ValueError as error:
+        raise RunError(f"{path} is not a table of numbers ({error})") from error
+    for name in {"round", "client"} & {*values}:
+        _check_counted(values[name], f"{path}: {name}")
+        values[name] = values[name].astype(np.int64)
+    flat = values.to_numpy(np.float64).ravel()
+    if len(wild := flat[np.isfinite(flat) & (np.abs(flat) > WILD)]):
+        raise RunError(f"{path}: expected numbers up to {WILD:g}, got {wild[0]:g}")
+    return values
 
 
-def _check_counted(values: Floats, what: str) -> None:
+def read_table(path: Path, needed: Sequence[str] = ()) -> pd.DataFrame:
+    """Read a CSV file of numbers; see :func:`read_cells` and :func:`numbers`."""
+    return numbers(read_cells(path, needed), path)
+
+
+def known(wanted: Iterable[str], table: pd.DataFrame, source: Path) -> None:
+    """Check that a table has some columns.
+
+    Raises:
+        RunError: There is no such column.
+    """
+    for name in wanted:
+        if name not in table:
+            near = [str(key) for key in table if "/" in str(key)]
+            raise RunError(f"{source} has no column {name!r}{hint(name, near, 3)}")
+
+
+def _check_counted(values: pd.Series[float], what: str) -> None:
     """Refuse numbers of rounds or clients that are not whole; -1 stands for the server.
 
     Raises:
         RunError: A number is not whole, or too large.
     """
-    wrong = values[~((values >= -1) & (values <= LARGEST) & (values == np.round(values)))]
+    wrong = values[~(values.between(-1, LARGEST) & (values == values.round()))]
     if len(wrong):
-        raise RunError(f"{what} must be a whole number of at most {LARGEST:,}, got {wrong[0]:g}")
+        raise RunError(
+            f"{what} must be a whole number of at most {LARGEST:,}, got {wrong.iloc[0]:g}"
+        )
 
 
 def read_json(path: Path, form: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pfl.results import names
-from pfl.results.files import Columns, RunError
+from pfl.results.files import RunError, read_cells
 from pfl.results.runs import RunFolder
 
 # Folder for the pictures of several runs, beside the runs.
@@ -64,7 +64,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
     runs, left_out = [], []
     for folder in folders.values():
         is_run = (folder / "environment.json").is_file()
-        begun = not is_run or len(Columns.read(folder / "metrics.csv")) > 0
+        begun = not is_run or len(read_cells(folder / "metrics.csv")) > 0
         if begun and (run := RunFolder.read(folder)).finished:
             runs.append(run)
         else:

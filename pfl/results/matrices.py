@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
@@ -40,7 +41,7 @@ def reported(settings: Sequence[Setting], column: str) -> Figure:
     """
     runs = [(s.label, s.runs[0]) for s in settings if column in s.runs[0].reported]
     maps = {label: run.over_rounds(column, run.evaluated()) for label, run in runs}
-    maps = {label: values for label, values in maps.items() if not np.isnan(values).all()}
+    maps = {label: values for label, values in maps.items() if values.notna().any(axis=None)}
     if not maps:
         raise RunError(f"no run reported {column!r} for its clients")
     columns = min(len(maps), 4)
@@ -64,28 +65,27 @@ def reported(settings: Sequence[Setting], column: str) -> Figure:
     return figure
 
 
-def _map(panel: Axes, run: RunFolder, values: Floats, norm: Normalize) -> None:
-    order = np.argsort(run.samples, kind="stable")
-    order = order[np.isfinite(run.samples[order])]
+def _map(panel: Axes, run: RunFolder, values: pd.DataFrame, norm: Normalize) -> None:
+    samples = run.samples.dropna().sort_values(kind="stable")
     rounds = run.evaluated()
     edges = np.append(rounds, rounds[-1] + (rounds[-1] - rounds[-2] if len(rounds) > 1 else 1))
     panel.pcolormesh(
         edges - 0.5,
-        np.arange(len(order) + 1),
-        np.ma.masked_invalid(values[:, order].T),
+        np.arange(len(samples) + 1),
+        np.ma.masked_invalid(values[samples.index].T),
         cmap=HEAT,
         norm=norm,
         rasterized=True,
     )
     panel.grid(visible=False)
     panel.set_facecolor("#F2F2F2")
-    panel.set_yticks([0.5, len(order) - 0.5], [f"{run.samples[order[i]]:,.0f}" for i in (0, -1)])
+    panel.set_yticks([0.5, len(samples) - 0.5], [f"{samples.iloc[i]:,.0f}" for i in (0, -1)])
     panel.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1))
 
 
-def _norm(values: Sequence[Floats]) -> Normalize:
+def _norm(values: Sequence[pd.DataFrame]) -> Normalize:
     """Return a common colour scale for all maps."""
-    together = np.concatenate([one_map.ravel() for one_map in values])
+    together = np.concatenate([one_map.to_numpy().ravel() for one_map in values])
     together = together[np.isfinite(together)]
     low, high = float(together.min()), float(together.max())
     if low > 0 and high > _LOGARITHMIC * low:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pfl.results import names
-from pfl.results.files import Columns, Floats, RunError
+from pfl.results.files import Floats, RunError, read_table
 from pfl.results.matrices import name_clients
 from pfl.results.plots import per_cent_of
 from pfl.results.runs import RunFolder
@@ -24,7 +24,7 @@ _ZERO_SHOT, _JOINED, _TUNED = "unseen", "unseen_joined", "unseen_tuned"
 def have_joined(run: RunFolder) -> bool:
     """Return ``True`` if clients joined after the last round."""
     column = f"test/{_TUNED}/{_main(run)}"
-    return column in run.metrics and not np.isnan(run.metrics[column][-1])
+    return column in run.metrics and not np.isnan(run.column(column)[-1])
 
 
 def columns(run: RunFolder) -> dict[str, str]:
@@ -58,7 +58,7 @@ def joining(settings: Sequence[Setting]) -> Figure:
         draw_mean(axes, x, values[:, :-1], look, label=setting.label)
         style: dict[str, Any] = {"color": look.color, "marker": look.marker, "mfc": "none"}
         axes.errorbar(x[-1] + 1, tuned.mean, tuned.error or 0, **style)
-        seen = np.mean([run.metrics[f"test/personal/{_main(run)}"][-1] for run in runs])
+        seen = np.mean([run.column(f"test/personal/{_main(run)}")[-1] for run in runs])
         axes.plot([x[-1] + 1.6, x[-1] + 2], [seen, seen], color=look.color)
     axes.set_xticks([*x, x[-1] + 1, x[-1] + 1.8], [*map(str, x), "tuned", "seen"])
     axes.set_xlabel("local rounds of the clients that join")
@@ -79,17 +79,14 @@ def cross(settings: Sequence[Setting]) -> Figure:
         raise RunError(f"no run has a file {CROSS}: write it by pfl test --cross")
     figure, axes = panels(len(drawn), WIDTH * min(1, 0.5 * len(drawn)), 3.0)
     for panel, (label, run) in zip(axes, drawn, strict=True):
-        table = Columns.read(run.path / CROSS)
-        models, row = np.unique(table["model"], return_inverse=True)
-        clients, column = np.unique(table["client"], return_inverse=True)
-        matrix = np.full((len(models), len(clients)), np.nan)
-        matrix[row, column] = table["score"]
+        table = read_table(run.path / CROSS, ("model", "client", "score"))
+        matrix = table.pivot(index="model", columns="client", values="score")
         image = panel.imshow(matrix, cmap=HEAT, aspect="auto")
         figure.colorbar(image, ax=panel, label=f"test {_main(run)}", shrink=0.8)
         panel.set_title(wrapped(label, WIDTH / len(drawn)))
         panel.set_xlabel("test data of")
         panel.set_ylabel("model of")
-        name_clients(panel, run, models, clients)
+        name_clients(panel, run, matrix.index.to_numpy(), matrix.columns.to_numpy())
     return figure
 
 

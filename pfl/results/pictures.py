@@ -31,7 +31,7 @@ _OF_RUNS: Mapping[str, Callable[[Sequence[Setting]], Figure]] = {
 }
 # These are drawn if a run has the file.
 _FILES = {
-    **{name: file for name, (file, _, _) in analyses.PICTURES.items()},
+    **{name: file for name, (file, *_) in analyses.PICTURES.items()},
     "cross": newcomers.CROSS,
 }
 

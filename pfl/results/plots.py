@@ -7,11 +7,12 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pfl.results import names
 from pfl.results.files import Floats, RunError
@@ -60,7 +61,7 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
         rounds = _common_rounds(setting, metric)
         values = np.stack([run.values(metric, rounds) for run in setting.runs])
         moved, passed = (
-            np.mean([getattr(run, what)[run.rows(rounds)] for run in setting.runs], 0)
+            np.mean([getattr(r, what)[r.metrics.index.isin(rounds)] for r in setting.runs], 0)
             for what in ("bytes", seconds)
         )
         for panel, x in zip(axes, (rounds, moved, passed), strict=True):
@@ -102,8 +103,8 @@ def _spread_costs(panel: Axes) -> None:
         panel.set_xlim(left=0)
 
 
-def _common_rounds(setting: Setting, metric: str) -> Floats:
-    rounds: Floats = reduce(np.intersect1d, [run.evaluated(metric) for run in setting.runs])
+def _common_rounds(setting: Setting, metric: str) -> pd.Index[int]:
+    rounds = reduce(pd.Index.intersection, [run.evaluated(metric) for run in setting.runs])
     if len(rounds) == 0:
         raise RunError(f"the runs of {setting.label} were never tested after the same round")
     return rounds
@@ -123,7 +124,7 @@ def clients(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     height = max(0.36, *(0.1 + 0.135 * len(label.splitlines()) for label in labels))
     figure, (panel,) = panels(1, WIDTH, 0.9 + height * len(settings))
     for number, setting in enumerate(settings):
-        values = np.sort(setting.per_client(metric, at).values)
+        values = np.sort(setting.per_client(metric, at)["value"])
         look = Look.of(number)
         panel.boxplot(
             values,
@@ -165,7 +166,7 @@ def _marks(panel: Axes, number: int, setting: Setting, metric: str, at: At) -> N
 
 
 def _dots(
-    panel: Axes, x: Floats, y: Floats, look: Look, size: float, alpha: float, label: str = ""
+    panel: Axes, x: ArrayLike, y: ArrayLike, look: Look, size: float, alpha: float, label: str = ""
 ) -> None:
     style: dict[str, Any] = {"alpha": alpha, "linewidths": 0, "label": label or None}
     panel.scatter(x, y, s=size, c=look.color, marker=look.marker, **style)
@@ -183,20 +184,15 @@ def data_size(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     figure, (panel,) = panels(1, 0.65 * WIDTH, 2.6)
     for number, setting in enumerate(settings):
         scores, look = setting.per_client(metric, at), Look.of(number)
-        sizes, values = scores.samples, scores.values
+        sizes, values = scores["samples"], scores["value"]
         count = min(len(sizes) // _GROUP, _MOST_GROUPS)
         if count < _LEAST_GROUPS:
             _dots(panel, sizes, values, look, 20, 0.8, _label(setting))
             continue
         if len(settings) <= _CLOUDS:
             _dots(panel, sizes, values, look, 12, 0.35)
-        groups = _of_like_size(sizes, count)
-        panel.plot(
-            [sizes[group].mean() for group in groups],
-            [values[group].mean() for group in groups],
-            label=_label(setting),
-            **look.marked,
-        )
+        means = scores.groupby(_of_like_size(sizes, count)).mean()
+        panel.plot(means["samples"], means["value"], label=_label(setting), **look.marked)
     _spread_sizes(panel, np.concatenate([run.samples for s in settings for run in s.runs]))
     panel.set_xlabel("training samples of a client")
     panel.set_ylabel(f"{names.score(names.of_client(metric))}\n({names.rounds(at)})")
@@ -205,11 +201,10 @@ def data_size(settings: Sequence[Setting], metric: str, at: At) -> Figure:
     return figure
 
 
-def _of_like_size(sizes: Floats, count: int) -> list[NDArray[np.bool_]]:
-    """Return the members of up to ``count`` groups; clients of equal size share a group."""
+def _of_like_size(sizes: pd.Series[float], count: int) -> NDArray[np.intp]:
+    """Return the numbers of up to ``count`` groups; clients of equal size share a group."""
     least = np.unique([group[0] for group in np.array_split(np.sort(sizes), count)])
-    groups = np.searchsorted(least, sizes, side="right")
-    return [groups == number for number in np.unique(groups)]
+    return np.searchsorted(least, sizes, side="right")
 
 
 def _spread_sizes(panel: Axes, sizes: Floats) -> None:

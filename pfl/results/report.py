@@ -61,7 +61,7 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
     main, *others = run.scores
     listed = [main, *(main + ending for ending in names.SUMMARIES), *others]
     metrics = [f"{group}/{name}" for group in ordered for name in listed]
-    summary = summarise(list(run.metrics.rows()), run.scores)
+    summary = summarise(run.history(), run.scores)
     rows = [
         [
             names.described(metric),
@@ -76,7 +76,7 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
 def _gaps(run: RunFolder) -> Iterator[Markup]:
     """Yield the section on clients that joined later, if there are any."""
     columns = [(what, name) for name, what in WORDS["gaps"].items() if name in run.metrics]
-    last = [(what, run.metrics[name][-1]) for what, name in columns]
+    last = [(what, run.column(name)[-1]) for what, name in columns]
     rows = [[what, "-" if np.isnan(value) else f"{value:.4g}"] for what, value in last]
     if rows:
         yield page.section("Clients that joined later", page.table(["", "last round"], rows))
@@ -108,7 +108,7 @@ def _costs(run: RunFolder) -> Markup:
     simulated = () if run.simulated is None else (("simulated time", "comm/seconds", seconds),)
     rows = []
     for what, name, (in_all, in_a_round) in (*costs, *simulated):
-        total = run.metrics[name].sum()
+        total = run.column(name).sum()
         rows.append([what, in_all(total), in_a_round(total / run.round)])
     return page.table(["", "in all rounds", "a round"], rows)
 
@@ -133,9 +133,8 @@ def _clients(run: RunFolder, judged_by: str) -> Markup:
     # Earlier versions did not record it.
     if "discarded" in run.clients and (run.clients["discarded"] == 1).any():
         plain.add("discarded")
-    columns = run.clients.columns
-    shown = [name for name in columns if name in plain or _is_listed(name, group, main)]
-    values = {name: run.over_rounds(name, rounds)[0] for name in shown}
+    shown = [name for name in run.clients.columns if name in plain or _is_listed(name, group, main)]
+    values = {name: run.over_rounds(name, rounds).iloc[0] for name in shown}
     labels = [] if counts is None else ["labels held", ""]
     heads = ["client", "training samples", *labels, *(_heading(name, group) for name in shown)]
     rows = []

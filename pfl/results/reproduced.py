@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from pfl.results.runs import RunFolder
 from pfl.results.verdict import Verdict, judged, places, relative
@@ -61,22 +62,19 @@ def largest_of(first: RunFolder, second: RunFolder) -> tuple[str, float]:
     """Return where two runs differ most, and by how much; infinitely if one lacks something."""
     if first.round != second.round:
         return f"{first.round} rounds then, {second.round} now", np.inf
-    names = _counted(first)
-    if lacking := sorted(names ^ _counted(second)):
+    then, now = (_counted(run) for run in (first, second))
+    if lacking := sorted({*then} ^ {*now}):
         return f"only one run has {', '.join(lacking)}", np.inf
-    where, largest = "", 0.0
-    for name in sorted(names):
-        apart = relative(first.metrics[name], second.metrics[name])
-        row = int(apart.argmax())
-        if apart[row] > largest:
-            where = f"{name} after round {first.metrics['round'][row]:g}"
-            largest = float(apart[row])
-    return where, largest
+    values = relative(then.to_numpy(), now[then.columns].to_numpy())
+    apart = pd.DataFrame(values, then.index, then.columns)
+    name = str(apart.max().idxmax())
+    largest = float(apart[name].max())
+    return f"{name} after round {apart[name].idxmax()}" if largest else "", largest
 
 
-def _counted(run: RunFolder) -> set[str]:
-    """Return the columns of metrics that are no times."""
-    return {name for name in run.metrics.columns if not name.startswith("time/")}
+def _counted(run: RunFolder) -> pd.DataFrame:
+    """Return the columns of metrics that are no times, in the order of their names."""
+    return run.metrics[sorted(name for name in run.metrics.columns if not name.startswith("time/"))]
 
 
 def _environment(first: RunFolder, second: RunFolder) -> Iterator[str]:

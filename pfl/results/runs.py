@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 from pfl.disk.reading import read_yaml
 from pfl.results import names
-from pfl.results.files import Columns, Flags, Floats, RunError, check_form, read_json
+from pfl.results.files import Floats, RunError, check_form, known, numbers, read_cells, read_json
 
 Replicate: TypeAlias = tuple[int, int]
 # The words of pfl.federation.summary.KINDS.
@@ -55,7 +56,8 @@ class RunFolder:
         environment: Versions, CPU and threads, the run's header, and captions of columns of
             ``clients.csv``.
         summary: The summary; empty until the run is finished.
-        metrics: One row for each round.
+        metrics: One row for each round, by its number; missing and undefined cells are NaN.
+        filled: Whether a cell of ``metrics`` is there; it may say NaN.
         partition: Settings of the partition, each client's samples and label counts, and its hash.
     """
 
@@ -63,7 +65,8 @@ class RunFolder:
     config: Mapping[str, Any]
     environment: Mapping[str, Any]
     summary: Mapping[str, Any]
-    metrics: Columns
+    metrics: pd.DataFrame
+    filled: pd.DataFrame
     partition: Mapping[str, Any]
 
     @classmethod
@@ -83,21 +86,24 @@ class RunFolder:
             below = [str(file.parent) for file in sorted(path.glob("**/environment.json"))]
             hint = f"; there are runs below it: {', '.join(below[-3:])}" if below else ""
             raise RunError(f"{path} is not a run folder (it has no environment.json){hint}")
-        metrics = Columns.read(path / "metrics.csv")
-        if len(metrics) == 0:
+        file = path / "metrics.csv"
+        cells = read_cells(file, ("round",))
+        metrics = numbers(cells, file)
+        if metrics.empty:
             raise RunError(f"the run {path} has not finished any round")
-        rounds = metrics["round"]
-        if rounds[0] < 1 or np.any(np.diff(rounds) < 1):
-            raise RunError(f"{metrics.source}: the rounds must ascend from 1 or more")
-        for name, values in metrics.columns.items():
-            if name.startswith(_COUNTS) and np.any(np.abs(values) > _LARGEST):
-                raise RunError(f"{metrics.source}: {name} is larger than {_LARGEST:g}")
+        rounds = pd.Index(metrics["round"], name=None)
+        if rounds[0] < 1 or not rounds.is_monotonic_increasing or not rounds.is_unique:
+            raise RunError(f"{file}: the rounds must ascend from 1 or more")
+        for name in metrics.columns:
+            if name.startswith(_COUNTS) and metrics[name].abs().max() > _LARGEST:
+                raise RunError(f"{file}: {name} is larger than {_LARGEST:g}")
         run = cls(
             path,
             config=read_yaml(path / "config.yaml"),
             environment=read_json(path / "environment.json", _ENVIRONMENT),
             summary=read_json(path / "summary.json", _SUMMARY),
-            metrics=metrics,
+            metrics=metrics.set_index(rounds),
+            filled=(cells != "").set_index(rounds),
             partition=read_json(path / "partition.json", _PARTITION),
         )
         run._check()
@@ -147,51 +153,80 @@ class RunFolder:
     @property
     def round(self) -> int:
         """Return the number of finished rounds."""
-        return int(self.metrics["round"][-1])
+        return int(self.metrics.index[-1])
 
     @property
     def finished(self) -> bool:
         """Return ``True`` if the run has ended, after its planned rounds or by a callback."""
         return self.round in (self.environment.get("rounds"), self.summary.get("rounds"))
 
+    def column(self, name: str) -> Floats:
+        """Return (rounds,) values of a column of :attr:`metrics`.
+
+        Raises:
+            RunError: There is no such column.
+        """
+        known([name], self.metrics, self.path / "metrics.csv")
+        return self.metrics[name].to_numpy()
+
+    def history(self) -> list[dict[str, float]]:
+        """Return each round's row of :attr:`metrics` without its missing cells."""
+        rows = zip(self.metrics.to_dict("records"), self.filled.to_numpy(), strict=True)
+        return [
+            {
+                str(name): value
+                for (name, value), there in zip(row.items(), cells, strict=True)
+                if there
+            }
+            for row, cells in rows
+        ]
+
     @cached_property
-    def clients(self) -> Columns:
+    def _client_cells(self) -> pd.DataFrame:
+        return read_cells(self.path / "clients.csv", ("round", "client"))
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
         """Return ``clients.csv``: one row for each tested client and evaluated round.
 
-        Rows of a round that a killed process did not finish are left out.
+        Its index has round and client. Rows of a round that a killed process did not finish are
+        left out.
 
         Raises:
             RunError: The file is damaged, or names a client that the partition lacks.
         """
-        table = Columns.read(self.path / "clients.csv").up_to(self.round)
-        clients = table["client"] if len(table) else np.zeros(1)
-        counts = self.partition.get("label_counts") or ()
-        known = self.partition.get("num_clients") or len(counts) or _CLIENTS
-        if clients.min() < 0 or clients.max() >= known:
-            wrong = clients[(clients < 0) | (clients >= known)][0]
-            raise RunError(f"{table.source}: there is no client {wrong:g}, there are {known:,}")
-        return table
+        file = self.path / "clients.csv"
+        table = numbers(self._client_cells, file)
+        table = table[table["round"] <= self.round]
+        clients, counts = table["client"], self.partition.get("label_counts") or ()
+        count = self.partition.get("num_clients") or len(counts) or _CLIENTS
+        if len(wrong := clients[(clients < 0) | (clients >= count)]):
+            raise RunError(f"{file}: there is no client {wrong.iloc[0]}, there are {count:,}")
+        rows = table.set_index(["round", "client"])
+        if len(twice := rows.index[rows.index.duplicated()]):
+            number, client = twice[0]
+            raise RunError(f"{file}: client {client} has two rows of round {number}")
+        return rows
 
     @cached_property
     def bytes(self) -> Floats:
         """Return (rounds,) bytes moved both ways up to the end of each round."""
-        return self.metrics["comm/bytes_total"]
+        return self.column("comm/bytes_total")
 
     @cached_property
     def seconds(self) -> Floats:
         """Return (rounds,) seconds of training and aggregation up to the end of each round."""
-        return np.cumsum(self.metrics["time/train"] + self.metrics["time/aggregate"])
+        return np.cumsum(self.column("time/train") + self.column("time/aggregate"))
 
     @property
     def simulated(self) -> Floats | None:
         """Return (rounds,) simulated seconds up to the end of each round, if clients have costs."""
-        if "comm/seconds_total" not in self.metrics:
-            return None
-        return self.metrics["comm/seconds_total"]
+        name = "comm/seconds_total"
+        return self.column(name) if name in self.metrics else None
 
     @cached_property
-    def samples(self) -> Floats:
-        """Return (N,) numbers of training samples of each client."""
+    def samples(self) -> pd.Series[float]:
+        """Return the number of training samples of each client."""
         return self.by_client("samples", self.evaluated()[-1:])
 
     @property
@@ -230,7 +265,7 @@ class RunFolder:
         points = str(self.environment["header"].get("evaluated", "")).split(", ")
         return names.point(metric, points[0]) or None
 
-    def evaluated(self, metric: str | None = None) -> Floats:
+    def evaluated(self, metric: str | None = None) -> pd.Index[int]:
         """Return the rounds after which a metric has a value, which may be NaN, ascending.
 
         ``None`` stands for any test score.
@@ -238,18 +273,17 @@ class RunFolder:
         Raises:
             RunError: There is no such metric, or it has no value.
         """
-        if metric is None:
-            columns = [name for name in self.metrics.columns if name.startswith("test/")]
-        else:
+        columns = [name for name in self.metrics.columns if name.startswith("test/")]
+        if metric is not None:
             columns = [metric.removesuffix(names.SMALLEST)]
-        present = [self.metrics.filled(name) for name in columns]
-        rounds: Floats = self.metrics["round"][np.any(present, axis=0)] if present else np.empty(0)
+            known(columns, self.metrics, self.path / "metrics.csv")
+        rounds = self.metrics.index[self.filled[columns].any(axis=1)]
         if len(rounds) == 0:
             lacks = "was never tested" if metric is None else f"has no value of {metric}"
             raise RunError(f"the run {self.path} {lacks}")
         return rounds
 
-    def chosen(self, at: At, metric: str) -> Floats:
+    def chosen(self, at: At, metric: str) -> pd.Index[int]:
         """Return the rounds that a kind of summary uses; see :mod:`pfl.federation.summary`.
 
         Raises:
@@ -263,8 +297,7 @@ class RunFolder:
         if at == "last":
             return rounds[-1:]
         if at == "mean_last10":
-            recent: Floats = rounds[rounds > rounds[-1] - 10]
-            return recent
+            return rounds[rounds > rounds[-1] - 10]
         by = f"val/personal/{name}" if at == "best_by_val" else metric
         if by.removesuffix(names.SMALLEST) not in self.metrics:
             raise RunError(f"the run {self.path} has no validation data to choose a round by")
@@ -272,56 +305,45 @@ class RunFolder:
         values = self.values(by, rounds)
         if np.isnan(values).all():
             raise RunError(f"the run {self.path} has no round in which {by} is a number")
-        best: Floats = rounds[[int(np.nanargmax(values) if more else np.nanargmin(values))]]
-        return best
+        return rounds[[int(np.nanargmax(values) if more else np.nanargmin(values))]]
 
-    def values(self, metric: str, rounds: Floats) -> Floats:
+    def values(self, metric: str, rounds: Iterable[int]) -> Floats:
         """Return (len(rounds),) values of a metric after some rounds."""
         if metric.endswith(names.SMALLEST):
-            return self._of_smallest(names.of_client(metric), rounds)
-        return self.metrics[metric][self.rows(rounds)]
+            return self._of_smallest(names.of_client(metric), [*rounds])
+        known([metric], self.metrics, self.path / "metrics.csv")
+        return self.metrics.loc[[*rounds], metric].to_numpy()
 
-    def rows(self, rounds: Floats) -> Flags:
-        """Return which rows of :attr:`metrics` are those of some rounds."""
-        return np.isin(self.metrics["round"], rounds)
-
-    def mean(self, metric: str, rounds: Floats) -> float:
+    def mean(self, metric: str, rounds: Iterable[int]) -> float:
         """Return a metric's mean over rounds."""
         return float(self.values(metric, rounds).mean())
 
-    def _of_smallest(self, column: str, rounds: Floats) -> Floats:
+    def _of_smallest(self, column: str, rounds: Sequence[int]) -> Floats:
         """Return the mean over the tenth of tested clients with the fewest training samples."""
         values = self.over_rounds(column, rounds)
-        row = np.isin(self.clients["round"], rounds) & self.clients.filled(column)
-        tested = np.unique(self.clients["client"][row]).astype(np.int64)
-        order = tested[np.argsort(self.samples[tested], kind="stable")]
-        means: Floats = values[:, order[: math.ceil(len(order) / 10)]].mean(1)
+        cells = self._client_cells
+        rows = numbers(cells.loc[cells[column] != "", ["round", "client"]], self.path)
+        tested = np.unique(rows.loc[rows["round"].isin(rounds), "client"])
+        order = self.samples[tested].sort_values(kind="stable").index
+        means: Floats = values[order[: math.ceil(len(order) / 10)]].to_numpy().mean(1)
         return means
 
-    def by_client(self, column: str, rounds: Floats) -> Floats:
-        """Return (N,) means of each client over rounds; NaN for a client without values.
+    def by_client(self, column: str, rounds: Sequence[int] | pd.Index[int]) -> pd.Series[float]:
+        """Return each client's mean over rounds; NaN for a client without values.
 
         For several rounds, clients that were only tested in the last one are left out.
         """
         scores = self.over_rounds(column, rounds)
         tested = self.environment.get("evaluated_clients")
         if tested is not None and len(rounds) > 1:
-            scores[:, np.isin(np.arange(scores.shape[1]), tested, invert=True)] = np.nan
-        return np.array([mean_present(values) for values in scores.T])
+            scores.loc[:, ~scores.columns.isin(tested)] = np.nan
+        return scores.mean()
 
-    def over_rounds(self, column: str, rounds: Floats) -> Floats:
-        """Return (len(rounds), N) values of each client; NaN if there is none."""
-        table = self.clients
-        client = table["client"].astype(np.int64)
+    def over_rounds(self, column: str, rounds: Iterable[int]) -> pd.DataFrame:
+        """Return (rounds, clients) values of a column of :attr:`clients`; NaN if there is none."""
+        known([column], self.clients, self.path / "clients.csv")
+        found = self.clients[column].unstack("client")
         # If only some clients were tested, those with the highest numbers may be missing.
-        count = max(int(client.max()) + 1, self.partition.get("num_clients") or 0)
-        values = np.full((len(rounds), count), np.nan)
-        row = np.isin(table["round"], rounds)
-        values[np.searchsorted(rounds, table["round"][row]), client[row]] = table[column][row]
-        return values
-
-
-def mean_present(values: Floats) -> float:
-    """Return the mean of the values that are not NaN; NaN if there is none."""
-    present = values[~np.isnan(values)]
-    return float(present.mean()) if len(present) else float("nan")
+        tested = self.clients.index.unique("client")
+        count = max(int(tested.max()) + 1, self.partition.get("num_clients") or 0)
+        return found.reindex(index=[*rounds], columns=range(count))

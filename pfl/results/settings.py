@@ -7,27 +7,13 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+import pandas as pd
 
 from pfl.federation import identity
 from pfl.federation.identity import STARTED, Identity
 from pfl.results import names
 from pfl.results.files import Floats, RunError
-from pfl.results.runs import At, Replicate, RunFolder, mean_present
-
-
-@dataclass(frozen=True, eq=False)
-class PerClient:
-    """A metric of each tested client; clients of different partitions are different clients.
-
-    Attributes:
-        clients: (n,) partition and number of each client.
-        values: (n,) means over the runs on that partition.
-        samples: (n,) numbers of training samples.
-    """
-
-    clients: tuple[tuple[str, int], ...]
-    values: Floats
-    samples: Floats
+from pfl.results.runs import At, Replicate, RunFolder
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +36,11 @@ class Setting:
         """Return (runs,) values of a metric, in the rounds that it or ``by`` chooses."""
         return np.array([run.mean(metric, run.chosen(at, by or metric)) for run in self.runs])
 
-    def per_client(self, metric: str, at: At) -> PerClient:
-        """Return a metric of each client.
+    def per_client(self, metric: str, at: At) -> pd.DataFrame:
+        """Return a metric of each tested client: ``value``, its mean over runs, and ``samples``.
 
-        The metric may be a summary over clients, such as ``.../acc_weighted``.
+        The index has partition and number of a client, as clients of different partitions are
+        different ones. The metric may be a summary over clients, such as ``.../acc_weighted``.
 
         Raises:
             RunError: A run lacks the metric, or it is not a metric of single clients.
@@ -61,18 +48,13 @@ class Setting:
         score = names.of_client(metric)
         if names.is_pooled(metric):
             raise RunError(f"{metric} is a score on the common test set, not of single clients")
-        splits: dict[str, list[RunFolder]] = {}
+        rows = []
         for run in self.runs:
-            splits.setdefault(run.split_hash, []).append(run)
-        clients: list[tuple[str, int]] = []
-        values, samples = [], []
-        for split, runs in splits.items():
-            by_run = np.stack([run.by_client(score, run.chosen(at, metric)) for run in runs])
-            for client in np.flatnonzero(~np.isnan(by_run).all(0)).tolist():
-                clients.append((split, client))
-                values.append(mean_present(by_run[:, client]))
-                samples.append(runs[0].samples[client])
-        return PerClient(tuple(clients), np.array(values), np.array(samples))
+            values = run.by_client(score, run.chosen(at, metric))
+            table = pd.DataFrame({"value": values, "samples": run.samples}).rename_axis("client")
+            rows.append(table.dropna(subset="value").assign(split=run.split_hash))
+        found = pd.concat(rows).reset_index().groupby(["split", "client"], sort=False)
+        return found.agg(value=("value", "mean"), samples=("samples", "first"))
 
 
 def group(runs: Sequence[RunFolder]) -> tuple[list[Setting], list[RunFolder]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ from pfl.callbacks.spectrum import ClassifierSpectrum
 from pfl.federation.sampling import FixedStragglers, UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.results import analyses
-from pfl.results.files import Columns
+from pfl.results.files import read_table
 from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
@@ -36,7 +37,7 @@ def run(tmp_path, module, *callbacks, rounds=3, **loop):
 
 
 def rows(folder, file):
-    return list(Columns.read(folder / file).rows())
+    return read_table(folder / file).to_dict("records")
 
 
 @pytest.mark.parametrize("precision", ["32-true", "64-true"])
@@ -210,7 +211,7 @@ def test_what_a_killed_process_left_of_a_round_is_not_drawn(tmp_path):
 def table_of(text):
     """Return the columns of a table whose names and numbers are separated by spaces."""
     header, *cells = (line.split() for line in text.strip().splitlines())
-    return {"a": Columns(dict(zip(header, np.array(cells, float).T, strict=True)), "a.csv")}
+    return {"a": pd.DataFrame(np.array(cells, float), columns=header)}
 
 
 def test_shares_of_stragglers_by_hand():
@@ -256,11 +257,11 @@ def test_a_server_without_a_classifier_has_no_spectrum():
     figure = analyses.spectrum(
         table_of(
             """
-            round client value
-            1     0      1
-            1     0      0.5
-            1     1      1
-            1     1      0.25
+            round client index value
+            1     0      0     1
+            1     0      1     0.5
+            1     1      0     1
+            1     1      1     0.25
             """
         )
     )

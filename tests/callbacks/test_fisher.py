@@ -8,7 +8,7 @@ from lightning_modules.fedavg import FedAvg
 from pfl.callbacks.early_stopping import EarlyStopping
 from pfl.callbacks.fisher import ReplacedParameters
 from pfl.loop import FederatedLoop
-from pfl.results.files import Columns
+from pfl.results.files import read_table
 from tests.helpers.toy import blobs, mlp
 
 
@@ -22,5 +22,4 @@ def test_parameters_are_replaced_where_a_run_ends(turn, tmp_path):
         path = None if patience == 2 else "last"
         run = loop.fit(FedAvg(mlp()), blobs(), ckpt_path=path)
         assert run.round == patience + 1
-        rows = Columns.read(run.folder / "replaced.csv").rows()
-        assert {row["round"] for row in rows} == {run.round}
+        assert {*read_table(run.folder / "replaced.csv")["round"]} == {run.round}

@@ -92,7 +92,7 @@ def test_large_files_and_devices_are_not_read(tmp_path, monkeypatch):
     with pytest.raises(FileError, match=parts("t.csv.gz ~ damaged")):
         reading.read_csv(file)
     packed.write_bytes(gzip.compress(b"a\n1\n"))
-    assert reading.read_csv(file).rows == [["1"]]
+    assert reading.read_csv(file).to_dict("records") == [{"a": "1"}]
     file.symlink_to("/dev/zero")
     with pytest.raises(FileError, match=parts("t.csv ~ not a file")):
         reading.read_csv(file)
@@ -104,10 +104,10 @@ def test_what_is_sound_is_read_and_a_missing_file_is_empty(tmp_path):
     (tmp_path / "s.json").write_text('{"a": [1, NaN]}')
     assert reading.read_json(tmp_path / "s.json")["a"][0] == 1
     (tmp_path / "t.csv").write_text('a,"b\nc"\n1,2\n3')
-    assert reading.read_csv(tmp_path / "t.csv") == reading.Lines(["a", "b\nc"], [["1", "2"]])
+    assert reading.read_csv(tmp_path / "t.csv").to_dict("records") == [{"a": "1", "b\nc": "2"}]
     none = tmp_path / "none"
     assert reading.read_yaml(none) == reading.read_json(none) == {}
-    assert reading.read_csv(none) == reading.Lines([], [])
+    assert reading.read_csv(none).shape == (0, 0)
 
 
 def test_a_compressed_file_is_unpacked_only_up_to_the_limit(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import csv
 from typing import get_args
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -28,7 +29,7 @@ from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.passage.coding import Codecs
 from pfl.passage.privacy import Privacy
-from pfl.results.files import Columns
+from pfl.results.files import read_table
 from pfl.testing.compare import distance
 from pfl.training import separable
 from tests.engines.agreement import module_of
@@ -159,11 +160,9 @@ def test_a_method_describes_models_on_the_device_and_a_run_stops_early(tmp_path)
 
 def same_rows(found, expected, *files):
     for file in files:
-        rows, wanted = (list(Columns.read(run.folder / file).rows()) for run in (found, expected))
-        assert rows
-        assert len(rows) == len(wanted)
-        for row, other in zip(rows, wanted, strict=True):
-            assert row == pytest.approx(other, rel=1e-6, abs=1e-9)
+        rows, wanted = (read_table(run.folder / file) for run in (found, expected))
+        assert len(rows)
+        pd.testing.assert_frame_equal(rows, wanted, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -304,9 +303,8 @@ def test_a_device_without_float64(engine, tmp_path):
         found = go(NAME)
     assert found.header["engine"].startswith(("sequential", "auto: sequential"))
     assert distance(on_host(found.server), on_host(expected.server)) < (1e-6, "")
-    rows, wanted = (Columns.read(r.folder / "spectrum.csv").rows() for r in (found, expected))
-    for row, other in zip(rows, wanted, strict=True):
-        assert row == pytest.approx(other, rel=1e-5)
+    rows, wanted = (read_table(run.folder / "spectrum.csv") for run in (found, expected))
+    pd.testing.assert_frame_equal(rows, wanted, rtol=1e-5)
 
 
 def test_private_samples_need_float64_where_the_method_is_checked(monkeypatch):

@@ -28,7 +28,7 @@ from pfl.passage import accountant
 from pfl.passage.passage import Passage
 from pfl.passage.privacy import Privacy
 from pfl.passage.refusal import refusal
-from pfl.results.files import Columns
+from pfl.results.files import read_table
 from pfl.testing import blobs, mlp, normed
 from pfl.testing.federation import fit, outcome
 from tests.helpers import discovery
@@ -138,8 +138,7 @@ def test_what_a_client_sends_is_shown_to_no_callback(tmp_path):
     """It is a difference, whose singular values would be taken for those of a classifier."""
     place = {"default_root_dir": str(tmp_path), "callbacks": [ClassifierSpectrum()]}
     found = run(FedAvg, noisy(), rounds=1, sampler=UniformSampler(1.0), **place)
-    rows = Columns.read(found.folder / "spectrum.csv").rows()
-    assert {row["client"] for row in rows} == {-1}
+    assert {*read_table(found.folder / "spectrum.csv")["client"]} == {-1}
 
 
 def test_stacked_clients_send_the_same_differences():

@@ -418,7 +418,7 @@ def test_names_stay_in_tables_predictions_and_the_report(hospitals, capsys):
     assert folder.client_names == ["Basel", "Bern", "Geneva", "Lausanne", "Zug"]
     last = [row for row in csv_rows(hospitals / "clients.csv") if row["round"] == "2"]
     assert [row["name"] for row in last if row["unseen"]] == ["Zug"]
-    assert folder.clients["client"].max() == 4
+    assert folder.clients.index.unique("client").max() == 4
     source = ["--config", str(hospitals / "config.yaml"), "--ckpt_path", str(hospitals), "--trust"]
     predict(source)
     rows = csv_rows(hospitals / "predictions" / "test" / "client_4.csv")
@@ -450,16 +450,14 @@ def test_each_model_is_tested_on_every_clients_data(hospitals):
     assert {label.get_text() for label in told} == {*folder.client_names}
     line = drawn["newcomers"].axes[0].lines[0].get_ydata()
     columns = ["unseen", "unseen_joined_1", "unseen_joined"]
-    assert line.tolist() == [folder.metrics[f"test/{name}/acc"][-1] for name in columns]
+    assert line.tolist() == [folder.column(f"test/{name}/acc")[-1] for name in columns]
 
 
 def test_comparisons_have_a_table_of_clients_that_join(hospitals, tmp_path):
     settings = group([RunFolder.read(hospitals)])[0]
     tables = {sheet.title: sheet for sheet in sheets(compare(settings))}
     sheet = tables["Clients that join later (%)"]
-    last = {
-        name: 100 * values[-1] for name, values in RunFolder.read(hospitals).metrics.columns.items()
-    }
+    last = 100 * RunFolder.read(hospitals).metrics.iloc[-1]
     expected = {
         "zero-shot": last["test/unseen/acc"],
         "after 1": last["test/unseen_joined_1/acc"],

@@ -184,7 +184,7 @@ def test_what_is_kept_tells_of_each_client_and_partition(work, monkeypatch):
     assert run.partition["hash"] == entry.partition
     assert run.label_counts.shape == (3, 10)
     assert run.by_client("test/personal/acc", run.evaluated()[-1:]).shape == (3,)
-    before = run.clients.columns
+    before = run.clients
     monkeypatch.setattr(keeping, "LONG", 100)
     keep("--seeds", "0")
     packed = {file: file.read_bytes() for file in LEDGER.glob("*/*.gz")}
@@ -193,9 +193,7 @@ def test_what_is_kept_tells_of_each_client_and_partition(work, monkeypatch):
     assert all(file.read_bytes() == content for file, content in packed.items())
     run = RunFolder.read(folder)
     assert run.partition["hash"] == entry.partition
-    assert {n: v.tolist() for n, v in run.clients.columns.items()} == {
-        n: v.tolist() for n, v in before.items()
-    }
+    assert run.clients.equals(before)
     damaged = next(file for file in packed if file.name == "clients.csv.gz")
     damaged.write_bytes(packed[damaged][:50])
     with pytest.raises(FileError, match=parts("clients.csv.gz ~ damaged")):

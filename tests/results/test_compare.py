@@ -7,12 +7,13 @@ import io
 
 import pytest
 
+from pfl.core.sheet import Sheet
 from pfl.results.compare import compare
 from pfl.results.compare_sheets import sheets
 from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
-from pfl.results.sheets import Sheet, comma_separated, latex, markdown, write
+from pfl.results.sheets import comma_separated, latex, markdown, write
 from tests.helpers.messages import parts
 from tests.results.folders import write_run
 
@@ -47,12 +48,12 @@ def test_scores_and_costs(settings):
 
     Two rounds of 500 bytes and 2.5 seconds.
     """
-    row, _, alone = compare(settings).settings
-    accuracy = row.scores["test/personal/acc"]
-    assert (accuracy.mean, accuracy.error) == (pytest.approx(0.45), pytest.approx(0.15))
-    assert row.scores["test/personal/acc_worst10"].mean == pytest.approx(0.3)
-    assert (row.bytes.mean, row.seconds.mean, row.rounds, row.runs) == (1000, 5, 2, 2)
-    assert alone.scores["test/personal/acc"].error is None
+    row, _, alone = compare(settings).records
+    assert row["test/personal/acc"] == pytest.approx(0.45)
+    assert row["test/personal/acc/stderr"] == pytest.approx(0.15)
+    assert row["test/personal/acc_worst10"] == pytest.approx(0.3)
+    assert [row[key] for key in ("bytes", "seconds", "rounds", "runs")] == [1000, 5, 2, 2]
+    assert alone["test/personal/acc/stderr"] is None
 
 
 def test_pairs_are_of_the_same_clients_and_seeds(settings):
@@ -61,13 +62,14 @@ def test_pairs_are_of_the_same_clients_and_seeds(settings):
     Over seeds (0.55, 0.65) - (0.3, 0.6), which is the same by chance. Local has seed 2 only and is
     compared with FedAvg's seed 2: (0.1, 0.9) - (0.4, 0.8).
     """
-    _, fedas, local = compare(settings).settings
-    assert fedas.tests["clients"].difference == pytest.approx(0.15)
-    assert (fedas.tests["clients"].pairs, fedas.tests["replicates"].pairs) == (2, 2)
-    assert fedas.tests["replicates"].difference == pytest.approx(0.15)
-    assert local.tests["clients"].difference == pytest.approx(-0.1)
-    assert (local.tests["clients"].positive, local.tests["clients"].negative) == (1, 1)
-    assert "replicates" not in local.tests
+    tests = compare(settings).tests
+    clients, seeds = tests["clients"], tests["replicates"]
+    assert clients["FedAS"].difference == pytest.approx(0.15)
+    assert (clients["FedAS"].pairs, seeds["FedAS"].pairs) == (2, 2)
+    assert seeds["FedAS"].difference == pytest.approx(0.15)
+    assert clients["Local"].difference == pytest.approx(-0.1)
+    assert (clients["Local"].positive, clients["Local"].negative) == (1, 1)
+    assert "Local" not in seeds
 
 
 def test_without_a_clients_score_there_is_no_test_of_the_others(tmp_path):
@@ -92,8 +94,7 @@ def test_without_a_clients_score_there_is_no_test_of_the_others(tmp_path):
         for (method, seed), row in table.items()
     ]
     comparison = compare(group([RunFolder.read(run) for run in runs])[0])
-    _, fedas, local = comparison.settings
-    assert (fedas.tests, set(local.tests)) == ({}, {"clients", "replicates"})
+    assert [[*tests] for tests in comparison.tests.values()] == [["Local"]] * 2
     scores, clients, replicates = sheets(comparison)
     assert scores.rows[1][:4] == ["FedAS", "2", "1", "-"]
     assert [[row[0] for row in one.rows] for one in (clients, replicates)] == [["Local"]] * 2
@@ -101,15 +102,16 @@ def test_without_a_clients_score_there_is_no_test_of_the_others(tmp_path):
 
 def test_of_the_common_test_set_seeds_are_compared_and_no_clients(settings):
     for run in (run for setting in settings for run in setting.runs):
-        run.metrics.columns["test/pooled/acc"] = run.metrics["test/personal/acc"] / 2
-    _, fedas, _ = compare(settings, metric="test/pooled/acc").settings
-    assert "clients" not in fedas.tests
-    assert fedas.tests["replicates"].difference == pytest.approx(0.075)
+        for table in (run.metrics, run.filled):
+            table["test/pooled/acc"] = table["test/personal/acc"] / 2
+    tests = compare(settings, metric="test/pooled/acc").tests
+    assert tests["clients"] == {}
+    assert tests["replicates"]["FedAS"].difference == pytest.approx(0.075)
 
 
 def test_another_reference(settings):
     found = compare(settings, reference="Local")
-    assert [one.label for one in found.settings if "clients" in one.tests] == ["FedAvg", "FedAS"]
+    assert [*found.tests["clients"]] == ["FedAvg", "FedAS"]
     with pytest.raises(RunError, match=parts("'local' ~ FedAvg, FedAS, Local")):
         compare(settings, reference="local")
 
@@ -119,7 +121,7 @@ def test_clients_of_another_partition_are_no_pairs(tmp_path):
         write_run(tmp_path / split, [[0.2, 0.3]], method=split, split=split) for split in ("a", "b")
     ]
     settings, _ = group([RunFolder.read(run) for run in runs])
-    assert "clients" not in compare(settings).settings[1].tests
+    assert compare(settings).tests["clients"] == {}
     assert len(sheets(compare(settings))) == 1
 
 
@@ -156,9 +158,10 @@ def test_of_another_main_score_its_own_worst_tenth_and_spread_are_shown(tmp_path
         write_run(tmp_path / name, [losses], name, score="loss")
     runs = [RunFolder.read(tmp_path / name) for name in "ab"]
     for run in runs:
-        run.metrics.columns["test/personal/loss_std"] = run.metrics["test/personal/loss"] / 3
-        run.metrics.columns["test/personal/acc_worst10"] = run.metrics["test/personal/loss"]
-        del run.metrics.columns["test/personal/ece"]
+        for table in (run.metrics, run.filled):
+            table["test/personal/loss_std"] = table["test/personal/loss"] / 3
+            table["test/personal/acc_worst10"] = table["test/personal/loss"]
+            del table["test/personal/ece"]
     scores, clients = sheets(compare(group(runs)[0]))
     assert scores.columns[3:6] == ["test loss", "worst tenth", "spread"]
     assert scores.rows[0][3:6] == ["0.0300", "0.0400", "0.0100"]

@@ -63,7 +63,7 @@ def test_runs_are_judged_by_the_first_score_that_all_have(tmp_path):
         RunFolder.read(write_run(tmp_path / name, [[0.5]], group=group))
         for name, group in (("a", "personal"), ("b", "personal"), ("c", "pooled"))
     )
-    both.metrics.columns["test/pooled/acc"] = both.metrics["test/personal/acc"]
+    both.metrics["test/pooled/acc"] = both.metrics["test/personal/acc"]
     assert common_score([both, personal]) == "test/personal/acc"
     assert common_score([both, pooled]) == "test/pooled/acc"
     with pytest.raises(RunError, match=parts("b has test/personal/acc ~ c has test/pooled/acc")):

@@ -94,7 +94,11 @@ def test_labels_of_rows_beside_boxes_do_not_touch(tmp_path):
 def test_labels_of_a_logarithmic_axis_do_not_touch(tmp_path, factor):
     settings = settings_of(tmp_path, 2)
     for number, setting in enumerate(settings):
-        setting.runs[0].seconds[:] = np.linspace(0.23, 0.24, 4) * (1, factor)[number]
+        (run,) = setting.runs
+        run.metrics["time/train"] = (
+            np.diff(np.linspace(0.23, 0.24, 4), prepend=0) * (1, factor)[number]
+        )
+        run.metrics["time/aggregate"] = 0.0
     with styled():
         figure = curves(settings, ACC)
         figure.draw_without_rendering()
@@ -180,8 +184,8 @@ def test_seeds_that_share_no_round(tmp_path):
 @pytest.mark.parametrize(("factor", "scale"), [(1, "log"), (0, "symlog")])
 def test_costs_that_differ_widely_share_a_logarithmic_axis_also_with_none(tmp_path, factor, scale):
     settings = settings_of(tmp_path, 3)
-    settings[0].runs[0].bytes[:] *= factor
-    settings[1].runs[0].bytes[:] *= 100
+    settings[0].runs[0].metrics["comm/bytes_total"] *= factor
+    settings[1].runs[0].metrics["comm/bytes_total"] *= 100
     scales = [axes.get_xscale() for axes in curves(settings, ACC).axes]
     assert scales == ["linear", scale, "linear"]
 
@@ -210,15 +214,15 @@ def test_the_worst_tenth_is_the_tables(tmp_path, at):
     settings, _ = group([RunFolder.read(run) for run in runs])
     panel = clients(settings, ACC, at).axes[0]
     _, worst = (mark.get_offsets()[0, 0] for mark in panel.collections[-2:])
-    (row,) = compare(settings, at=at).settings
-    assert worst == pytest.approx(row.scores["test/personal/acc_worst10"].mean)
+    (row,) = compare(settings, at=at).records
+    assert worst == pytest.approx(row["test/personal/acc_worst10"])
     assert worst == pytest.approx({"last": 0.2, "mean_last10": 0.25}[at])
 
 
 def test_only_accuracies_have_a_worst_tenth(tmp_path):
     run = RunFolder.read(write_run(tmp_path / "a", [[0.5, 0.6]]))
-    for table in (run.metrics, run.clients):
-        table.columns["test/personal/loss"] = table["test/personal/acc"]
+    for table in (run.metrics, run.filled, run.clients):
+        table["test/personal/loss"] = table["test/personal/acc"]
     figure = clients(group([run])[0], "test/personal/loss", "last")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["mean"]
 
@@ -235,7 +239,7 @@ def test_labels_of_neighbouring_panels_keep_apart(tmp_path):
     """By three letters at least, however long the numbers at the edges are."""
     settings = settings_of(tmp_path, 2)
     for setting in settings:
-        setting.runs[0].bytes[:] *= 200_000
+        setting.runs[0].metrics["comm/bytes_total"] *= 200_000
     with styled():
         figure = curves(settings, ACC)
         figure.draw_without_rendering()

@@ -12,7 +12,7 @@ from pfl.federation.reliability import FILE, bins, rows, tabulated
 from pfl.federation.resume import Wanted
 from pfl.loop import FederatedLoop
 from pfl.results.analyses import reliability as diagram
-from pfl.results.files import Columns, RunError
+from pfl.results.files import RunError, read_table
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from tests.helpers.messages import parts
@@ -40,7 +40,7 @@ def test_bins_give_the_calibration_error_that_the_run_recorded(real, kind):
     module = kind(mlp(seed=9), optimizer=SGD)
     path = tabulated(Wanted(loop, module, blobs(), str(run.folder)), FILE, rows)
     assert path == run.folder / "reliability.csv"
-    table, folder = Columns.read(path), RunFolder.read(run.folder)
+    table, folder = read_table(path), RunFolder.read(run.folder)
     recorded = folder.by_client("test/personal/ece", folder.evaluated()[-1:])
     for client, expected in enumerate(recorded):
         own = table["client"] == client

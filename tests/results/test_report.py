@@ -77,7 +77,8 @@ def test_the_page_tells_the_run(real):
 
 def test_the_summaries_of_another_main_score_are_told(tmp_path):
     run = RunFolder.read(write_run(tmp_path / "a", [[0.02, 0.04]], score="loss"))
-    run.metrics.columns["test/personal/loss_std"] = run.metrics["test/personal/loss"] / 3
+    for table in (run.metrics, run.filled):
+        table["test/personal/loss_std"] = table["test/personal/loss"] / 3
     words = " ".join(checked(report(run)).words)
     assert "test loss of the worst tenth, personal models 0.0400" in " ".join(words.split())
     assert "test spread of loss over clients, personal models 0.0100" in " ".join(words.split())

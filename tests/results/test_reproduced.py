@@ -77,7 +77,7 @@ def test_the_largest_difference_is_named(folder):
 def test_what_neither_run_measured_does_not_differ(folder):
     """The first round has no value in the column; the second one is infinite in both."""
     runs = folder("then", loss="inf"), folder("now", loss="inf")
-    assert np.isnan(runs[0].metrics["loss"][0])
+    assert np.isnan(runs[0].metrics["loss"][1])
     assert compare(*runs).verdict.word == "same bits"
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl.federation.summary import KINDS, summarise
-from pfl.results.files import Columns, RunError
+from pfl.results.files import RunError
 from pfl.results.find import find_runs
 from pfl.results.runs import RunFolder
 from tests.helpers.messages import parts
@@ -23,7 +25,7 @@ def test_a_real_run_is_read_as_it_was(real):
     run = real["FedAS"]
     folder = RunFolder.read(run.folder)
     assert (folder.method, folder.seed, folder.round, folder.finished) == ("FedAS", 3, 3, True)
-    for row, expected in zip(folder.metrics.rows(), run.history, strict=True):
+    for row, expected in zip(folder.history(), run.history, strict=True):
         assert row == pytest.approx(expected)
     labels = [run.data.split(client, "train").targets for client in range(3)]
     counts = [np.bincount(y, minlength=3).tolist() for y in labels]
@@ -32,7 +34,7 @@ def test_a_real_run_is_read_as_it_was(real):
     assert folder.bytes[-1] == run.history[-1]["comm/bytes_total"]
     traces = folder.over_rounds("trace", folder.evaluated())
     uploads = folder.over_rounds("uploaded", folder.evaluated())
-    assert (np.isnan(traces) == (uploads == 0)).all()
+    assert (traces.isna() == (uploads == 0)).all(axis=None)
 
 
 @pytest.mark.parametrize("at", KINDS)
@@ -55,8 +57,8 @@ def test_any_history_is_reported_as_the_summary_reports_it(rows, at):
         {"round": int(number), ACC: test, "val/personal/acc": val}
         for number, (_, test, val) in zip(rounds, rows, strict=True)
     ]
-    columns = {key: np.array([float(row[key]) for row in history]) for key in history[0]}
-    folder = RunFolder("run", {}, {}, {}, Columns(columns, "metrics.csv"), {})
+    metrics = pd.DataFrame(history, index=rounds)
+    folder = RunFolder(Path("run"), {}, {}, {}, metrics, metrics.notna(), {})
     expected = summarise(history)[f"{ACC}/{at}"]
     assert folder.mean(ACC, folder.chosen(at, ACC)) == pytest.approx(expected)
 
@@ -99,7 +101,7 @@ def test_what_a_killed_process_left_of_a_round_is_not_read(real, tmp_path):
     clients.write_bytes(b"".join(lines[:-1]) + lines[-1][:9])
     killed = RunFolder.read(folder)
     assert killed.round == 2
-    assert {*killed.clients["round"]} == {1, 2}
+    assert {*killed.clients.index.unique("round")} == {1, 2}
     rounds = killed.evaluated(ACC)
     assert killed.values(ACC, rounds).tolist() == whole.values(ACC, rounds).tolist()
 

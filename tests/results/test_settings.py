@@ -142,7 +142,7 @@ def test_clients_of_different_partitions_are_different_clients(tmp_path):
     ]
     (setting,), _ = group(runs)
     found = setting.per_client(ACC, "last")
-    assert found.clients == (("s1", 0), ("s1", 1), ("s2", 0))
-    np.testing.assert_allclose(found.values, [0.5, 0.9, 0.1])
-    assert found.samples.tolist() == [10, 20, 10]
+    assert found.index.tolist() == [("s1", 0), ("s1", 1), ("s2", 0)]
+    np.testing.assert_allclose(found["value"], [0.5, 0.9, 0.1])
+    assert found["samples"].tolist() == [10, 20, 10]
     np.testing.assert_allclose(setting.values(ACC, "last"), [0.6, 0.8, 0.1])

@@ -172,7 +172,7 @@ def test_a_dry_run_counts_who_trains_and_who_uploads(capsys):
     assert table() == 0
     (folder,) = finished()
     run = RunFolder.read(folder)
-    assert run.metrics["comm/bytes_up"][0] > run.metrics["comm/bytes_down"][0] / 3
+    assert run.column("comm/bytes_up")[0] > run.column("comm/bytes_down")[0] / 3
     assert line.rstrip().endswith(f"  {decimal(int(run.bytes[-1]))}")
 
 
