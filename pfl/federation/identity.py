@@ -64,7 +64,7 @@ _LISTENERS = {"Checkpoint", "LightningLogger", "ProgressBar", "Records", "WandB"
 # Data sets that are defined by a folder or file: only its own name counts, not its parents.
 _NAMED = {
     *("ImageFolder.root", "DomainFolder.root", "TabularData.path", "HFDataset.path"),
-    "TensorData.source",
+    *("TensorData.source", "WISDM.path"),
 }
 # Keys in which the replicates of one setting differ.
 _REPLICATES = {"seed", "data.split_seed"}

@@ -138,7 +138,8 @@ def test_a_folder_or_a_file_is_known_by_its_own_name():
     assert key("ImageFolder", "a/cats") == key("ImageFolder", "b/cats")
     assert key("ImageFolder", "a/cats") != key("ImageFolder", "a/dogs")
     assert key("CIFAR10", "a/cats") == key("CIFAR10", "a/dogs")
-    for kind, option in (("TabularData", "path"), ("HFDataset", "path"), ("TensorData", "source")):
+    named = ("TabularData", "path"), ("HFDataset", "path"), ("WISDM", "path")
+    for kind, option in (*named, ("TensorData", "source")):
         assert key(kind, "a/x.csv", option) == key(kind, "b/x.csv", option)
         assert key(kind, "a/x.csv", option) != key(kind, "a/y.csv", option)
 

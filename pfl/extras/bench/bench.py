@@ -24,6 +24,9 @@ from pfl.federation import identity
 
 # Seconds between two looks at what other processes have finished.
 PAUSE = 1.0
+# A method that its cost leaves less than this share of the reference's rounds is tested in as many
+# rounds, too.
+FEW_ROUNDS = 0.5
 # Errors of a trial or a final run that are its outcome, and do not end the benchmark.
 FAILURES = (FailedError, UsageError)
 
@@ -96,9 +99,9 @@ class Bench:
 
     @property
     def size(self) -> int:
-        """The largest number of pieces; there are fewer where the defaults are the best."""
+        """The largest number of pieces; fewer where defaults are the best, or cheap."""
         trials = self.trials * len(self.task.tuning_seeds)
-        return len(self.contenders) * (trials + 2 * self.seeds)
+        return len(self.contenders) * (trials + 3 * self.seeds)
 
     @property
     def finished(self) -> int:
@@ -108,7 +111,7 @@ class Bench:
     def _left(self, contender: Contender) -> int:
         """Return how many pieces of a method are missing, at most."""
         missing = self._missing(contender)
-        waiting = 2 * self.seeds if any(piece.rounds is None for piece in missing) else 0
+        waiting = 3 * self.seeds if any(piece.rounds is None for piece in missing) else 0
         return len(missing) + waiting
 
     def computed(self, piece: Piece) -> dict[str, Any]:
@@ -170,17 +173,25 @@ class Bench:
         ]
 
     def _finals(self, contender: Contender) -> dict[str, list[Piece]]:
-        """Return the final runs at the method's defaults, and those at the chosen settings."""
+        """Return the final runs at the method's defaults, and those at the chosen settings.
+
+        Where the defaults have few rounds, those with equal rounds are further ones.
+        """
         settings, outcomes = contender.trials(self.trials), self._outcomes(contender)
-        numbers = {"default": 0, "tuned": rows.chosen(outcomes)}
+        rounds = [outcome.get("rounds", 0) for outcome in outcomes]
+        best, whole = rows.chosen(outcomes), self.reference.default.values.loop.rounds
+        plans = {
+            "default": (0, rounds[0]),
+            "tuned": (0, 0) if best is None else (best, rounds[best]),
+        }
+        if rounds[0] < FEW_ROUNDS * whole:
+            plans["equal_rounds"] = (0, whole)
         return {
             which: [
-                Piece(contender, seed, settings[number], outcomes[number]["rounds"], self.task_hash)
-                for seed in range(self.seeds)
+                Piece(contender, seed, settings[number], count, self.task_hash)
+                for seed in range(self.seeds if count else 0)
             ]
-            if number is not None and "failed" not in outcomes[number]
-            else []
-            for which, number in numbers.items()
+            for which, (number, count) in plans.items()
         }
 
     def leaderboard(self) -> Leaderboard:

@@ -66,14 +66,18 @@ class Contender:
     def experiment(self, seed: int, settings: Mapping[str, Any], rounds: int | None) -> Experiment:
         """Return a run of the method.
 
-        The seed is that of training and of the partition. Without ``rounds`` it has the task's.
+        The seed is that of training, of the partition and of what the task has ``seeded``. Without
+        ``rounds`` it has the task's.
 
         Raises:
             UsageError: The configuration is wrong.
         """
-        seeds = {"seed": seed, "data.init_args.split_seed": seed}
+        keys = ("seed", "data.init_args.split_seed", *self.task.seeded)
         length = {} if rounds is None else {"loop.rounds": rounds}
-        words = [*self.words, *as_flags({**settings, **seeds, **length, **_PLAIN})]
+        words = [
+            *self.words,
+            *as_flags({**settings, **dict.fromkeys(keys, seed), **length, **_PLAIN}),
+        ]
         try:
             return Experiment.parse(self.parser, words)
         except SystemExit as ended:

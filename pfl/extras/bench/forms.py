@@ -56,7 +56,7 @@ def check_row(row: Mapping[str, Any], place: str, trained: bool) -> None:
     for number, trial in enumerate(trials):
         _check_outcome(trial, "trial", place, "trials", str(number))
         _check(trial, {"settings": dict[str, Any]}, place, "trials", str(number))
-    for which in ("tuned", "default"):
+    for which in ("tuned", "default", "equal_rounds"):
         for number, run in enumerate(row.get(which, [])):
             _check_outcome(run, "final", place, which, str(number))
             _check(run, {"seed": int}, place, which, str(number))
@@ -67,6 +67,7 @@ def check_row(row: Mapping[str, Any], place: str, trained: bool) -> None:
             what = f"expected the number of a trial that did not fail, got {row['chosen']}"
             raise FileError(f"{place}: chosen: {what}")
         tested = {"tuned": bool(ran), "default": 0 in ran}
+        tested |= {"equal_rounds": True} if "equal_rounds" in row else {}
     for which, ended in tested.items():
         wanted = [*seeds] if ended else []
         if (told := [run["seed"] for run in row[which]]) != wanted:

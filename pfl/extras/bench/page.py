@@ -12,9 +12,9 @@ from pfl.results import names, page
 from pfl.results.page import Markup
 from pfl.results.sheets import Sheet
 
-RANKS = (
-    "Mean ranks over the seeds (1 is best) with bootstrap intervals. Bars join methods whose ranks "
-    "differ by less than the critical difference (Nemenyi's test at 5 %)."
+DIFFERENCES = (
+    f"Mean difference from tuned {LABELS[TUNED_REFERENCE]}, to the right better, with the 95 % "
+    "interval of each paired t test by itself. Full points are significant among all methods."
 )
 BUDGETS = "Expected best validation score of some of the trials, by their number."
 
@@ -23,15 +23,16 @@ def rendered(board: Leaderboard, seconds: Mapping[str, float]) -> str:
     """Return the page as HTML, with what the runs of each method took, where known."""
     lines = standings(board)
     budget, more = lines[0].row["budget"], bool(board.task["more"])
-    score = names.described(f"test/personal/{board.task['score']}")
+    metric = f"test/personal/{board.task['score']}"
+    score, (scale, _) = names.described(metric), names.scale(metric)
     under = (
         f"{budget['trials']} trials of {budget['samples']:,} processed samples for every method, "
         f"chosen by validation; {budget['seeds']} seeds, {score}, best round by validation"
     )
     notes = [
         *tables.verdict(board, lines),
-        f"Tested against tuned {LABELS[TUNED_REFERENCE]}, paired over the seeds; few seeds find "
-        "large differences only.",
+        f"Tested against tuned {LABELS[TUNED_REFERENCE]}, paired over the seeds. Seen from: the "
+        "smallest difference that is significant among all methods.",
         *map(str, board.task["notes"]),
     ]
     told = [Markup(f"<p>{escape(note)}</p>") for note in notes]
@@ -43,7 +44,7 @@ def rendered(board: Leaderboard, seconds: Mapping[str, float]) -> str:
             "Pictures",
             page.side_by_side(
                 [
-                    page.picture("ranks", pictures.ranks(lines), RANKS),
+                    page.picture("differences", pictures.differences(lines, scale), DIFFERENCES),
                     page.picture("budgets", pictures.budgets(lines, more), BUDGETS),
                 ]
             ),

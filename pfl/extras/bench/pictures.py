@@ -1,4 +1,4 @@
-"""The pictures of a leaderboard: mean ranks with a critical difference, scores by budget."""
+"""The pictures of a leaderboard: differences from tuned FedAvg-FT, scores by budget."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pfl.extras.bench.rows import ALWAYS
-from pfl.extras.bench.standing import (
-    Standing,
-    alike,
-    critical_difference,
-    expected_best,
-    validations,
-)
+from pfl.extras.bench.rows import ALWAYS, LABELS, TUNED_REFERENCE
+from pfl.extras.bench.standing import LEVEL, Standing, expected_best, validations
 from pfl.results.style import WIDTH, Look, legend_above, panels, styled
 
 # Number of methods that the picture of budgets names beside those of every leaderboard.
 LEADERS = 4
 
 
-def ranks(lines: Sequence[Standing]) -> Figure:
-    """Draw mean ranks; a bar joins methods that differ by less than the critical difference."""
-    difference = critical_difference(len(lines), len(lines[0].tuned))
-    places = [one.rank for one in lines]
-    groups = alike(places, difference)
+def differences(lines: Sequence[Standing], scale: int) -> Figure:
+    """Draw each method's difference from tuned FedAvg-FT with its own 95 % interval of paired t.
+
+    To the right is better. A full point is significant among all methods. The worst tenth of the
+    methods is left out where it is far off.
+    """
+    tested = [(one.label, test) for one in lines if (test := one.test) is not None]
+    least = 1.1 * min(0.0, float(np.percentile([test.low for _, test in tested], 10)))
+    most = 1.1 * max(np.percentile([test.high for _, test in tested], 90), tested[0][1].difference)
+    shown = [(label, test) for label, test in tested if test.difference > least]
     with styled():
-        figure, (axes,) = panels(1, WIDTH, 0.6 + 0.2 * len(lines))
-        for height, one in enumerate(lines):
-            axes.plot([one.low, one.high], [height, height], color="#7F7F7F", linewidth=1)
-            axes.plot(one.rank, height, "o", color="#0072B2")
-        for number, (first, last) in enumerate(groups):
-            # Below the axis' end, so that bars hide no method.
-            place = len(lines) - 0.4 + 0.3 * number
-            axes.plot([places[first], places[last]], [place, place], color="#000000", linewidth=2.5)
-        axes.set_yticks(range(len(lines)), [one.label for one in lines])
-        axes.set_ylim(len(lines) - 0.2 + 0.3 * len(groups), -0.6)
-        axes.set_xlabel(f"mean rank; critical difference {difference:.2f}")
+        figure, (axes,) = panels(1, WIDTH, 0.6 + 0.2 * len(shown))
+        axes.axvline(0, color="#7F7F7F", linewidth=0.8)
+        for height, (_, test) in enumerate(shown):
+            ends = [scale * test.low, scale * test.high]
+            axes.plot(ends, [height, height], color="#7F7F7F", linewidth=1)
+            filled = "#0072B2" if test.p_holm < LEVEL else "#FFFFFF"
+            place = scale * test.difference
+            axes.plot(place, height, "o", color="#0072B2", markerfacecolor=filled)
+        axes.set_yticks(range(len(shown)), [label for label, _ in shown])
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        axes.set_xlim(scale * least, scale * most)
+        unit = " (points)" if scale == 100 else ""
+        axes.set_xlabel(f"better than tuned {LABELS[TUNED_REFERENCE]} by{unit}")
     return figure
 
 

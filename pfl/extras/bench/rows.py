@@ -38,7 +38,8 @@ def tuned(
         head: What names it: task, method, hashes, environment.
         settings: Settings of each trial.
         trials: Outcome of each trial; see :func:`merged`.
-        finals: Outcomes of the final runs by seed, at the ``default`` and the ``tuned`` settings.
+        finals: Outcomes of the final runs by seed: ``default``, ``tuned`` and perhaps
+            ``equal_rounds``.
     """
     best = chosen(trials)
     return hashed(

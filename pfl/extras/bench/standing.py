@@ -1,4 +1,4 @@
-"""What a leaderboard says: ranks with intervals, paired tests, and scores against budget."""
+"""What a leaderboard says: ranks, paired tests and their power, and scores against budget."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pfl.disk.rows import Row
 from pfl.extras.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard
 from pfl.results.files import Floats
 from pfl.results.paired import Paired, adjusted, paired
-from pfl.results.statistics import CONFIDENCE
+from pfl.results.statistics import CONFIDENCE, margin
 
-# Resamples of the seeds, and their seed.
-RESAMPLES, RESAMPLING_SEED = 2000, 38
+# Level of the tests.
+LEVEL = 1 - CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,18 @@ class Standing:
         tuned: (seeds,) test scores at the chosen settings, NaN where a run failed.
         default: The same at the method's defaults; empty for a row that has none.
         rank: Mean rank over the seeds, 1 for the best.
-        low: Lower end of the rank's bootstrap interval.
-        high: Upper end.
         test: Paired test against tuned FedAvg-FT, adjusted for all methods; ``None`` for itself, or
             if there is nothing to test.
+        visible: The smallest mean difference from tuned FedAvg-FT that is significant among all
+            methods, whatever the other tests say; ``None`` without a test.
     """
 
     row: Row
     tuned: Floats
     default: Floats
     rank: float
-    low: float
-    high: float
     test: Paired | None
+    visible: float | None
 
     @property
     def label(self) -> str:
@@ -54,7 +53,6 @@ def standings(board: Leaderboard) -> list[Standing]:
     names, more = list(board.rows), bool(board.task["more"])
     scores = {name: scores_of(board, name, "tuned") for name in names}
     ranks = ranked(np.array([*scores.values()]), more)
-    ends = intervals(ranks)
     tests = _tests(scores, more)
     lines = (
         Standing(
@@ -62,9 +60,8 @@ def standings(board: Leaderboard) -> list[Standing]:
             tuned=scores[name],
             default=scores_of(board, name, "default"),
             rank=float(ranks[number].mean()),
-            low=float(ends[number, 0]),
-            high=float(ends[number, 1]),
             test=tests.get(name),
+            visible=visible(tests[name], len(tests)) if name in tests else None,
         )
         for number, name in enumerate(names)
     )
@@ -76,6 +73,7 @@ def scores_of(
 ) -> Floats:
     """Return a row's (seeds,) test scores at the ``tuned`` or the ``default`` settings.
 
+    With ``equal_rounds`` they are those of the defaults in as many rounds as the reference has.
     ``score`` is by default the one by which the task judges; ``at`` is ``best_by_val`` or ``last``.
     """
     wanted = score or str(board.task["score"])
@@ -100,15 +98,27 @@ def ranked(scores: Floats, more: bool) -> Floats:
     return ranks
 
 
-def intervals(ranks: Floats) -> Floats:
-    """Return (methods, 2) ends of the bootstrap intervals of mean ranks, resampling seeds."""
-    rng = np.random.default_rng(RESAMPLING_SEED)
-    count = ranks.shape[1]
-    drawn = rng.integers(count, size=(RESAMPLES, count))
-    means = ranks[:, drawn].mean(axis=2)
-    tail = 100 * (1 - CONFIDENCE) / 2
-    ends: Floats = np.percentile(means, [tail, 100 - tail], axis=1).T
-    return ends
+def visible(test: Paired, tests: int, seeds: int | None = None) -> float:
+    """Return the smallest mean difference that is significant among ``tests`` (Holm's first step).
+
+    Args:
+        test: One of the tests.
+        tests: Number of tests that are adjusted together.
+        seeds: Number of seeds, if it were another one and the differences spread as much.
+    """
+    pairs = seeds or test.pairs
+    spread = (test.high - test.low) / (2 * margin(1 / math.sqrt(test.pairs), test.pairs - 1))
+    return critical(tests, pairs) * spread / math.sqrt(pairs)
+
+
+def critical(tests: int, seeds: int) -> float:
+    """Return the t that the first of some paired tests must exceed.
+
+    Example:
+        >>> round(critical(36, 3), 1), round(critical(36, 10), 1)
+        (26.8, 4.5)
+    """
+    return float(stats.t.ppf(1 - LEVEL / (2 * tests), seeds - 1))
 
 
 def _tests(scores: Mapping[str, Floats], more: bool) -> dict[str, Paired]:
@@ -150,33 +160,3 @@ def validations(row: Row) -> list[float]:
     done = [trial for trial in trials if "failed" not in trial]
     values = [(1 if trial["more"] else -1) * trial["validation"] for trial in done]
     return values + [min(values)] * (len(trials) - len(values)) if values else []
-
-
-def critical_difference(methods: int, seeds: int) -> float:
-    """Return by how much two mean ranks must differ at 5 % (Nemenyi's test; Demsar, 2006).
-
-    Example:
-        Five methods on 30 data sets: 2.728 sqrt(5 * 6 / (6 * 30)).
-
-        >>> round(critical_difference(5, 30), 3)
-        1.114
-    """
-    q = float(stats.studentized_range.ppf(CONFIDENCE, methods, np.inf)) / math.sqrt(2)
-    return q * math.sqrt(methods * (methods + 1) / (6 * seeds))
-
-
-def alike(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
-    """Return the first and last of each group of ascending ranks that differ by less.
-
-    Groups within another one are left out.
-
-    Example:
-        >>> alike([1.0, 1.5, 3.0, 3.2], 1.0)
-        [(0, 1), (2, 3)]
-    """
-    groups: list[tuple[int, int]] = []
-    for first, rank in enumerate(ranks):
-        last = max(n for n, other in enumerate(ranks) if other - rank < difference or n == first)
-        if last > first and (not groups or last > groups[-1][1]):
-            groups.append((first, last))
-    return groups

@@ -8,15 +8,20 @@ import numpy as np
 
 from pfl.disk.rows import Row
 from pfl.extras.bench.rows import LABELS, MAJORITY, TUNED_REFERENCE, Leaderboard
-from pfl.extras.bench.standing import Standing, scores_of
+from pfl.extras.bench.standing import LEVEL, Standing, critical, scores_of, visible
 from pfl.results import names
 from pfl.results.files import Floats
 from pfl.results.sheets import Sheet
 from pfl.results.statistics import NONE, Estimate
 
-_LEVEL = 0.05
-# Columns that some scores and tasks have: the name of the score, and the round it is read at.
-_FURTHER = {"worst tenth": ("{}_worst10", "best_by_val"), "joined": ("unseen_joined/{}", "last")}
+# Columns that some tasks or methods have: the runs, the name of the score, the round it is read at.
+_FURTHER = {
+    "equal rounds": ("equal_rounds", "{}", "best_by_val"),
+    "worst tenth": ("tuned", "{}_worst10", "best_by_val"),
+    "joined": ("tuned", "unseen_joined/{}", "last"),
+}
+# Number of seeds of which the verdict tells what they would find.
+_MORE_SEEDS = 10
 
 
 def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
@@ -25,21 +30,20 @@ def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
     reference = LABELS[TUNED_REFERENCE]
     scale, digits = names.scale(f"test/personal/{score}")
     means = _means(board, lines)
-    columns = ["method", "mean rank", "95 %", *means, f"less {reference}", "p (Holm)"]
+    columns = ["method", "mean rank", *means, f"less {reference}", "seen from", "p (Holm)"]
     rows = []
     for number, one in enumerate(lines):
-        # One seed has a rank, but no interval.
-        ends = f"{one.low:.2f} to {one.high:.2f}" if len(one.tuned) > 1 else NONE
-        difference, p = NONE, NONE
-        if one.test is not None:
+        tested = [NONE] * 3
+        if one.test is not None and one.visible is not None:
             sign = 1 if board.task["more"] else -1
-            difference = f"{scale * sign * one.test.difference:+.{digits}f}"
-            p = f"{one.test.p_holm:.3f}"
+            half = scale * (one.test.high - one.test.low) / 2
+            difference = f"{scale * sign * one.test.difference:+.{digits}f} ± {half:.{digits}f}"
+            tested = [difference, f"{scale * one.visible:.{digits}f}", f"{one.test.p_holm:.3f}"]
         rows.append(
             [
-                *(one.label, f"{one.rank:.2f}", ends),
+                *(one.label, f"{one.rank:.2f}"),
                 *(_mean(column[number], scale, digits) for column in means.values()),
-                *(difference, p),
+                *tested,
             ]
         )
     return Sheet(str(board.task["caption"]), columns, rows)
@@ -48,9 +52,9 @@ def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
 def _means(board: Leaderboard, lines: Sequence[Standing]) -> dict[str, list[Floats]]:
     """Return the columns of scores, the (seeds,) values of each line; without those nobody has."""
     columns = {"tuned": [one.tuned for one in lines], "default": [one.default for one in lines]}
-    for column, (ending, at) in _FURTHER.items():
+    for column, (which, ending, at) in _FURTHER.items():
         name = ending.format(board.task["score"])
-        scores = [scores_of(board, str(one.row["method"]), "tuned", name, at) for one in lines]
+        scores = [scores_of(board, str(one.row["method"]), which, name, at) for one in lines]
         if any(np.isfinite(values).any() for values in scores):
             # Nobody trains for the majority class, so nobody joins it: that is no failure.
             columns[column] = [
@@ -110,7 +114,7 @@ def costs(lines: Sequence[Standing], seconds: Mapping[str, float]) -> Sheet:
 
 
 def verdict(board: Leaderboard, lines: Sequence[Standing]) -> list[str]:
-    """Say who wins, who does so at its defaults, and who beats tuned FedAvg-FT."""
+    """Say who wins, who beats tuned FedAvg-FT, and what so many seeds can see."""
     trained = [one for one in lines if one.row["method"] != MAJORITY]
     best = trained[0]
     sign = 1 if board.task["more"] else -1
@@ -118,7 +122,7 @@ def verdict(board: Leaderboard, lines: Sequence[Standing]) -> list[str]:
     said = [f"Best mean rank: {best.label}. Best by default settings alone: {by_default.label}."]
     reference = LABELS[TUNED_REFERENCE]
     tests = [(one.label, one.test) for one in trained if one.test is not None]
-    apart = [(label, test.difference) for label, test in tests if test.p_holm < _LEVEL]
+    apart = [(label, test.difference) for label, test in tests if test.p_holm < LEVEL]
     above = [label for label, difference in apart if difference > 0]
     below = [label for label, difference in apart if difference < 0]
     ahead = [label for label, test in tests if test.difference > 0]
@@ -128,7 +132,28 @@ def verdict(board: Leaderboard, lines: Sequence[Standing]) -> list[str]:
             f"Worse: {', '.join(below) or 'nobody'}. "
             f"Better mean, without regard to chance: {', '.join(ahead) or 'nobody'}."
         )
+        said.append(_power(board, lines))
     return said
+
+
+def _power(board: Leaderboard, lines: Sequence[Standing]) -> str:
+    """Say how large a difference must be to be significant, now and with more seeds."""
+    tests = [one.test for one in lines if one.test is not None]
+    scale, digits = names.scale(f"test/personal/{board.task['score']}")
+    unit = " points" if scale == 100 else ""
+
+    def seen(seeds: int) -> str:
+        typical = scale * np.median([visible(test, len(tests), seeds) for test in tests])
+        return f"from {typical:.{digits}f}{unit} on (t above {critical(len(tests), seeds):.1f})"
+
+    seeds = tests[0].pairs
+    told = (
+        f"What {seeds} seeds can see: in the median over the methods, a difference from tuned "
+        f"{LABELS[TUNED_REFERENCE]} is significant among {len(tests)} tests {seen(seeds)}."
+    )
+    if seeds >= _MORE_SEEDS:
+        return told
+    return f"{told} {_MORE_SEEDS} seeds that spread as much would see it {seen(_MORE_SEEDS)}."
 
 
 def _or_worst(values: Floats) -> float:

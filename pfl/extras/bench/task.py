@@ -31,6 +31,7 @@ class _TaskForm:
         set: Dotted keys of the configuration and their values.
         methods: Further settings of single methods, by their names.
         tuning_seeds: Seeds of the trials, each with a partition of its own.
+        seeded: Dotted keys that have the seed of each run, besides those of training and partition.
         score: The score by which settings and rounds are chosen; ``None`` is the data's main one.
         notes: Lines below the table.
     """
@@ -41,6 +42,7 @@ class _TaskForm:
     set: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
     tuning_seeds: list[Annotated[int, Least(0)]] = field(default_factory=lambda: [1001])
+    seeded: list[str] = field(default_factory=list)
     score: str | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -71,6 +73,7 @@ class BenchTask(_TaskForm):
             "shared": [dimension.plain() for dimension in self.dimensions],
             "tuning_seeds": self.tuning_seeds,
             "score": self.score,
+            **({"seeded": self.seeded} if self.seeded else {}),
         }
 
 

@@ -5,8 +5,10 @@ import pytest
 
 from datamodules.base import FederatedDataModule
 from pfl.disk.lock import locked
+from pfl.disk.reading import FileError
 from pfl.extras.bench import pieces
 from pfl.extras.bench.bench import Bench
+from pfl.extras.bench.forms import check_row
 from tests.extras.bench.conftest import LR, bench, rows, run, task, worked
 from tests.helpers.messages import says
 
@@ -207,6 +209,24 @@ def test_a_trial_that_fails_is_no_choice_and_a_method_without_any_has_no_score(t
         "one round costs 90 processed samples, and the budget is 45"
     )
     assert "failed" in capsys.readouterr().out
+
+
+def test_a_method_whose_cost_leaves_it_few_rounds_is_tested_in_equal_rounds_too(tmp_path, capsys):
+    """Ditto trains two networks, so the samples of FedAvg's three rounds are enough for one."""
+    file = task(tmp_path, set={"loop.rounds": 3})
+    words = ["--methods", "Ditto", "--budget", 1, "--seeds", 2, "--out", tmp_path / "out"]
+    assert run(file, *words) == 0
+    found = rows(tmp_path / "out")
+    assert [*filter(lambda name: "equal_rounds" in found[name], found)] == ["Ditto"]
+    row = found["Ditto"]
+    assert row["trials"][0]["rounds"] == 1
+    for short, whole in zip(row["default"], row["equal_rounds"], strict=True):
+        assert short["partition"] == whole["partition"]
+        assert whole["bytes_up"] == 3 * short["bytes_up"]
+    assert "equal" in capsys.readouterr().out
+    row["equal_rounds"].pop()
+    with pytest.raises(FileError, match="equal_rounds: expected runs of the seeds"):
+        check_row(row, "file", trained=True)
 
 
 @pytest.mark.parametrize(

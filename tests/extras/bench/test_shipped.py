@@ -5,6 +5,7 @@ import pytest
 
 from pfl.__main__ import main
 from pfl.cli.parser import make_parser
+from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.contender import contenders
 from pfl.extras.bench.rows import Leaderboard
 from pfl.extras.bench.standing import standings
@@ -13,7 +14,9 @@ from pfl.imports.hints import declared
 from tests.helpers.discovery import methods
 
 ROOT = Path(__file__).parents[3]
-TASKS = sorted((ROOT / "configs" / "bench").glob("*.yaml"))
+EARLIER = ROOT / "configs" / "bench" / "earlier"
+PRESENT = sorted(EARLIER.parent.glob("*.yaml"))
+TASKS = [*PRESENT, *sorted(EARLIER.glob("*.yaml"))]
 BOARDS = [
     file for file in sorted((ROOT / "results" / "bench").glob("*.json")) if "_" not in file.stem
 ]
@@ -29,6 +32,29 @@ def test_every_method_can_take_part_in_a_shipped_task(file):
         assert one.default.values.data.init_args.val_fraction > 0
         if one.name == "PFedBayes":
             assert one.default.values.model.init_args.optimizer.init_args.lr == 0.001
+
+
+@pytest.mark.parametrize("file", PRESENT, ids=lambda file: file.stem)
+def test_test_samples_and_newcomers_are_drawn_anew_in_each_seed(file):
+    """So that the spread over seeds has the part of who is tested, and on what."""
+    (one, *_) = contenders(read(file), [], (), make_parser("fit"))
+    for seed in (0, 7):
+        data = one.experiment(seed, {}, None).values.data.init_args
+        assert (data.split_seed, data.test_protocol) == (seed, "pooled")
+        assert data.unseen is None or data.unseen.seed == seed
+
+
+def test_rows_of_an_earlier_definition_belong_to_it_alone():
+    """Otherwise a changed task would give the committed rows another meaning."""
+    for file in sorted(EARLIER.glob("*.yaml")):
+        board = Leaderboard.read(ROOT / "results" / "bench" / file.name)
+        hashes = [
+            Bench(
+                read(one), contenders(read(one), [], (), make_parser("fit")), None, 1, 1
+            ).task_hash
+            for one in (file, EARLIER.parent / file.name)
+        ]
+        assert hashes[0] == board.task["hash"] != hashes[1]
 
 
 def test_all_is_every_method_once_with_what_the_table_always_has_first():

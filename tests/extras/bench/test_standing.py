@@ -5,17 +5,10 @@ import numpy as np
 import pytest
 
 from pfl.disk.rows import hashed
-from pfl.extras.bench import pictures, standing, tables
+from pfl.extras.bench import pictures, tables
 from pfl.extras.bench.page import rendered
 from pfl.extras.bench.rows import Leaderboard
-from pfl.extras.bench.standing import (
-    alike,
-    expected_best,
-    intervals,
-    ranked,
-    standings,
-    validations,
-)
+from pfl.extras.bench.standing import expected_best, ranked, standings, validations, visible
 
 
 def row(method, scores, default=None, trials=(0.5, 0.7)):
@@ -52,16 +45,41 @@ def test_a_failed_run_ranks_last():
     assert ranked(np.array([[np.nan], [0.1], [0.2]]), more=False).tolist() == [[3], [1], [2]]
 
 
-def test_the_interval_of_a_rank_is_that_of_resampled_seeds():
-    """Of ranks 1 and 3, a resample has the mean 1, 2 or 3, with 1/4, 1/2 and 1/4."""
-    ends = intervals(np.array([[1.0, 3.0], [2.0, 2.0]]))
-    assert ends.tolist() == [[1, 3], [2, 2]]
-
-
-def test_one_seed_has_a_rank_and_no_interval():
+def test_one_seed_has_a_rank_and_no_test():
     found = board(row("FedAvgP", [0.5]), row("A", [0.6]))
     lines = tables.ranking(found, standings(found)).rows
-    assert [line[:3] for line in lines] == [["A", "1.00", "-"], ["FedAvg-FT", "2.00", "-"]]
+    assert [line[:2] + line[-3:] for line in lines] == [
+        ["A", "1.00", "-", "-", "-"],
+        ["FedAvg-FT", "2.00", "-", "-", "-"],
+    ]
+
+
+def test_what_seeds_can_see_is_the_least_difference_that_holms_first_step_finds():
+    """Differences 0.1, 0.2 and 0.3 have the deviation 0.1. One of two tests needs p below 0.025.
+
+    t with two degrees of freedom is then sqrt(2) c / sqrt(1 - c^2) = 6.2053 with c = 0.975, and
+    with nine it is 2.6850.
+    """
+    reference = row("FedAvgP", [0.5, 0.5, 0.5])
+    found = standings(board(reference, row("A", [0.6, 0.7, 0.8]), row("B", [0.4, 0.3, 0.5])))
+    one = next(one for one in found if one.label == "A")
+    assert one.visible == pytest.approx(6.2053 * 0.1 / 3**0.5, rel=1e-4)
+    assert visible(one.test, 2, 10) == pytest.approx(2.6850 * 0.1 / 10**0.5, rel=1e-4)
+    # A mean difference of just as much has the adjusted p-value 0.05 if the other test is weaker.
+    shifted = row("A", [0.4 + one.visible, 0.5 + one.visible, 0.6 + one.visible])
+    at_least = standings(board(reference, shifted, row("B", [0.4, 0.3, 0.5])))
+    assert next(o for o in at_least if o.label == "A").test.p_holm == pytest.approx(0.05, abs=1e-4)
+
+
+@pytest.mark.parametrize(("seeds", "told"), [(3, True), (10, False)])
+def test_the_verdict_says_what_so_many_seeds_can_see_and_what_ten_would(seeds, told):
+    scores = [0.5 + n / 100 for n in range(seeds)]
+    found = board(row("FedAvgP", [0.5] * seeds), row("A", scores))
+    *_, power = tables.verdict(found, standings(found))
+    assert power.startswith(f"What {seeds} seeds can see: ")
+    assert ("10 seeds that spread as much" in power) == told
+    # Of 1, 2 and 3 hundredths, sd 1 point: 4.303 / sqrt(3) = 2.48 and 2.262 / sqrt(10) = 0.72.
+    assert not told or ("from 2.48 points on" in power and "from 0.72 points on" in power)
 
 
 def test_tests_are_against_tuned_fedavg_ft_with_holms_adjustment():
@@ -100,17 +118,19 @@ def test_a_failed_trial_counts_as_the_worst():
     assert validations({"trials": less}) == [-0.4, -0.4]
 
 
-def test_bars_join_what_differs_by_less_than_the_critical_difference():
-    assert alike([1.0, 1.5, 2.0, 4.0], 1.2) == [(0, 2)]
-    assert alike([1.0, 2.0, 3.0], 1.5) == [(0, 1), (1, 2)]
-    assert alike([1.0, 3.0], 1.5) == []
-
-
-@pytest.mark.parametrize(("methods", "q"), [(2, 1.960), (5, 2.728), (10, 3.164)])
-def test_the_critical_difference_is_demsars(methods, q):
-    """Table 5 of Demsar (2006)."""
-    expected = q * (methods * (methods + 1) / 6 / 14) ** 0.5
-    assert standing.critical_difference(methods, 14) == pytest.approx(expected, abs=2e-3)
+def test_the_picture_fills_what_is_significant_and_leaves_out_what_is_far_off():
+    others = [row(name, [0.5, 0.6, 0.69 + n / 100]) for n, name in enumerate("ABCDEFGHI")]
+    below, off = row("Below", [0.4, 0.5, 0.6001]), row("Off", [0.0, 0.1, 0.02])
+    lines = standings(board(row("FedAvgP", [0.5, 0.6, 0.7]), *others, below, off))
+    (axes,) = pictures.differences(lines, 100).axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert "Below" in names
+    assert not {"Off", "FedAvg-FT"} & {*names}
+    points = [line for line in axes.lines if line.get_marker() == "o"]
+    filled = {line.get_markerfacecolor() == line.get_color() for line in points}
+    assert len(points) == len(names) == 10
+    assert filled == {True, False}
+    assert points[names.index("Below")].get_markerfacecolor() == "#0072B2"
 
 
 def test_the_table_has_the_score_of_those_who_joined_where_somebody_did():

@@ -51,5 +51,6 @@ def test_tuning_seeds_and_final_seeds_are_disjoint(tmp_path):
 def test_a_task_is_known_by_what_its_numbers_depend_on(tmp_path):
     same = bench(task(tmp_path, caption="Other words"), tmp_path).task_hash
     assert bench(task(tmp_path), tmp_path).task_hash == same
-    for keys in ({"tuning_seeds": [9]}, {"set": {"loop.rounds": 5}}, {"score": "loss"}):
+    seeded = {"seeded": ["data.init_args.samples"]}
+    for keys in ({"tuning_seeds": [9]}, {"set": {"loop.rounds": 5}}, {"score": "loss"}, seeded):
         assert bench(task(tmp_path, **keys), tmp_path).task_hash != same
