@@ -52,15 +52,17 @@ class UniVarFL(ClientModule):
             FedUV's 2.5 for C = 10 classes. The paper says that the weight depends on C; its value
             is lost.
         w_he: Weight of the energy term L_HE (Eq. 3). Its value is lost; 0.5 is FedUV's, for the
-            bounded ``rbf`` form. For ``inverse`` try 0.01, 0.05, 0.1 and 0.5.
+            ``rbf`` form. For ``inverse`` take 0.1 or less.
         cv_statistic: Statistic that the floor applies to: the variance over the batch of each
             class's probability (``var``, the paper's prose), or its standard deviation (``std``,
             FedUV).
         cv_unbiased: Divide by B - 1, and by C - 1 in the floor (FedUV), instead of by B and C.
-        he_form: Energy of a pair of features as a function of their cosine s; see
-            :func:`~lightning_modules.losses.hyperspherical_energy`. ``rbf`` is FedUV's.
-        eps: Bounds the energy of coinciding features by 1 / eps; its value is lost. The gradient
-            near them grows as eps^-1.5.
+        he_form: Energy of a pair of features; see
+            :func:`~lightning_modules.losses.hyperspherical_energy`. ``rbf`` is FedUV's, at most
+            one a pair. ``inverse`` follows the paper's prose, and needs a network with
+            batch norm and a small ``w_he``; LeNet-5 may diverge with it.
+        eps: Bounds the energy of coinciding features by 1 / eps, except in ``rbf``; its value is
+            lost. The gradient near them grows as eps^-1.5.
         normalize_for_head: Let the classifier, too, read features of length one.
         lr_schedule: As in :class:`ClientModule`. ``cosine`` is FedUV's; the paper does not say.
         options: See :class:`ClientModule`.
@@ -83,7 +85,7 @@ class UniVarFL(ClientModule):
         w_he: float = 0.5,
         cv_statistic: SpreadStatistic = "var",
         cv_unbiased: bool = False,
-        he_form: EnergyForm = "inverse",
+        he_form: EnergyForm = "rbf",
         eps: float = 1e-3,
         normalize_for_head: bool = False,
         lr_schedule: LRSchedule = "cosine",
@@ -103,7 +105,7 @@ class UniVarFL(ClientModule):
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
-        """Return both weights in the paper's ranges."""
+        """Return both weights around FedUV's, up to C / 2 for 100 classes; the paper's are lost."""
         return (
             Dimension("w_he", choices=(0.01, 0.05, 0.1, 0.5)),
             Dimension("w_cv", choices=(2.5, 12.5, 25.0, 50.0)),

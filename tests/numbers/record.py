@@ -50,6 +50,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "PFedVEM": [{"tau_timing": "after_head", "base_loss": "mean_head"}],
     "PerFedAvg": [{"variant": "hf", "adapt_epochs": 2}],
     "SCAFFOLD": [{"option": "I", "eta_g": 0.5}],
+    "UniVarFL": [{"he_form": "inverse"}],
 }
 
 

@@ -47,7 +47,7 @@ def test_test_samples_and_newcomers_are_drawn_anew_in_each_seed(file):
 def test_rows_of_an_earlier_definition_belong_to_it_alone():
     """Otherwise a changed task would give the committed rows another meaning."""
     for file in sorted(EARLIER.glob("*.yaml")):
-        board = Leaderboard.read(ROOT / "results" / "bench" / file.name)
+        board = Leaderboard.read(ROOT / "results" / "bench" / f"{file.stem}.json")
         hashes = [
             Bench(
                 read(one), contenders(read(one), [], (), make_parser("fit")), None, 1, 1
