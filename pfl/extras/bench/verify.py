@@ -129,23 +129,31 @@ def _finals(
             raise UsageError(f"the row {row['method']} does not spell the name of its class so")
     # Where the defaults were chosen, one run stands for both.
     again = cache(partial(_again, row, contender, bench, trusted))
-    for which, trial in (("tuned", row.get("chosen")), ("default", 0))[: 1 if tuned else 2]:
+    plans = ("tuned", row.get("chosen")), ("default", 0), ("equal_rounds", 0)
+    for which, trial in plans[: 1 if tuned else None]:
         for run in row.get(which, []):
             if not seeds or run["seed"] in seeds:
-                piece, outcome = again(trial, run["seed"])
+                piece, outcome = again(trial, run["seed"], which == "equal_rounds")
                 yield _Final(f"{row['method']}, {which}, seed {run['seed']}", run, piece), outcome
 
 
 def _again(
-    row: Row, contender: Contender | None, bench: Bench, trusted: bool, trial: int, seed: int
+    row: Row,
+    contender: Contender | None,
+    bench: Bench,
+    trusted: bool,
+    trial: int,
+    seed: int,
+    equal: bool,
 ) -> tuple[Piece | None, dict[str, Any]]:
-    """Make a final run again, with the settings and rounds of a trial."""
+    """Make a final run again: settings of a trial, and its rounds or, if ``equal``, the task's."""
     if contender is None:
         return None, bench.majority(seed) or {}
-    settings, rounds = (row["trials"][trial][key] for key in ("settings", "rounds"))
+    settings, whole = row["trials"][trial]["settings"], bench.reference.default.values.loop.rounds
+    rounds = whole if equal else row["trials"][trial]["rounds"]
     if not trusted:
         contender.check(settings)
-        if rounds > (most := MOST_ROUNDS * bench.reference.default.values.loop.rounds):
+        if rounds > (most := MOST_ROUNDS * whole):
             raise UsageError(
                 f"the row {row['method']} has {rounds:,} rounds, and no trial of this task has "
                 f"more than {most:,}: give --trust if the file is yours"

@@ -214,7 +214,7 @@ def test_a_trial_that_fails_is_no_choice_and_a_method_without_any_has_no_score(t
 def test_a_method_whose_cost_leaves_it_few_rounds_is_tested_in_equal_rounds_too(tmp_path, capsys):
     """Ditto trains two networks, so the samples of FedAvg's three rounds are enough for one."""
     file = task(tmp_path, set={"loop.rounds": 3})
-    words = ["--methods", "Ditto", "--budget", 1, "--seeds", 2, "--out", tmp_path / "out"]
+    words = ["--methods", "Ditto", "--budget", 1, "--seeds", 1, "--out", tmp_path / "out"]
     assert run(file, *words) == 0
     found = rows(tmp_path / "out")
     assert [*filter(lambda name: "equal_rounds" in found[name], found)] == ["Ditto"]
@@ -224,6 +224,9 @@ def test_a_method_whose_cost_leaves_it_few_rounds_is_tested_in_equal_rounds_too(
         assert short["partition"] == whole["partition"]
         assert whole["bytes_up"] == 3 * short["bytes_up"]
     assert "equal" in capsys.readouterr().out
+    words = ["verify", tmp_path / "out" / "leaderboard.json", "--task", file, "--row", "Ditto"]
+    assert run(*words, "--seed", 0) == 0
+    assert "compared 3 runs: 3 same bits" in capsys.readouterr().out
     row["equal_rounds"].pop()
     with pytest.raises(FileError, match="equal_rounds: expected runs of the seeds"):
         check_row(row, "file", trained=True)
