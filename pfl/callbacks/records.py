@@ -68,11 +68,14 @@ class Records(Analysis):
             "stacked": run.stacked,
             **identity.beside(yaml.safe_load(run.config or "{}"), run.noise),
         }
+        here = environment()
         if run.round > 0:
-            planned["sources"] = _mixed(folder / "environment.json", planned["sources"])
+            before = read_json(folder / "environment.json")
+            planned["sources"] = _mixed(before.get("sources") or {}, planned["sources"])
+            here["portable"] &= before.get("portable") is True
         tested = {} if run.tested is None else {"evaluated_clients": list(run.tested)}
         columns = {"reports": dict(run.reports), "scores": dict(run.scores)}
-        _write_json(folder / "environment.json", environment() | planned | tested | columns)
+        _write_json(folder / "environment.json", here | planned | tested | columns)
         known = label_counts(run.data)
         counts = {} if known is None else {"label_counts": known}
         # Not indented, because it lists every sample.
@@ -140,12 +143,11 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _mixed(file: Path, now: Mapping[str, str]) -> dict[str, str]:
+def _mixed(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """Return the sources of a resumed run; warn of those that are others than before.
 
     Such a run counts as one of neither source.
     """
-    then = read_json(file).get("sources") or {}
     found = dict(now)
     for name in {**then, **now}:
         before, after = then.get(name, "none"), now.get(name, "none")

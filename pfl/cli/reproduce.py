@@ -37,9 +37,7 @@ def reproduce(options: argparse.Namespace) -> None:
         SystemExit: The numbers differ by more than rounding.
     """
     first = _finished(options.run)
-    if first.environment.get("portable"):
-        with explained((), RuntimeError):
-            portable.enter()
+    portable.enter_like([first.environment])
     out = options.out or Path(tempfile.mkdtemp(prefix="pfl-reproduce-"))
     print(f"runs {first.path} again in {out}", flush=True)
     # The repetition is logged nowhere else.

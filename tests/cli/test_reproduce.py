@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from pfl.__main__ import main
+from pfl.core import portable
 from tests.helpers.messages import says
 
 
@@ -54,6 +55,15 @@ def test_the_same_bits(run, capsys):
     assert said[1].startswith("  then and now: ")
     assert list(Path("again", "again").iterdir())
     assert len(list(run.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_portable_run_is_repeated_as_one(made, run, monkeypatch, capsys):
+    edit(run / "environment.json", portable=made)
+    entered = []
+    monkeypatch.setattr(portable, "enter", lambda: entered.append(True))
+    assert reproduce(run, capsys)[0] == 0
+    assert entered == [True] * made
 
 
 def test_rounding_and_what_differs_in_the_environment(run, capsys):

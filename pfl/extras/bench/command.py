@@ -17,6 +17,7 @@ from pfl.campaign.progress import progress_bars
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
+from pfl.core import portable
 from pfl.disk import canonical
 from pfl.disk.writing import write
 from pfl.extras.bench import rows, tables, task
@@ -68,6 +69,8 @@ def verify(options: argparse.Namespace) -> bool:
         MissingError: The data are not here.
     """
     board, made, names = _stored(options, options.trust)
+    runs = [run for name in names for run in board.rows[name]["tuned"]]
+    portable.enter_like([run["environment"] for run in runs if "environment" in run])
     results = []
     for one in verified(board, made, names, options.seed, options.trust):
         print(f"{one.run}: {one.verdict}", flush=True)

@@ -13,6 +13,7 @@ import torch
 
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import FailedError, explained
+from pfl.core import portable
 from pfl.core.data import DataSource
 from pfl.core.rounding import DRAWS, move
 from pfl.engines import cores
@@ -193,10 +194,11 @@ def by_point(outcome: Mapping[str, Any]) -> dict[str, float]:
     return {f"{at} {name}": value for at in points for name, value in outcome.get(at, {}).items()}
 
 
-def environment() -> dict[str, str]:
+def environment() -> dict[str, str | bool]:
     """Return what the last bits of results depend on."""
     return {
         "processor": cores.processor(),
         "torch": torch.__version__,
         "numpy": metadata.version("numpy"),
+        "portable": portable.active(),
     }

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
+from pfl.core import portable
 from pfl.disk import canonical
 from pfl.disk.rows import hashed
 from tests.extras.bench.conftest import EPOCHS, LR, bench, task
@@ -46,6 +47,22 @@ def test_one_seed_of_one_row_is_verified(finished, capsys):
         "FedAvgP, default, seed 1: same bits",
         "compared 2 runs: 2 same bits",
     ]
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_portable_rows_are_verified_as_such(made, copied, monkeypatch):
+    """A row that is not portable stands beside one that is."""
+    entered = []
+    monkeypatch.setattr(portable, "enter", lambda: entered.append(True))
+
+    def change(row):
+        for run in row["tuned"]:
+            run["environment"]["portable"] = True
+
+    changed(copied, change, rehash=True)
+    names = ["FedAvg"] if made else ["FedAvg", "FedAvgP"]
+    assert verify(copied, "--row", *names, "--seed", 0) == 0
+    assert entered == [True] * made
 
 
 def test_a_row_that_was_edited_is_refused(copied, capsys):
