@@ -19,13 +19,14 @@ from pfl.cli.parser import make_parser
 from pfl.cli.runs import recipe_of
 from pfl.core import export
 from pfl.core.client import ClientModule
+from pfl.core.failure import last_words
 from pfl.core.kernels import repeatable
 from pfl.disk.lock import locked
 from pfl.disk.writing import write
 from pfl.engines.remote import flower, nvflare
 from pfl.engines.remote.budget import Budget
 from pfl.engines.remote.host import Allowed, Host
-from pfl.engines.remote.leash import end, last_words, leashed
+from pfl.engines.remote.leash import end, leashed
 from pfl.engines.remote.relay import Door, private_folder
 from pfl.engines.remote.site import Refusal
 from pfl.federation import resume

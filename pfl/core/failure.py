@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -96,6 +97,18 @@ def error_line(error: BaseException) -> str:
     name, first = type(error).__name__, str(error).strip().partition("\n")[0]
     text = shorten(f"{name}: {first}" if first else name, _LONGEST)
     return f"out of memory ({text}): {_ADVICE}" if is_memory(error) else text
+
+
+def last_words(log: Path) -> str:
+    """Return the last three lines of a log that tell of failures, or else its last three lines.
+
+    Empty lines, and those that begin with a colon, which are marks of Ray, do not count.
+    """
+    text = re.sub(r"\x1b\[[\d;]*m", "", log.read_text(errors="replace"))  # without colours
+    stripped = map(str.strip, text.splitlines())
+    lines = [line for line in stripped if line and not line.startswith(":")]
+    failures = [line for line in lines if re.search("error|failed", line, re.IGNORECASE)]
+    return " / ".join((failures or lines)[-3:])
 
 
 def line_of(error: BaseException) -> str:

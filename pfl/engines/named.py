@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from pfl.engines.auto import AutoEngine
 from pfl.engines.base import Engine
+from pfl.engines.processes import ProcessesEngine
 from pfl.engines.ray import RayEngine
 from pfl.engines.remote.flower import FlowerEngine
 from pfl.engines.remote.loopback import LoopbackEngine
@@ -16,7 +17,15 @@ from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 
 EngineName: TypeAlias = Literal[
-    "auto", "sequential", "threads", "vectorised", "ray", "loopback", "nvflare", "flower"
+    "auto",
+    "sequential",
+    "threads",
+    "vectorised",
+    "processes",
+    "ray",
+    "loopback",
+    "nvflare",
+    "flower",
 ]
 
 ENGINES: Mapping[EngineName, type[Engine]] = {
@@ -24,12 +33,13 @@ ENGINES: Mapping[EngineName, type[Engine]] = {
     "sequential": SequentialEngine,
     "threads": ThreadsEngine,
     "vectorised": VectorisedEngine,
+    "processes": ProcessesEngine,
     "ray": RayEngine,
     "loopback": LoopbackEngine,
     "nvflare": NVFlareEngine,
     "flower": FlowerEngine,
 }
-_WITH_WORKERS = ("auto", "threads", "ray", "loopback")
+_WITH_WORKERS = ("auto", "threads", "processes", "ray", "loopback")
 
 
 def make_engine(name: EngineName, workers: int | None = None) -> Engine:

@@ -6,34 +6,108 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from importlib import import_module
-from itertools import compress
-from typing import Any, TypeAlias, cast
+from math import inf
+from pathlib import Path
+from textwrap import shorten
+from time import monotonic
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from pfl.core.checks import at_least_one, not_negative
 from pfl.core.devices import on_host
-from pfl.core.failure import JobError
-from pfl.core.types import Job, Result, Scores
-from pfl.engines.absences import Absences, OnError, tolerated
-from pfl.engines.actors import DeadlyJobError, Pool, Reply, WorkerError, import_ray
-from pfl.engines.base import Engine
-from pfl.engines.messages import Message, decode_result
-from pfl.engines.worker import Recipe
+from pfl.core.failure import last_words
+from pfl.engines.absences import OnError
+from pfl.engines.transport.engine import Task
+from pfl.engines.transport.pool import DeathError, Helper, PooledEngine, WorkerError
+from pfl.engines.transport.worker import Recipe, Worker
 from pfl.training.context import Context
 
-Place: TypeAlias = Any  # Ray's PlacementGroup; its types cannot be named where it is not installed
+# Ray is optional, so its types cannot be named here.
+Place: TypeAlias = Any
+Ref: TypeAlias = Any
 ROOM_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
+START_SECONDS = 600.0
+ALIVE_SECONDS = 20.0  # silence after which Ray is asked which nodes are alive
+_SAID = 250  # characters of a worker's output in an error message
 # The first bytes of an HTTP/2 client, and the type of the server's first frame (RFC 9113, 3.4).
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _SETTINGS = b"\x04"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class RayEngine(Engine):
+def import_ray() -> Any:  # noqa: ANN401
+    """Import and return Ray, an optional dependency.
+
+    Raises:
+        ImportError: Ray is not installed.
+    """
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise ImportError("the ray engine needs Ray: pip install 'pfl-lightning[ray]'") from error
+
+
+class Actor(Helper):
+    """A worker in a Ray actor.
+
+    Args:
+        ray: Ray.
+        options: Resources and placement of the actor, as Ray's ``options`` takes them.
+        recipe: Reference to the worker's recipe.
+        put: Stores bytes for all actors, and returns a reference.
+    """
+
+    def __init__(self, ray: Any, options: Any, recipe: Ref, put: Any) -> None:  # noqa: ANN401
+        self._ray, self._put, self._log = ray, put, Path()
+        self._actor = ray.remote(Worker).options(**options).remote(recipe)
+
+    def ready(self) -> None:
+        """Wait until it is built.
+
+        Raises:
+            WorkerError: It cannot be, or the cluster has died.
+        """
+        try:
+            self._log = Path(self._get(self._actor.ready.remote(), START_SECONDS))
+        except self._ray.exceptions.RayError as error:
+            # The cause stands below the traceback.
+            cause = shorten(str(error).strip().splitlines()[-1], _SAID)
+            raise WorkerError(f"a Ray worker could not start: {cause}") from error
+
+    def answer(self, task: Task, content: bytes, common: bytes) -> bytes:
+        """Return its answer to a message.
+
+        Raises:
+            DeathError: It has died.
+            WorkerError: The cluster has.
+        """
+        try:
+            answer: bytes = self._get(self._actor.answer.remote(task, content, self._put(common)))
+        except self._ray.exceptions.RayError as error:
+            raise DeathError(_last_output(self._log, error)) from error
+        return answer
+
+    def end(self) -> None:
+        """Release its resources, also if it is only unreachable."""
+        self._ray.kill(self._actor)
+
+    def _get(self, ref: Ref, seconds: float = inf) -> Any:  # noqa: ANN401
+        until = monotonic() + seconds
+        while not self._ray.wait([ref], timeout=ALIVE_SECONDS)[0]:
+            # Ray goes on waiting for workers that no node is left for.
+            if not any(node["Alive"] for node in self._ray.nodes()):
+                raise WorkerError("the Ray cluster has died: none of its nodes is alive")
+            if monotonic() > until:
+                raise WorkerError(f"no Ray worker has started after {seconds:g} seconds")
+        return self._ray.get(ref)
+
+
+class RayEngine(PooledEngine):
     """An engine of long-lived Ray actors; on CPUs its results equal the sequential engine's bits.
 
     Each actor holds the method and reads the data once. An actor that dies is replaced, and its
@@ -62,17 +136,16 @@ class RayEngine(Engine):
         gpus_per_worker: float = 0.0,
         on_error: OnError = "stop",
     ) -> None:
+        super().__init__(on_error)
         at_least_one(workers=workers, cpus_per_worker=cpus_per_worker)
         not_negative(gpus_per_worker=gpus_per_worker)
         self.workers = workers
         self.address = address
         self.cpus_per_worker = cpus_per_worker
         self.gpus_per_worker = gpus_per_worker
-        self._absences = Absences(*tolerated(on_error, JobError, DeadlyJobError))
         self._ray = import_ray()
         self._connected = False
         self._place: Place | None = None
-        self._pool: Pool | None = None
 
     def setup(self, context: Context) -> str:
         """Connect to the cluster and start the actors.
@@ -81,83 +154,40 @@ class RayEngine(Engine):
             ValueError: The loop uses a GPU but the actors do not, or the cluster is too small.
             WorkerError: There is no cluster, it is busy, or an actor does not start.
         """
-        self._absences.clear()
         strategies = import_module("ray.util.scheduling_strategies")
-        self._device, gpus = context.fabric.device, self.gpus_per_worker
-        if not on_host(self._device) and not gpus:
+        device, gpus = context.fabric.device, self.gpus_per_worker
+        if not on_host(device) and not gpus:
             raise ValueError(
-                f"the loop runs on {self._device}, but its Ray workers have no GPU: set "
+                f"the loop runs on {device}, but its Ray workers have no GPU: set "
                 "gpus_per_worker (for example, to 0.25), or loop.accelerator to cpu"
             )
         self._connect()
         self._place = self._reserve()
         count = self._place.bundle_count
-        self._pool = Pool(
-            Recipe.of(context, self.cpus_per_worker, gpu=gpus > 0),
-            count,
-            num_cpus=self.cpus_per_worker,
-            num_gpus=gpus,
-            scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(self._place),
-        )
+        options = {
+            "num_cpus": self.cpus_per_worker,
+            "num_gpus": gpus,
+            "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(self._place),
+        }
+        recipe = self._ray.put(Recipe.of(context, gpu=gpus > 0))
+        # The messages of a round have few bytes in common that differ.
+        put = lru_cache(maxsize=4)(self._ray.put)
+        start = partial(Actor, self._ray, options, recipe, put)
+        self.employ(context, start, count, self.cpus_per_worker)
         nodes = sum(node["Alive"] for node in self._ray.nodes())
         each = f"{self.cpus_per_worker} CPU" + (f", {gpus:g} GPU" if gpus else "")
         return f"ray: {count} workers of {each}, on {nodes} node" + ("s" if nodes > 1 else "")
 
-    def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Run each client's round; leave out those that fail, if the run goes on then.
-
-        Raises:
-            JobError: A job raised an error.
-            MethodError: The method breaks a promise.
-            WorkerError: The cluster or a worker failed, or several workers under one job.
-        """
-        for message in self._run("train", jobs):
-            if message is not None:
-                yield decode_result(cast(Message, message), self._device)
-
-    def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
-        """Test each job's model on its splits; a client that fails has no scores.
-
-        Raises:
-            JobError: Likewise.
-            MethodError: Likewise.
-            WorkerError: Likewise.
-        """
-        for scores in self._run("test", jobs):
-            yield {} if scores is None else cast(Scores, scores)
-
-    def failed(self) -> Mapping[int, str]:
-        """Return why each client failed without which the run went on since the last call."""
-        return self._absences.taken()
-
     def close(self) -> None:
         """Stop the actors, and the cluster if this engine started it."""
         if self._ray.is_initialized():
-            if self._pool is not None:
-                self._pool.close()
+            super().close()
             if self._place is not None:
                 self._ray.util.remove_placement_group(self._place)
         if self._connected:
             self._ray.shutdown()
-        self._pool = self._place = None
+        self._place = None
         self._connected = False
-
-    def _run(self, call: str, jobs: Sequence[Job]) -> Iterator[Reply | None]:
-        """Yield replies in the order of the jobs; ``None`` of a client that is absent."""
-        if self._pool is None:
-            raise RuntimeError("setup has not been called")
-        absences = self._absences
-        absences.begin(jobs)
-        present = [job.info.client not in absences for job in jobs]
-        replies = self._pool.run(call, [*compress(jobs, present)])
-        for job, asked in zip(jobs, present, strict=True):
-            reply = next(replies) if asked else None
-            if isinstance(reply, Exception):
-                absences.note(job, reply)
-                reply = None
-            elif asked:
-                absences.answered(job.info.client)
-            yield reply
 
     def _connect(self) -> None:
         if self._ray.is_initialized():
@@ -243,3 +273,15 @@ def _termination() -> Iterator[None]:
     yield
     if callable(before) and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)
+
+
+def _last_output(log: Path, error: Exception) -> str:
+    """Return a worker's last words, or what Ray's error says of its end, without its advice.
+
+    Args:
+        log: The worker's error output, which may be on another machine.
+        error: The error that tells of its death.
+    """
+    detail = str(error).rpartition("Worker exit detail: ")[2].partition("Some common causes")[0]
+    said = last_words(log) if log.is_file() else ""
+    return shorten(said or detail, _SAID)

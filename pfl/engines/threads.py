@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import TypeVar
@@ -19,6 +19,7 @@ from pfl.training import client_round
 from pfl.training.context import Context, StoppedError
 
 AnswerT = TypeVar("AnswerT", Result, client_round.Answers)
+WorkT = TypeVar("WorkT")
 
 
 class ThreadsEngine(SequentialEngine):
@@ -99,7 +100,7 @@ class ThreadsEngine(SequentialEngine):
     def _run(
         self, pool: ThreadPoolExecutor, verb: Callable[[Context, Job], AnswerT], jobs: Sequence[Job]
     ) -> Iterator[AnswerT]:
-        """Yield answers in the order of the jobs; the largest jobs start first, for balance."""
+        """Yield answers in the order of the jobs."""
         failures: list[BaseException] = []
 
         def work(job: Job) -> AnswerT:
@@ -110,10 +111,8 @@ class ThreadsEngine(SequentialEngine):
                 self._stop.set()
                 raise
 
-        waiting: dict[int, Future[AnswerT]] = {}
+        waiting = submitted(pool, work, dict(enumerate(jobs)))
         try:
-            for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].info.samples):
-                waiting[index] = pool.submit(work, jobs[index])
             for index in range(len(jobs)):
                 yield waiting[index].result()
                 del waiting[index]
@@ -127,6 +126,14 @@ class ThreadsEngine(SequentialEngine):
                 future.cancel()
             wait(waiting.values())
             self._stop.clear()
+
+
+def submitted(
+    pool: ThreadPoolExecutor, work: Callable[[Job], WorkT], jobs: Mapping[int, Job]
+) -> dict[int, Future[WorkT]]:
+    """Have threads work on jobs, each under its number; the largest start first, for balance."""
+    order = sorted(jobs, key=lambda number: -jobs[number].info.samples)
+    return {number: pool.submit(work, jobs[number]) for number in order}
 
 
 def obstacle(context: Context, workers: int) -> str | None:

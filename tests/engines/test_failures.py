@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,14 +13,12 @@ from lightning_modules.steps.phases import part_phase
 from pfl.core.failure import JobError, failure_line, line_of
 from pfl.core.server import Server
 from pfl.core.types import Broadcast, Pass, Phase
-from pfl.engines.actors import Pool
-from pfl.engines.messages import MessageEncoder
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
-from pfl.engines.worker import Recipe, Worker
 from pfl.federation.sampling import UniformSampler
 from pfl.training.declaration import MethodError
+from tests.engines.test_workers import OneWorker
 from tests.helpers.federation import SGD, context, fit, job
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
@@ -215,11 +212,13 @@ def test_what_says_all_in_its_own_words_gets_no_note():
 
 
 def shipped(module, data, client):
-    """Send a job to a worker, without Ray."""
-    jobs = [job(data, client, Broadcast({}), round=2)]
-    message, shared = MessageEncoder(jobs, lambda payload: payload).encode(jobs[0])
-    worker = Worker(Recipe.of(context(module, data), threads=1, gpu=False))
-    return worker.train(message, shared)
+    """Send a job to a worker, without another process."""
+    engine = OneWorker()
+    engine.setup(context(module, data))
+    try:
+        return list(engine.train([job(data, client, Broadcast({}), round=2)]))
+    finally:
+        engine.close()
 
 
 class OddError(Exception):
@@ -240,26 +239,3 @@ def test_a_worker_s_error_comes_back_in_words():
     arrived = pickle.loads(pickle.dumps(found.value))
     place = f"({FILE}, line {line(InWorker.upload)})"
     assert failure_line(arrived) == str(arrived) == f"round 2, client 1 {place}: OddError: 1 and 2"
-
-
-def test_the_pool_yields_a_job_s_error_and_raises_that_of_a_method():
-    class RayError(Exception):
-        pass
-
-    class RayTaskError(RayError):
-        cause = JobError("round 2, client 1 (mine.py, line 3): OddError: 1 and 2")
-
-    def get(reference):
-        raise RayTaskError
-
-    names = SimpleNamespace(RayTaskError=RayTaskError, RayError=RayError)
-    pool = object.__new__(Pool)
-    pool._ray = SimpleNamespace(exceptions=names, get=get)
-    pending = SimpleNamespace(in_flight={"r": ("worker", 0)}, done={})
-    pool._receive("r", pending)
-    assert pending.done == {0: RayTaskError.cause}
-    RayTaskError.cause = MethodError("the method breaks a promise")
-    pending = SimpleNamespace(in_flight={"r": ("worker", 0)}, done={})
-    with pytest.raises(MethodError, match="a promise") as found:
-        pool._receive("r", pending)
-    assert isinstance(found.value.__cause__, RayTaskError)

@@ -5,12 +5,13 @@ What cannot be seen in an answer is not checked: a site that trains on other dat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pfl.core.data import FederatedData
-from pfl.core.state import each_finite
-from pfl.core.types import Job, Upload
-from pfl.engines.remote import wire
+from pfl.core.types import Job
+from pfl.engines.transport import wire
+from pfl.engines.transport.engine import upload_of
 from pfl.passage import declared
 from pfl.training.context import Context
 
@@ -37,10 +38,12 @@ def check_training(context: Context, job: Job, report: wire.Report, tensors: wir
 
     Raises:
         AnswerError: It is of another client, or has an upload that the method does not declare, or
-            other scores.
+            other scores, or what the client keeps.
     """
     if report.client != job.info.client:
         raise AnswerError(f"it is of client {report.client}")
+    if tensors.kept:
+        raise AnswerError("it has what the client keeps")
     _check_scores(context, job, report.scores)
     # What is not finite is not changed before it is sent, and does not count.
     if report.finite and (upload := upload_of(report, tensors)) is not None:
@@ -59,21 +62,6 @@ def check_test(context: Context, job: Job, marks: wire.Marks, _: wire.Tensors) -
     _check_scores(context, job, marks.scores)
 
 
-def upload_of(report: wire.Report, tensors: wire.Tensors) -> Upload | None:
-    """Return the upload of a report; ``None`` if it has none."""
-    if report.upload is None:
-        return None
-    return Upload(report.client, report.upload, tensors.shared, tensors.extra)
-
-
-def is_finite(job: Job, upload: Upload | None) -> bool:
-    """Return whether all numbers of an upload are finite that have to be."""
-    if upload is None:
-        return True
-    added = upload.extra if job.sending is not None and job.sending.differs else {}
-    return all(each_finite([upload.shared, added]))
-
-
 def _check_scores(
     context: Context, job: Job, scores: Mapping[wire.SplitName, wire.Numbers]
 ) -> None:
@@ -83,3 +71,9 @@ def _check_scores(
         if split in scores and not {main} <= {*scores[split].names} <= {*known}:
             names = ", ".join(scores[split].names)[:60] or "none"
             raise AnswerError(f"the scores of a test are {', '.join(known)}, got {names}")
+
+
+CHECKS: Mapping[str, Callable[[Context, Job, Any, wire.Tensors], None]] = {
+    "train": check_training,
+    "test": check_test,
+}

@@ -14,7 +14,7 @@ from pfl.core.types import Job
 from pfl.disk.form import FormError, Least, formed
 from pfl.disk.reading import FileError, read_json
 from pfl.disk.writing import write
-from pfl.engines.remote.site import Refusal
+from pfl.engines.transport.clients import Refusal
 from pfl.passage import accountant
 from pfl.training import separable
 from pfl.training.context import Context

@@ -9,9 +9,9 @@ from typing import TypeAlias, TypeVar
 
 from pfl.core.failure import JobError
 from pfl.disk.container import ContainerError
-from pfl.engines.remote import wire
 from pfl.engines.remote.answers import AnswerError
 from pfl.engines.remote.transport import GoneError, LostStateError, SiteError, Transport, Verb
+from pfl.engines.transport import wire
 
 FormT = TypeVar("FormT")
 Check: TypeAlias = Callable[[FormT, wire.Tensors], None]

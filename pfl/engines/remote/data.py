@@ -14,7 +14,7 @@ from pfl.core.held_out import HeldOut, client_names, held_out, members
 from pfl.core.types import Batch, Inputs, Split
 from pfl.disk import canonical
 from pfl.engines.remote.transport import SiteError
-from pfl.engines.remote.wire import Introduction
+from pfl.engines.transport.wire import Introduction
 
 
 class OneClient(DataView):

@@ -5,36 +5,31 @@ from __future__ import annotations
 import threading
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal
 
 import torch
 
 from pfl.core.checks import at_least_one, one_of
 from pfl.core.data import FederatedData
-from pfl.core.elsewhere import reference_of, standing_for
+from pfl.core.elsewhere import reference_of
 from pfl.core.failure import JobError
-from pfl.core.state import to
-from pfl.core.types import Job, Result, Scores
-from pfl.engines.absences import Absences, OnError, tolerated
-from pfl.engines.base import Engine
-from pfl.engines.remote import answers, wire
-from pfl.engines.remote.correspondence import Check, Correspondence
+from pfl.core.types import Job, Result
+from pfl.engines.absences import OnError, tolerated
+from pfl.engines.remote import answers
+from pfl.engines.remote.correspondence import Correspondence
 from pfl.engines.remote.data import Told
 from pfl.engines.remote.facts import facts
-from pfl.engines.remote.transport import GoneError, LostStateError, SiteError, Transport, Verb
-from pfl.training import client_round
+from pfl.engines.remote.transport import GoneError, LostStateError, SiteError, Transport
+from pfl.engines.transport import wire
+from pfl.engines.transport.engine import CarriedEngine, FormT, Task
 from pfl.training.context import Context
 
-FormT = TypeVar("FormT")
-AnswerT = TypeVar("AnswerT", Result, Scores)
 
-
-class RemoteEngine(Engine):
+class RemoteEngine(CarriedEngine):
     """An engine that has each client's jobs run at the client's site.
 
     What clients keep stays there: a result has a reference instead
@@ -63,6 +58,8 @@ class RemoteEngine(Engine):
 
     name: str = "remote"
     simulates: bool = False
+    # A site may be working for a server that was killed.
+    waits: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -74,10 +71,9 @@ class RemoteEngine(Engine):
         one_of("on_lost", on_lost, ("stop", "initial"))
         at_least_one(workers=workers, min_sites=min_sites)
         self.on_lost, self.workers, self.min_sites = on_lost, workers, min_sites
-        self._post: Correspondence | None = None
         silent = () if min_sites is None else (GoneError,)
-        self._absences = Absences(*silent, *tolerated(on_error, SiteError, JobError))
-        self._op_threads = 1
+        super().__init__(*silent, *tolerated(on_error, SiteError, JobError))
+        self._post: Correspondence | None = None
 
     @abstractmethod
     def connect(self, context: Context) -> Transport:
@@ -89,12 +85,11 @@ class RemoteEngine(Engine):
         Raises:
             SiteError: A site cannot be reached, or refuses the run, or is missing.
         """
-        self._absences.clear()
-        self._context, self._device = context, context.fabric.device
+        self.begin(context)
         counts = context.module.server().needs_label_counts
         hello = wire.written("hello", wire.Hello(facts(context), counts, config))
         post = self._post = Correspondence(self.connect(context), self.workers)
-
+        self._threads = post.pool
         check = partial(answers.check_introduction, context.data)
 
         def greet(client: int) -> wire.Introduction:
@@ -121,26 +116,10 @@ class RemoteEngine(Engine):
             SiteError: Too few sites answer, or one refuses or has lost its client's state.
             JobError: The method failed at a site.
         """
-        for result in self._run(jobs, self._train, client_round.train):
-            if result is not None:
-                yield result
+        yield from super().train(jobs)
         least = min(self.min_sites or 0, len(jobs))
         if (left := sum(job.info.client not in self._absences for job in jobs)) < least:
             raise SiteError(f"{left} of {len(jobs)} sites answered, but min_sites is {least}")
-
-    def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
-        """Test each job's model on its splits; a site that does not answer has no scores.
-
-        Raises:
-            SiteError: Likewise.
-            JobError: Likewise.
-        """
-        for scores in self._run(jobs, self._test, client_round.test):
-            yield scores or {}
-
-    def failed(self) -> Mapping[int, str]:
-        """Return why each client failed without which the run went on since the last call."""
-        return self._absences.taken()
 
     def measured(self) -> Mapping[str, float]:
         """Return the bytes of all messages since the last call."""
@@ -162,110 +141,43 @@ class RemoteEngine(Engine):
             list(post.pool.map(leave, present))
         post.close()
 
-    def _connected(self) -> Correspondence:
-        if self._post is None:
-            raise RuntimeError("setup has not been called")
-        return self._post
+    def reaches(self, job: Job) -> bool:
+        """Return whether a job's client has a site.
 
-    def _run(
-        self,
-        jobs: Sequence[Job],
-        ask: Callable[[Job], AnswerT],
-        here: Callable[[Context, Job], AnswerT],
-    ) -> Iterator[AnswerT | None]:
-        """Yield answers in the order of the jobs; ``None`` of a client that is absent."""
-        post, absences = self._connected(), self._absences
-        absences.begin(jobs)
-        waiting: dict[int, Future[AnswerT]] = {}
-        try:
-            for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].info.samples):
-                client = jobs[index].info.client
-                if client in post.sites and client not in absences:
-                    _check_kept(jobs[index])
-                    waiting[index] = post.pool.submit(ask, jobs[index])
-            for index, job in enumerate(jobs):
-                if index in waiting:
-                    yield self._answer(waiting[index], job)
-                    del waiting[index]
-                else:
-                    yield None if job.info.client in absences else here(self._context, job)
-        finally:
-            # Jobs are left only if one failed or the caller stopped early.
-            for future in waiting.values():
-                future.cancel()
-            wait(waiting.values())
+        Raises:
+            SiteError: Its state is here, and not at the site.
+        """
+        client = job.info.client
+        if client not in self._connected().sites:
+            return False
+        if job.kept and reference_of(job.kept) is None:
+            raise SiteError(
+                f"client {client} keeps its state at its site: it can neither be set from here, "
+                "nor come from a run whose clients were not at sites"
+            )
+        return True
 
-    def _answer(self, future: Future[AnswerT], job: Job) -> AnswerT | None:
-        try:
-            answer = future.result()
-        except Exception as error:
-            self._absences.note(job, error)
-            return None
-        self._absences.answered(job.info.client)
-        return answer
-
-    def _train(self, job: Job) -> Result:
-        check = partial(answers.check_training, self._context, job)
-        report, tensors = self._order("train", wire.Report, job, check)
-        upload = answers.upload_of(report, tensors)
-        sound = report.finite and answers.is_finite(job, upload)
-        if upload is not None:
-            shared, extra = to(upload.shared, self._device), to(upload.extra, self._device)
-            upload = replace(upload, shared=shared, extra=extra)
-        return Result(
-            client=report.client,
-            upload=upload,
-            kept={} if report.kept is None else standing_for(report.kept),
-            train=report.train.read(),
-            steps=report.steps,
-            samples=report.samples,
-            scores=_scores(report.scores, job),
-            finite=sound,
-            logged=report.logged.read(),
-        )
-
-    def _test(self, job: Job) -> Scores:
-        check = partial(answers.check_test, self._context, job)
-        marks, _ = self._order("test", wire.Marks, job, check)
-        return _scores(marks.scores, job)
-
-    def _order(
-        self, verb: Verb, form: type[FormT], job: Job, check: Check[FormT]
+    def ask(
+        self, job: Job, task: Task, form: type[FormT], common: wire.Common
     ) -> tuple[FormT, wire.Tensors]:
-        """Have a site run a job; return its record, and the tensors that it sent."""
-        post, client = self._connected(), job.info.client
-        order = wire.Order(
-            client=client,
-            round=job.info.round,
-            rounds=job.info.rounds,
-            seed=job.seed,
-            splits=list(job.splits),
-            model=job.model,
-            sent=job.broadcast is not None,
-            codec=None if job.broadcast is None else job.broadcast.codec,
-            op_threads=self._op_threads,
-            kept=reference_of(job.kept),
-            sending=job.sending,
-            sample_level=job.sample_level,
-        )
+        """Have a site run a job; return its record, and the tensors that it sent.
+
+        Raises:
+            SiteError: The site does not answer, refuses, or has lost its client's state.
+            JobError: The method failed there.
+        """
+        post, client, order = self._connected(), job.info.client, self.order(job)
+        check = partial(answers.CHECKS[task], self._context, job)
         try:
-            return post.ask(client, verb, form, wire.written(verb, order, job.broadcast), check)
+            return post.ask(client, task, form, wire.written(task, order, job.broadcast), check)
         except LostStateError as error:
             if self.on_lost == "stop":
                 raise
             warnings.warn(f"{error}; it starts again from the initial values", stacklevel=2)
             order = replace(order, kept=None)
-            return post.ask(client, verb, form, wire.written(verb, order, job.broadcast), check)
+            return post.ask(client, task, form, wire.written(task, order, job.broadcast), check)
 
-
-def _check_kept(job: Job) -> None:
-    """Refuse a state that is here; the fault is the caller's, and no site's."""
-    if job.kept and reference_of(job.kept) is None:
-        raise SiteError(
-            f"client {job.info.client} keeps its state at its site: it can neither be set from "
-            "here, nor come from a run whose clients were not at sites"
-        )
-
-
-def _scores(scores: dict[wire.SplitName, wire.Numbers], job: Job) -> Scores:
-    return {split: scores[split].read() for split in job.splits if split in scores}
+    def _connected(self) -> Correspondence:
+        if self._post is None:
+            raise RuntimeError("setup has not been called")
+        return self._post

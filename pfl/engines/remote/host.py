@@ -11,10 +11,11 @@ from typing import Any
 from pfl.disk.container import ContainerError
 from pfl.disk.reading import FileError, mapping_of_yaml
 from pfl.disk.writing import written
-from pfl.engines.remote import wire
 from pfl.engines.remote.budget import Budget
 from pfl.engines.remote.relay import Header
-from pfl.engines.remote.site import Refusal, Site
+from pfl.engines.remote.site import Site
+from pfl.engines.transport import wire
+from pfl.engines.transport.clients import Refusal
 from pfl.training.context import Context
 
 MEGABYTE = 10**6

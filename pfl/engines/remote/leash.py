@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -44,18 +43,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def last_words(log: Path) -> str:
-    """Return the last three lines of a log that tell of failures, or else its last three lines.
-
-    Empty lines, and those that begin with a colon, which are marks of Ray, do not count.
-    """
-    text = re.sub(r"\x1b\[[\d;]*m", "", log.read_text(errors="replace"))  # without colours
-    stripped = map(str.strip, text.splitlines())
-    lines = [line for line in stripped if line and not line.startswith(":")]
-    failures = [line for line in lines if re.search("error|failed", line, re.IGNORECASE)]
-    return " / ".join((failures or lines)[-3:])
 
 
 def _run(command: Sequence[str]) -> int:

@@ -14,9 +14,10 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from pfl.core.failure import last_words
 from pfl.core.held_out import members
 from pfl.disk.reading import read_json
-from pfl.engines.remote.leash import end, last_words, leashed
+from pfl.engines.remote.leash import end, leashed
 from pfl.engines.remote.loopback import made
 from pfl.engines.remote.relay import DOOR, Door, Header, Switchboard, Trouble
 from pfl.engines.remote.relayed import RelayedEngine

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from pfl.core.data import info_of
-from pfl.core.elsewhere import Reference
-from pfl.core.failure import ExplainedError, error_line, failure_line
-from pfl.core.state import to
-from pfl.core.types import Broadcast, Job, Result, Scores, Split, State
+from pfl.core.types import ClientInfo, Job, Split, State
 from pfl.disk import canonical
-from pfl.disk.container import ContainerError
-from pfl.engines.remote import facts, wire
+from pfl.engines.remote import facts
 from pfl.engines.remote.data import OneClient
 from pfl.engines.remote.states import KeptVersions
 from pfl.engines.remote.transport import LostStateError
-from pfl.passage.coding import unpacked
+from pfl.engines.transport import wire
+from pfl.engines.transport.clients import Clients, Refusal, plain, report_of
 from pfl.training import client_round
 from pfl.training.context import Context
 
 
-class Refusal(Exception):  # noqa: N818
-    """The site refuses a request; the message says why."""
-
-
-class Site:
+class Site(Clients):
     """One client at its own place; it lives as long as the run, or longer.
 
     It holds the client's data and kept states, neither of which it sends, until :meth:`close`.
@@ -64,39 +54,31 @@ class Site:
         charge: Callable[[Context, Job], None] | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.client, self._context, self._counts = client, context, counts
+        super().__init__(context)
+        self.client, self._counts = client, counts
         self._tested, self._charge, self._tell = tested, charge, tell
         context.data = OneClient(context.data, client if local is None else local, client)
-        self._info = info_of(context.data, client)
+        self._own = info_of(context.data, client)
         self._facts = facts.facts(context)
         self._data = str(context.data.description().get("hash", ""))
         run = canonical.digest({**self._facts, "data": self._data, "client": client})
         self._kept = KeptVersions(folder / run)
-        # One message at a time: a server may have been killed and started again meanwhile.
-        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Release the folder of the client's states."""
         self._kept.close()
 
-    def answer(self, verb: str, content: bytes) -> bytes:
-        """Return the answer to a message, which may be an error in words."""
-        verbs = {"hello": self._hello, "train": self._train, "test": self._test, "bye": self._bye}
-        try:
-            if verb not in verbs:
-                raise Refusal(f"there is no verb {verb[:20]!r}; the verbs are {', '.join(verbs)}")
-            with self._lock:
-                return verbs[verb](content)
-        except LostStateError as error:
+    @property
+    def verbs(self) -> Mapping[str, Callable[[bytes], bytes]]:
+        """What a server may ask for."""
+        return {"hello": self._hello, **super().verbs, "bye": self._bye}
+
+    def _failure(self, verb: str, error: Exception) -> wire.Failure:
+        failure = super()._failure(verb, error)
+        if isinstance(error, LostStateError):
             failure = wire.Failure("lost", str(error))
-        except (Refusal, ContainerError) as error:
-            failure = wire.Failure("refused", str(error))
-        except ExplainedError as error:
-            failure = wire.Failure("failed", str(error))
-        except Exception as error:
-            failure = wire.Failure("failed", failure_line(error) or error_line(error))
         self._tell(f"{failure.kind} {verb}: {failure.message}")
-        return wire.written("error", failure)
+        return failure
 
     def _hello(self, content: bytes) -> bytes:
         hello, _ = wire.asked("hello", wire.Hello, content)
@@ -107,7 +89,7 @@ class Site:
                 "this method's server needs to know how many samples of each class there are, "
                 "which the owner does not allow"
             )
-        counts = self._info.label_counts if hello.counts else None
+        counts = self._own.label_counts if hello.counts else None
         splits: tuple[Split, ...] = ("train", "val", "test")
         data = self._context.data
         introduction = wire.Introduction(
@@ -128,7 +110,7 @@ class Site:
         kept = None
         if result.kept:
             kept = self._kept.store(result.kept, order.round, order.kept)
-        answer = wire.written("train", _report(result, kept), result.upload)
+        answer = wire.written("train", replace(report_of(result), kept=kept), result.upload)
         self._tell(f"round {order.round}: trained, {len(answer):,} bytes to send")
         return answer
 
@@ -138,52 +120,17 @@ class Site:
         # A method whose personalised models equal the global one has that one tested alone.
         if order.model == "personal" or self._context.module.personal_is_global():
             self._tested(self._context)
-        return wire.written("test", wire.Marks(_plain(scores)))
+        return wire.written("test", wire.Marks(plain(scores)))
 
     def _bye(self, content: bytes) -> bytes:
         wire.asked("bye", wire.Empty, content)
         return wire.written("bye", wire.Empty())
 
-    def _job(self, order: wire.Order, tensors: wire.Tensors) -> Job:
-        """Return the job of an order, with the state that the client keeps here."""
+    def _info(self, order: wire.Order) -> ClientInfo:
         if order.client != self.client:
             raise Refusal(f"this is the site of client {self.client}, not of {order.client}")
-        if torch.get_num_threads() != order.op_threads:
-            torch.set_num_threads(order.op_threads)
-        device = self._context.fabric.device
-        kept: State = {} if order.kept is None else self._kept.load(order.kept)
-        info = self._info
-        if order.sample_level is not None:
-            info = replace(info, label_counts=None)
-        shared = to(tensors.shared, device)
-        if order.codec is not None:
-            shared = unpacked(shared, order.codec, self._context.template)
-        sent = Broadcast(shared, to(tensors.extra, device))
-        return Job(
-            info=replace(info, round=order.round, rounds=order.rounds),
-            kept=to(kept, device),
-            broadcast=sent if order.sent else None,
-            seed=order.seed,
-            splits=tuple(order.splits),
-            model=order.model,
-            sending=order.sending,
-            sample_level=order.sample_level,
-        )
+        return self._own
 
-
-def _report(result: Result, kept: Reference | None) -> wire.Report:
-    return wire.Report(
-        client=result.client,
-        steps=result.steps,
-        samples=result.samples,
-        finite=result.finite,
-        train=wire.Numbers.of(result.train),
-        logged=wire.Numbers.of(result.logged),
-        scores=_plain(result.scores),
-        upload=None if result.upload is None else result.upload.samples,
-        kept=kept,
-    )
-
-
-def _plain(scores: Scores) -> dict[wire.SplitName, wire.Numbers]:
-    return {split: wire.Numbers.of(values) for split, values in scores.items()}
+    def _kept_of(self, order: wire.Order, tensors: wire.Tensors) -> State:
+        """Return the state that the client keeps here."""
+        return {} if order.kept is None else self._kept.load(order.kept)

@@ -8,9 +8,9 @@ from pathlib import Path
 from lightning_modules.fedper import FedPer
 from pfl.core.held_out import members
 from pfl.core.types import Cohort
-from pfl.engines.remote import wire
 from pfl.engines.remote.loopback import Loopback, LoopbackEngine, made
 from pfl.engines.remote.transport import SiteError
+from pfl.engines.transport import wire
 from tests.engines.agreement import fit, numbers
 from tests.helpers.federation import SGD
 from tests.helpers.toy import mlp

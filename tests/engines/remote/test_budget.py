@@ -14,11 +14,11 @@ from lightning_modules import FedPer, FedProto
 from pfl.__main__ import main
 from pfl.core.types import SampleLevel
 from pfl.disk.reading import FileError
-from pfl.engines.remote import wire
 from pfl.engines.remote.budget import Budget
 from pfl.engines.remote.host import Allowed
 from pfl.engines.remote.site import Refusal
 from pfl.engines.remote.transport import SiteError
+from pfl.engines.transport import wire
 from pfl.passage import accountant
 from pfl.passage.privacy import Privacy
 from tests.engines.remote.hosts import OWNER, RUN, host, owner, ran

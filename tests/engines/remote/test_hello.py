@@ -13,10 +13,10 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.fedsimsup import FedSimSup
 from pfl.core.server import Server
 from pfl.disk import container
-from pfl.engines.remote import wire
 from pfl.engines.remote.data import OneClient
 from pfl.engines.remote.site import Site
 from pfl.engines.remote.transport import SiteError
+from pfl.engines.transport import wire
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.sampling import UniformSampler
 from tests.engines.remote.sites import Recorded, fit, same, small

@@ -22,10 +22,11 @@ from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
 from pfl.cli.runs import fit
 from pfl.core.elsewhere import reference_of
-from pfl.engines.remote import nvflare, wire
+from pfl.engines.remote import nvflare
 from pfl.engines.remote.host import Allowed
 from pfl.engines.remote.site import Refusal
 from pfl.engines.remote.transport import SiteError
+from pfl.engines.transport import wire
 from pfl.federation.run import Callback
 from tests.engines.remote.hosts import OWNER, RUN, Hosted, host, owner, ran, workshop
 from tests.helpers.messages import parts

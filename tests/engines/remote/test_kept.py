@@ -15,9 +15,9 @@ from pfl.core.elsewhere import reference_of
 from pfl.core.state import digest
 from pfl.disk import container
 from pfl.disk.lock import BusyError
-from pfl.engines.remote import wire
 from pfl.engines.remote.states import KeptVersions
 from pfl.engines.remote.transport import LostStateError, SiteError
+from pfl.engines.transport import wire
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
 from pfl.federation.sampling import UniformSampler

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from lightning_modules.fedper import FedPer
+from pfl.core.failure import last_words
 from pfl.engines.remote import relay as module
-from pfl.engines.remote.leash import end, last_words, leashed
+from pfl.engines.remote.leash import end, leashed
 from pfl.engines.remote.relay import Door, LineError, Switchboard, ask, distinct, relay
 from pfl.engines.remote.relayed import RelayedEngine
 from pfl.engines.remote.transport import SiteError

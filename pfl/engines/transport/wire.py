@@ -1,13 +1,16 @@
 """The messages between server and site, as bytes in the form of :mod:`pfl.disk.container`.
 
 The content of a request and of its answer is one object under the name of the verb; an answer may
-be an error instead. Tensors are named ``shared:<name>`` and ``extra:<name>``.
+be an error instead. Tensors are named ``shared:<name>`` and ``extra:<name>``; what a client keeps,
+and not where it computes, is named ``kept:<name>``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -16,7 +19,7 @@ from torch import Tensor
 from pfl.core.checks import within
 from pfl.core.elsewhere import MOST_ROUNDS, Reference
 from pfl.core.state import flattened
-from pfl.core.types import Broadcast, SampleLevel, Sending, State, Upload
+from pfl.core.types import Broadcast, Job, SampleLevel, Sending, State, Upload
 from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.disk.form import Least, formed
@@ -160,15 +163,59 @@ class Empty:
 
 @dataclass(frozen=True)
 class Tensors:
-    """The tensors of a message: entries that travel, and what the method sends in addition."""
+    """The tensors of a message.
+
+    Attributes:
+        shared: Entries that travel.
+        extra: What the method sends in addition.
+        kept: What a client keeps, unless it lies where the client computes.
+    """
 
     shared: State = field(default_factory=dict)
     extra: State = field(default_factory=dict)
+    kept: State = field(default_factory=dict)
 
 
-def written(name: str, record: Any, sent: Broadcast | Upload | None = None) -> bytes:  # noqa: ANN401
+class Common:
+    """Tensors that several jobs receive: they are packed once, and sent beside the messages.
+
+    Args:
+        jobs: The jobs, which are held as long as this.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs, self._lock = jobs, threading.Lock()
+        sent = [tensors_of(job.broadcast) for job in jobs if job.broadcast is not None]
+        self._uses = Counter(id(value) for tensors in sent for value in tensors.values())
+        self._packed: dict[tuple[tuple[str, int], ...], bytes] = {}
+
+    def split(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bytes]:
+        """Return a message's tensors, with empty ones for those in common, and these packed."""
+        common = {name: value for name, value in tensors.items() if self._uses[id(value)] > 1}
+        if not common:
+            return dict(tensors), b""
+        key = tuple((name, id(value)) for name, value in common.items())
+        with self._lock:
+            if key not in self._packed:
+                self._packed[key] = container.pack(None, common)
+        # Their places keep the order of the tensors.
+        own = {n: value.new_empty(0) if n in common else value for n, value in tensors.items()}
+        return own, self._packed[key]
+
+
+def written(
+    name: str,
+    record: Any,  # noqa: ANN401
+    sent: Broadcast | Upload | None = None,
+    kept: Mapping[str, Tensor] | None = None,
+) -> bytes:
     """Return a message: a record of this module under a name, and what travels with it."""
-    return container.pack({name: asdict(record)}, {} if sent is None else tensors_of(sent))
+    return packed(name, record, tensors_of(sent, kept))
+
+
+def packed(name: str, record: Any, tensors: Mapping[str, Tensor]) -> bytes:  # noqa: ANN401
+    """Return a message: a record of this module under a name, and tensors by their names in it."""
+    return container.pack({name: asdict(record)}, tensors)
 
 
 def read(name: str, form: type[FormT], data: bytes) -> tuple[FormT | Failure, Tensors]:
@@ -201,21 +248,25 @@ def asked(name: str, form: type[FormT], data: bytes) -> tuple[FormT, Tensors]:
     return record, tensors
 
 
-def tensors_of(sent: Broadcast | Upload) -> dict[str, Tensor]:
+def tensors_of(
+    sent: Broadcast | Upload | None, kept: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     """Return the tensors that travel, by their names in a message."""
-    shared = sent.shared
-    if isinstance(sent, Broadcast) and sent.codec is not None:
-        shared = sent.payload
-    entries = flattened({"shared": shared, "extra": sent.extra})
-    return {f"{part}:{name}": value for (part, name), value in entries.items()}
+    parts = {"kept": kept or {}}
+    if sent is not None:
+        encoded = isinstance(sent, Broadcast) and sent.codec is not None
+        parts |= {"shared": sent.payload if encoded else sent.shared, "extra": sent.extra}
+    return {f"{part}:{name}": value for (part, name), value in flattened(parts).items()}
 
 
 def _by_origin(tensors: Mapping[str, Tensor]) -> Tensors:
     received = Tensors()
-    parts = {"shared": received.shared, "extra": received.extra}
+    parts = {"shared": received.shared, "extra": received.extra, "kept": received.kept}
     for key, value in tensors.items():
         part, colon, name = key.partition(":")
         if not colon or part not in parts:
-            raise ContainerError(f"tensor {key[:60]!r} of a message is neither shared nor extra")
+            raise ContainerError(
+                f"tensor {key[:60]!r} of a message is neither shared nor extra nor kept"
+            )
         parts[part][name] = value
     return received

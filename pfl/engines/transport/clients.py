@@ -1,0 +1,138 @@
+"""Clients in another process, which answer a server's messages."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pfl.core.data import info_of
+from pfl.core.failure import ExplainedError, error_line, failure_line
+from pfl.core.state import to
+from pfl.core.types import NO_CLIENT, Broadcast, ClientInfo, Job, Result, Scores, State
+from pfl.disk import container
+from pfl.disk.container import ContainerError
+from pfl.engines.transport import wire
+from pfl.passage.coding import unpacked
+from pfl.training import client_round
+from pfl.training.context import Context
+
+
+class Refusal(Exception):  # noqa: N818
+    """A request is refused; the message says why."""
+
+
+class Clients:
+    """Clients that live with a server, and compute elsewhere: what they keep travels in messages.
+
+    Args:
+        context: The method with its initial values, the data and the device.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._packed, self._common = b"", dict[str, Tensor]()
+        self._infos: dict[int, ClientInfo] = {}
+        # One message at a time: a server may have been killed and started again meanwhile.
+        self._lock = threading.Lock()
+
+    @property
+    def verbs(self) -> Mapping[str, Callable[[bytes], bytes]]:
+        """What messages may ask for."""
+        return {"train": self._train, "test": self._test}
+
+    def answer(self, verb: str, content: bytes, common: bytes = b"") -> bytes:
+        """Return the answer to a message, which may be an error in words.
+
+        Args:
+            verb: What is asked for.
+            content: The message.
+            common: Tensors of this message and of others; see :class:`~.wire.Common`.
+        """
+        try:
+            if verb not in self.verbs:
+                known = ", ".join(self.verbs)
+                raise Refusal(f"there is no verb {verb[:20]!r}; the verbs are {known}")
+            with self._lock:
+                if common != self._packed:
+                    self._common = container.unpack(common)[1] if common else {}
+                    self._packed = common
+                return self.verbs[verb](content)
+        except Exception as error:
+            return wire.written("error", self._failure(verb, error))
+
+    def _failure(self, verb: str, error: Exception) -> wire.Failure:
+        """Return in words why a message is not answered as asked."""
+        if isinstance(error, Refusal | ContainerError):
+            return wire.Failure("refused", str(error))
+        explained = isinstance(error, ExplainedError)
+        line = str(error) if explained else failure_line(error) or error_line(error)
+        return wire.Failure("failed", line)
+
+    def _train(self, content: bytes) -> bytes:
+        order, tensors = wire.asked("train", wire.Order, content)
+        result = client_round.train(self._context, self._job(order, tensors))
+        return wire.written("train", report_of(result), result.upload, result.kept)
+
+    def _test(self, content: bytes) -> bytes:
+        order, tensors = wire.asked("test", wire.Order, content)
+        scores = client_round.test(self._context, self._job(order, tensors))
+        return wire.written("test", wire.Marks(plain(scores)))
+
+    def _info(self, order: wire.Order) -> ClientInfo:
+        client = order.client
+        if client not in self._infos:
+            self._infos[client] = info_of(self._context.data, client)
+        info = self._infos[client]
+        return replace(info, client=NO_CLIENT) if "pooled" in order.splits else info
+
+    def _kept_of(self, order: wire.Order, tensors: wire.Tensors) -> State:
+        return tensors.kept
+
+    def _job(self, order: wire.Order, tensors: wire.Tensors) -> Job:
+        """Return the job of an order."""
+        if torch.get_num_threads() != order.op_threads:
+            torch.set_num_threads(order.op_threads)
+        device = self._context.fabric.device
+        info = self._info(order)
+        if order.sample_level is not None:
+            info = replace(info, label_counts=None)
+        for key, value in self._common.items():
+            part, _, name = key.partition(":")
+            getattr(tensors, part)[name] = value
+        shared = to(tensors.shared, device)
+        if order.codec is not None:
+            shared = unpacked(shared, order.codec, self._context.template)
+        sent = Broadcast(shared, to(tensors.extra, device))
+        return Job(
+            info=replace(info, round=order.round, rounds=order.rounds),
+            kept=to(self._kept_of(order, tensors), device),
+            broadcast=sent if order.sent else None,
+            seed=order.seed,
+            splits=tuple(order.splits),
+            model=order.model,
+            sending=order.sending,
+            sample_level=order.sample_level,
+        )
+
+
+def report_of(result: Result) -> wire.Report:
+    """Return a result without its tensors."""
+    return wire.Report(
+        client=result.client,
+        steps=result.steps,
+        samples=result.samples,
+        finite=result.finite,
+        train=wire.Numbers.of(result.train),
+        logged=wire.Numbers.of(result.logged),
+        scores=plain(result.scores),
+        upload=None if result.upload is None else result.upload.samples,
+    )
+
+
+def plain(scores: Scores) -> dict[wire.SplitName, wire.Numbers]:
+    """Return scores as a message has them."""
+    return {split: wire.Numbers.of(values) for split, values in scores.items()}

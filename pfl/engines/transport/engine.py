@@ -1,0 +1,195 @@
+"""The base of engines whose clients compute elsewhere: jobs and results travel as messages."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import ClassVar, Literal, TypeAlias, TypeVar
+
+from pfl.core.elsewhere import reference_of, standing_for
+from pfl.core.state import each_finite, to
+from pfl.core.types import Job, Result, Scores, Upload
+from pfl.engines.absences import Absences
+from pfl.engines.base import Engine
+from pfl.engines.threads import submitted
+from pfl.engines.transport import wire
+from pfl.training import client_round
+from pfl.training.context import Context
+
+FormT = TypeVar("FormT", wire.Report, wire.Marks)
+AnswerT = TypeVar("AnswerT", Result, Scores)
+# What a client computes.
+Task: TypeAlias = Literal["train", "test"]
+
+
+class CarriedEngine(Engine):
+    """An engine that sends jobs to clients in other places, and reads their answers.
+
+    An engine of such places implements :meth:`ask`, and sets ``_threads`` in its ``setup``.
+
+    Attributes:
+        waits: Whether a place must have answered before it gets another message.
+
+    Args:
+        errors: Errors of a client's job after which a round goes on without it.
+    """
+
+    waits: ClassVar[bool] = False
+
+    def __init__(self, *errors: type[Exception]) -> None:
+        self._absences = Absences(*errors)
+        self._threads: ThreadPoolExecutor | None = None
+        self._op_threads = 1
+
+    @abstractmethod
+    def ask(
+        self, job: Job, task: Task, form: type[FormT], common: wire.Common
+    ) -> tuple[FormT, wire.Tensors]:
+        """Have a client run a job; return its record, and the tensors that it sent.
+
+        Args:
+            job: The job.
+            task: What the client is asked for.
+            form: That of the record.
+            common: What jobs of this call have in common.
+
+        Raises:
+            OSError: There is no answer.
+            JobError: The method failed.
+        """
+
+    def reaches(self, job: Job) -> bool:
+        """Return whether a job runs elsewhere; others run here."""
+        return True
+
+    def begin(self, context: Context) -> None:
+        """Note the context of a run that begins."""
+        self._absences.clear()
+        self._context, self._device = context, context.fabric.device
+
+    def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        """Run each client's round; leave out those that fail, if the run goes on then.
+
+        Raises:
+            OSError: A client does not answer, or its place fails.
+            JobError: The method failed.
+        """
+        for result in self._run(jobs, self._train, client_round.train):
+            if result is not None:
+                yield result
+
+    def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
+        """Test each job's model on its splits; a client that fails has no scores.
+
+        Raises:
+            OSError: Likewise.
+            JobError: Likewise.
+        """
+        for scores in self._run(jobs, self._test, client_round.test):
+            yield scores or {}
+
+    def failed(self) -> Mapping[int, str]:
+        """Return why each client failed without which the run went on since the last call."""
+        return self._absences.taken()
+
+    def order(self, job: Job) -> wire.Order:
+        """Return a job without its tensors."""
+        return wire.Order(
+            # That of a test on the common test set is nobody's.
+            client=max(job.info.client, 0),
+            round=job.info.round,
+            rounds=job.info.rounds,
+            seed=job.seed,
+            splits=list(job.splits),
+            model=job.model,
+            sent=job.broadcast is not None,
+            codec=None if job.broadcast is None else job.broadcast.codec,
+            op_threads=self._op_threads,
+            kept=reference_of(job.kept),
+            sending=job.sending,
+            sample_level=job.sample_level,
+        )
+
+    def _run(
+        self,
+        jobs: Sequence[Job],
+        work: Callable[[Job, wire.Common], AnswerT],
+        here: Callable[[Context, Job], AnswerT],
+    ) -> Iterator[AnswerT | None]:
+        """Yield answers in the order of the jobs; ``None`` of a client that is absent."""
+        if self._threads is None:
+            raise RuntimeError("setup has not been called")
+        absences, common = self._absences, wire.Common(jobs)
+        absences.begin(jobs)
+        away = {
+            index: job
+            for index, job in enumerate(jobs)
+            if job.info.client not in absences and self.reaches(job)
+        }
+        waiting = submitted(self._threads, lambda job: work(job, common), away)
+        try:
+            for index, job in enumerate(jobs):
+                if index in waiting:
+                    yield self._answer(waiting.pop(index), job)
+                else:
+                    yield None if job.info.client in absences else here(self._context, job)
+        finally:
+            # Jobs are left only if one failed or the caller stopped early.
+            for future in waiting.values():
+                future.cancel()
+            if self.waits:
+                wait(waiting.values())
+
+    def _answer(self, future: Future[AnswerT], job: Job) -> AnswerT | None:
+        try:
+            answer = future.result()
+        except Exception as error:
+            self._absences.note(job, error)
+            return None
+        self._absences.answered(job.info.client)
+        return answer
+
+    def _train(self, job: Job, common: wire.Common) -> Result:
+        report, tensors = self.ask(job, "train", wire.Report, common)
+        upload = upload_of(report, tensors)
+        sound = report.finite and _is_finite(job, upload)
+        if upload is not None:
+            shared, extra = to(upload.shared, self._device), to(upload.extra, self._device)
+            upload = replace(upload, shared=shared, extra=extra)
+        there = report.kept
+        return Result(
+            client=report.client,
+            upload=upload,
+            kept=to(tensors.kept, self._device) if there is None else standing_for(there),
+            train=report.train.read(),
+            steps=report.steps,
+            samples=report.samples,
+            scores=_scores(report.scores, job),
+            finite=sound,
+            logged=report.logged.read(),
+        )
+
+    def _test(self, job: Job, common: wire.Common) -> Scores:
+        marks, _ = self.ask(job, "test", wire.Marks, common)
+        return _scores(marks.scores, job)
+
+
+def upload_of(report: wire.Report, tensors: wire.Tensors) -> Upload | None:
+    """Return the upload of a report; ``None`` if it has none."""
+    if report.upload is None:
+        return None
+    return Upload(report.client, report.upload, tensors.shared, tensors.extra)
+
+
+def _is_finite(job: Job, upload: Upload | None) -> bool:
+    """Return whether all numbers of an upload are finite that have to be."""
+    if upload is None:
+        return True
+    added = upload.extra if job.sending is not None and job.sending.differs else {}
+    return all(each_finite([upload.shared, added]))
+
+
+def _scores(scores: Mapping[wire.SplitName, wire.Numbers], job: Job) -> Scores:
+    return {split: scores[split].read() for split in job.splits if split in scores}
