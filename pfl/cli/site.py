@@ -28,7 +28,7 @@ from pfl.engines.remote.budget import Budget
 from pfl.engines.remote.host import Allowed, Host
 from pfl.engines.remote.leash import end, leashed
 from pfl.engines.remote.relay import Door, private_folder
-from pfl.engines.remote.site import Refusal
+from pfl.engines.transport.clients import Refusal
 from pfl.federation import resume
 from pfl.federation.later import TRANSFORMS, Adopts
 from pfl.federation.private import check_delta, check_loss

@@ -25,7 +25,7 @@ from pfl.training.context import Context
 
 Line: TypeAlias = "Connection[Any, Any]"
 # A forked process has all that was loaded; elsewhere than under Linux it may not compute.
-_PROCESSES = get_context("fork" if sys.platform == "linux" else "spawn")
+_PROCESSES: Any = get_context("fork" if sys.platform == "linux" else "spawn")
 _GLANCE = 0.5  # seconds
 
 

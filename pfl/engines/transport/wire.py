@@ -254,8 +254,10 @@ def tensors_of(
     """Return the tensors that travel, by their names in a message."""
     parts = {"kept": kept or {}}
     if sent is not None:
-        encoded = isinstance(sent, Broadcast) and sent.codec is not None
-        parts |= {"shared": sent.payload if encoded else sent.shared, "extra": sent.extra}
+        shared = sent.shared
+        if isinstance(sent, Broadcast) and sent.codec is not None:
+            shared = sent.payload
+        parts |= {"shared": shared, "extra": sent.extra}
     return {f"{part}:{name}": value for (part, name), value in flattened(parts).items()}
 
 
