@@ -62,8 +62,10 @@ def pack(content: Any, tensors: Mapping[str, Tensor]) -> bytes:  # noqa: ANN401
     described = [[name, _named(name, value), list(value.shape)] for name, value in tensors.items()]
     header = _header({"content": content, "tensors": described})
     parts = [_START.pack(_MAGIC, _VERSION, len(header)), header, *map(_raw, tensors.values())]
-    whole = b"".join(parts)
-    return whole + hashlib.sha256(whole).digest()
+    checksum = hashlib.sha256()
+    for part in parts:
+        checksum.update(part)
+    return b"".join([*parts, checksum.digest()])
 
 
 def unpack(data: bytes, most: int = BYTES) -> tuple[Any, dict[str, Tensor]]:
@@ -152,9 +154,9 @@ def _tensor(data: bytes, start: int, size: int, dtype: torch.dtype, shape: list[
     return _swapped(torch.frombuffer(raw, dtype=torch.uint8), dtype).view(dtype).reshape(shape)
 
 
-def _raw(value: Tensor) -> bytes:
+def _raw(value: Tensor) -> memoryview:
     flat = value.detach().cpu().contiguous().reshape(-1)
-    return _swapped(flat.view(torch.uint8), value.dtype).numpy().tobytes()
+    return _swapped(flat.view(torch.uint8), value.dtype).numpy().data
 
 
 def _swapped(octets: Tensor, dtype: torch.dtype) -> Tensor:
