@@ -8,6 +8,7 @@ import random
 import re
 import warnings
 
+import numpy as np
 import pytest
 
 from pfl.core.failure import JobError
@@ -68,7 +69,8 @@ def test_whoever_fails_is_named_with_the_reason(kind, tmp_path):
     # The commands that read runs take the words for no score.
     read = RunFolder.read(run.folder)
     assert "failed" not in {*read.reported, *read.clients.columns}
-    assert read.over_rounds("test/personal/acc", read.evaluated())[0, [0, 2]].tolist() == [
+    scores = np.asarray(read.over_rounds("test/personal/acc", read.evaluated()))
+    assert scores[0, [0, 2]].tolist() == [
         row["test/personal/acc"] for row in run.latest.clients if row["client"] != 1
     ]
 
