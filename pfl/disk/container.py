@@ -61,7 +61,8 @@ def pack(content: Any, tensors: Mapping[str, Tensor]) -> bytes:  # noqa: ANN401
     """
     described = [[name, _named(name, value), list(value.shape)] for name, value in tensors.items()]
     header = _header({"content": content, "tensors": described})
-    parts = [_START.pack(_MAGIC, _VERSION, len(header)), header, *map(_raw, tensors.values())]
+    start = _START.pack(_MAGIC, _VERSION, len(header))
+    parts: list[bytes | memoryview] = [start, header, *map(_raw, tensors.values())]
     checksum = hashlib.sha256()
     for part in parts:
         checksum.update(part)

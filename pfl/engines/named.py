@@ -21,8 +21,8 @@ EngineName: TypeAlias = Literal[
     "sequential",
     "threads",
     "vectorised",
-    "processes",
     "ray",
+    "processes",
     "loopback",
     "nvflare",
     "flower",
@@ -33,13 +33,13 @@ ENGINES: Mapping[EngineName, type[Engine]] = {
     "sequential": SequentialEngine,
     "threads": ThreadsEngine,
     "vectorised": VectorisedEngine,
-    "processes": ProcessesEngine,
     "ray": RayEngine,
+    "processes": ProcessesEngine,
     "loopback": LoopbackEngine,
     "nvflare": NVFlareEngine,
     "flower": FlowerEngine,
 }
-_WITH_WORKERS = ("auto", "threads", "processes", "ray", "loopback")
+_WITH_WORKERS = ("auto", "threads", "ray", "processes", "loopback")
 
 
 def make_engine(name: EngineName, workers: int | None = None) -> Engine:

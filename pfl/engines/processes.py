@@ -112,9 +112,10 @@ class Process(Helper):
                 self._send("common", common)
                 self._common = common
             self._send(task, content)
-            return self._line.recv_bytes()
+            answer: bytes = self._line.recv_bytes()
         except (EOFError, OSError) as error:
             raise DeathError(self._end()) from error
+        return answer
 
     def end(self) -> None:
         """Kill it."""
