@@ -13,6 +13,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
+import torch
+
 from pfl.core.checks import at_least_one
 from pfl.core.devices import on_host
 from pfl.core.failure import error_line
@@ -136,6 +138,8 @@ def _serve(line: Line, recipe: Recipe, parent: int) -> None:
     # Ctrl-C is for the run, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A forked process lacks the op threads of the one that it comes from, and would wait for them.
+    torch.set_num_threads(1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         worker = Worker(recipe)

@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -419,6 +420,29 @@ def test_a_process_that_cannot_start_says_why():
     data.__class__ = Unreadable
     with pytest.raises(WorkerError, match="could not start: FileNotFoundError: there is no folder"):
         fit(FedAvg(mlp()), ProcessesEngine(1), data=data)
+
+
+class Computes(type(blobs())):
+    """Data that are computed, by several op threads if there are any."""
+
+    def to(self, device):
+        torch.ones(10**7).exp()
+
+
+def test_a_process_does_not_wait_for_op_threads_that_it_lacks():
+    (data := blobs()).__class__ = Computes
+    engine, found = ProcessesEngine(1), context(FedAvg(mlp(), optimizer=SGD), data)
+
+    def start():
+        torch.set_num_threads(2)
+        data.to("cpu")
+        engine.setup(found)
+
+    starting = threading.Thread(target=start, daemon=True)
+    starting.start()
+    starting.join(60)
+    assert not starting.is_alive()
+    engine.close()
 
 
 def test_an_error_in_a_process_names_the_client_and_leaves_it_alive():
