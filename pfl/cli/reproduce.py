@@ -89,7 +89,7 @@ def _run(config: Path, words: Sequence[str], trusted: bool, draw: int | None) ->
         raise UsageError("--set: only keys of a configuration can be set") from ended
     experiment.look()
     if draw is not None:
-        move(experiment.module, draw)
+        move(experiment.module.net, draw)
     with explained(experiment.settings, *RUN_REFUSALS):
         run = experiment.loop.fit(experiment.module, experiment.data, None, experiment.text)
         return RunFolder.read(run.folder or config.parent)

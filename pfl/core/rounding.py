@@ -12,11 +12,15 @@ from pfl.core.seeds import derive
 DRAWS = 3
 
 
-def move(module: nn.Module, draw: int) -> None:
-    """Move each weight of a module to the next number above or below it, as a draw decides."""
+def move(net: nn.Module, draw: int) -> None:
+    """Move each weight of a network to the next number above or below it, as a draw decides.
+
+    What a method adds to its network stays: seeds of some of it are hashes of its bits, and other
+    draws are no rounding.
+    """
     generator = torch.Generator().manual_seed(derive(draw, "rounding"))
     with torch.no_grad():
-        for weight in module.parameters():
+        for weight in net.parameters():
             up = torch.rand(weight.shape, generator=generator).to(weight.device) < 0.5
             infinite = torch.full_like(weight, torch.inf)
             weight.copy_(torch.nextafter(weight, torch.where(up, infinite, -infinite)))

@@ -145,8 +145,8 @@ def test_without_a_command_the_first_three_are_shown(capsys):
 @pytest.mark.parametrize(
     ("words", "own"),
     [
-        (["export"], "--ckpt_path CKPT_PATH [--join JOIN] --client CLIENT"),
-        (["test"], "--ckpt_path CKPT_PATH [--join JOIN] [--reliability] [--cross]"),
+        (["export"], "--ckpt_path CKPT_PATH [--trust] [--join JOIN] --client CLIENT"),
+        (["test"], "--ckpt_path CKPT_PATH [--trust] [--join JOIN] [--reliability] [--cross]"),
         (["data", "inspect"], "[--out OUT]"),
     ],
 )

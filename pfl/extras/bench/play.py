@@ -120,7 +120,7 @@ class Player:
         for draw in range(DRAWS):
             experiment = piece.contender.experiment(piece.seed, piece.settings, piece.rounds)
             self._share_data(experiment)
-            move(experiment.module, draw)
+            move(experiment.module.net, draw)
             run = self._fit(experiment, blind=False)
             moved = by_point(scores(run, *self.score(run)))
             radius = max(radius, largest(by_point(plain), moved)[1])
