@@ -221,7 +221,7 @@ def test_what_jobs_share_travels_once():
     """Three jobs share 4 kB and have 4 kB each of their own: 4 kB stored, not 12."""
     data, common = blobs(), {"w": torch.randn(1000), "b": torch.zeros(0), "n": torch.tensor(3.0)}
     jobs = [
-        job(data, c, Broadcast({"own": torch.randn(1000), **common}, {"w": common["w"]}))
+        job(data, c, Broadcast({**common, "own": torch.randn(1000)}, {"w": common["w"]}))
         for c in range(3)
     ]
     arrived, stored = travel(jobs)

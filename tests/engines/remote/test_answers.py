@@ -69,6 +69,10 @@ def refused(change, what, tmp_path, module=None, sampler=everyone, **options):
         (entry("shared:net.head.weight", lambda _: torch.zeros(3, 6)), "'net.head.weight', which"),
         (sent(lambda tensors: tensors.pop(WEIGHT)), "upload lacks 'net.backbone.0.weight'"),
         (entry("extra:images", lambda _: torch.zeros(9, 5)), "the extra 'images', missing"),
+        (
+            entry("kept:net.head.weight", lambda _: torch.zeros(3, 6)),
+            "it has what the client keeps",
+        ),
     ],
 )
 def test_what_does_not_fit_its_question_is_no_answer(change, what, tmp_path):
