@@ -20,6 +20,7 @@ from pfl.imports.plugins import installed
 
 _TYPES = {
     **{"text": str, "text or null": str | None, "path": Path},
+    "bool or null": bool | None,
     **{"float": float, "float or null": float | None},
     **{"int": int, "int or null": int | None, "int or text": int | str, "lower": str.lower},
 }

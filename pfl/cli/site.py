@@ -56,6 +56,12 @@ def site(argv: Sequence[str]) -> None:
     folder = Path(values.folder)
     if (values.epsilon is None) != (values.delta is None):
         raise UsageError("give both epsilon and delta, or neither")
+    if values.epsilon is None and (values.clip is not None or values.sigma is not None):
+        raise UsageError(
+            "clip and sigma are of the owner's epsilon: give epsilon and delta as well"
+        )
+    if values.epsilon is not None and values.class_counts:
+        raise UsageError("class_counts tells of single samples: leave it out, or epsilon")
     with explained(owner.settings, *REFUSALS), ExitStack() as scope:
         sockets = private_folder()
         scope.callback(shutil.rmtree, sockets, ignore_errors=True)
@@ -71,6 +77,7 @@ def site(argv: Sequence[str]) -> None:
             tuple(values.methods),
             values.upload_megabytes,
             values.class_counts,
+            values.epsilon is None if values.scores is None else values.scores,
             values.most_rounds,
             _budget(owner, local, folder),
         )
@@ -90,13 +97,27 @@ def site(argv: Sequence[str]) -> None:
 
 def _budget(owner: Experiment, local: int, folder: Path) -> Budget | None:
     """Return what the owner lets out of single samples, if they are to be kept private."""
-    epsilon, delta = owner.values.epsilon, owner.values.delta
-    if epsilon is None:
+    values = owner.values
+    if values.epsilon is None:
         return None
     samples = len(owner.data.split(local, "train"))
-    check_delta("delta", delta, samples, "training samples", "one sample")
+    check_delta("delta", values.delta, samples, "training samples", "one sample")
     check_loss(owner.data)
-    return Budget(folder / "spent.json", epsilon, delta)
+    file = _spent_file(owner.data, folder)
+    return Budget(file, values.epsilon, values.delta, values.clip, values.sigma)
+
+
+def _spent_file(data: object, folder: Path) -> Path:
+    """Return the file of a budget: beside the table or the folder that the data are read from.
+
+    So there is one for the data, whatever an owner's files say. It lies in the site's folder if the
+    data tell of no file.
+    """
+    source = getattr(data, "path", None) or getattr(data, "root", None)
+    if source is None:
+        return folder / "spent.json"
+    place = Path(source).expanduser().resolve()
+    return place.with_name(f"{place.name}.spent.json")
 
 
 def _connection(values: Any, door: Path) -> tuple[list[str], dict[str, str]]:  # noqa: ANN401

@@ -7,25 +7,28 @@ that stores or moves states needs to know of it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from pfl.core.state import digest
 from pfl.core.types import State
+from pfl.disk.form import STRICT
 
 # No entry of a module has a colon in its name.
 _KEY = "elsewhere:hash,round"
 _HASH, _ROUND = 32, 8  # bytes
-_DIGEST = re.compile(rf"[0-9a-f]{{{2 * _HASH}}}")
-# The last round that a run may have.
-MOST_ROUNDS = 10**9 - 1
+# A site finds the file of a state by its hash.
+Digest: TypeAlias = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * _HASH}}}$")]
+# Up to the last round that a run may have.
+Round: TypeAlias = Annotated[int, Field(ge=0, lt=10**9)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Reference:
     """A state that lies elsewhere.
 
@@ -37,13 +40,8 @@ class Reference:
         ValueError: There is no such hash or round.
     """
 
-    digest: str
-    round: int
-
-    def __post_init__(self) -> None:
-        # A site finds the state's file by it.
-        if not _DIGEST.fullmatch(self.digest) or not 0 <= self.round <= MOST_ROUNDS:
-            raise ValueError(f"{self.digest[:70]!r} of round {self.round} is no hash of a state")
+    digest: Digest
+    round: Round
 
 
 def standing_for(reference: Reference) -> State:

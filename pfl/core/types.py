@@ -7,14 +7,18 @@ only, so that they can cross a process boundary unchanged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
+import pydantic.dataclasses
+from pydantic import Field
 from torch import Tensor
 from torch.optim import Optimizer
 
 from pfl.core.checks import tuples
+from pfl.disk.form import STRICT
 
 State: TypeAlias = dict[str, Tensor]
 Terms: TypeAlias = dict[str, Tensor]
@@ -271,7 +275,29 @@ class Cohort:
     uploads: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+def check_noise(clip: float, sigma: float) -> None:
+    """Refuse noise without bound.
+
+    Raises:
+        ValueError: The clip is infinite and has noise, or both are too large together.
+    """
+    if sigma > 0 and not math.isfinite(sigma * clip):
+        raise ValueError(
+            f"clip={clip} and sigma={sigma} make noise without bound: an infinite clip needs "
+            "sigma=0"
+        )
+
+
+LEAST_CLIP = 1e-12
+"""The smallest clip: far above what rounds to zero in the square of a gradient."""
+Clip: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP)]
+# A codec with its options (``codec_text`` in ``pfl/passage/codecs.py``).
+CodecText: TypeAlias = Annotated[str, Field(max_length=200)]
+# Names of entries; a message holds no more tensors.
+Names: TypeAlias = Annotated[tuple[str, ...], Field(max_length=2**16)]
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class Sending:
     """How a client changes its upload before sending it: values that travel with the job.
 
@@ -288,10 +314,10 @@ class Sending:
         tells_whole: Whether the client tells if its difference was within the limit.
     """
 
-    clip: float | None = None
-    extra: tuple[str, ...] | None = None
-    codec: str | None = None
-    coded: tuple[str, ...] = ()
+    clip: Clip | None = None
+    extra: Names | None = None
+    codec: CodecText | None = None
+    coded: Names = ()
     tells_whole: bool = False
 
     @property
@@ -300,7 +326,7 @@ class Sending:
         return self.clip is not None or self.extra is not None
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
 class SampleLevel:
     """Privacy of a client's single samples: how each step of its training clips and adds noise.
 
@@ -309,11 +335,17 @@ class SampleLevel:
         sigma: Deviation of the noise in units of C.
         system: Whether noise and batches come from the operating system's source instead of the
             job's seed.
+
+    Raises:
+        ValueError: A number is out of its range, or the noise has no bound.
     """
 
-    clip: float
-    sigma: float
+    clip: Clip
+    sigma: Annotated[float, Field(ge=0)]
     system: bool = False
+
+    def __post_init__(self) -> None:
+        check_noise(self.clip, self.sigma)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pfl.disk.nearest import hint, nearest
 
@@ -20,6 +22,10 @@ _WORDS: Mapping[Any, str] = {
     **{str: "a text", bool: "true or false", int: "a whole number", float: "a number"},
     **{list: "a list", dict: "keys and values", NoneType: "null"},
 }
+FormT = TypeVar("FormT")
+
+STRICT = ConfigDict(strict=True, extra="forbid")
+"""Of a pydantic dataclass that travels: numbers are no texts, and other keys are refused."""
 
 
 class FormError(ValueError):
@@ -34,6 +40,27 @@ class FormError(ValueError):
         super().__init__(f"{'.'.join(keys)}: {what}" if keys else what)
         self.keys = keys
         self.what = what
+
+
+def parsed(text: str, form: type[FormT], *keys: str) -> FormT:
+    """Return the record of a JSON text, in the types and ranges that its class declares.
+
+    Args:
+        text: The text.
+        form: A dataclass of pydantic, with :data:`STRICT`.
+        keys: The keys under which the record stands, for messages.
+
+    Raises:
+        FormError: The text does not hold such a record.
+    """
+    try:
+        return TypeAdapter(form).validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        # What the validators of a form say stands in the error that they raised.
+        what = str(first.get("ctx", {}).get("error", first["msg"]))
+        places = (*keys, *map(str, first["loc"]))
+        raise FormError(places, f"{what}, got {_shown(first['input'])}") from error
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ def written(path: Path, synced: bool = False) -> Iterator[BinaryIO]:
 
     Args:
         path: The file.
-        synced: Whether the content is on the disk, whatever happens to the machine, before the new
-            file takes the place of the old one.
+        synced: Whether the new file is on the disk when this returns, whatever happens to the
+            machine then, and takes the place of the old one with all of its content.
 
     Raises:
         OSError: The file cannot be written, or is a link; the error names it.
@@ -91,6 +91,13 @@ def written(path: Path, synced: bool = False) -> Iterator[BinaryIO]:
                     file.flush()
                     os.fsync(file.fileno())
             scratch.replace(path)
+            if synced and hasattr(os, "O_DIRECTORY"):
+                # Or the old file could come back.
+                folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
     finally:
         scratch.unlink(missing_ok=True)
 

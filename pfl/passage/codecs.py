@@ -15,13 +15,15 @@ from functools import lru_cache
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
+from pydantic import ConfigDict
 from torch import Tensor
 
-from pfl.core.checks import at_least_one, within
+from pfl.core.checks import within
 from pfl.core.devices import widest
 from pfl.core.noise import numbers, streams_of
 from pfl.core.state import form_of
 from pfl.core.types import State
+from pfl.disk.form import STRICT, parsed
 
 CodecName: TypeAlias = Literal["identity", "cast", "qsgd", "topk", "randk", "sign"]
 
@@ -38,6 +40,8 @@ class Codec(Protocol):
     """
 
     differences: ClassVar[bool] = False
+    # Options are checked as the annotations say where a codec arrives as text.
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     @property
     def remembers(self) -> bool:
@@ -62,10 +66,12 @@ class Codec(Protocol):
     def check(self, payload: State, like: Tensor) -> None:
         """Refuse what cannot be the payload of a tensor with the shape and type of ``like``.
 
+        Nothing is allocated before.
+
         Raises:
             ValueError: Its tensors have other names, types or shapes.
         """
-        made = self.encode(torch.zeros_like(like, device="cpu"), key=0)
+        made = self.encode(torch.zeros_like(like, device="meta"), key=0)
         given, right = ({k: form_of(v) for k, v in one.items()} for one in (payload, made))
         if given != right:
             raise ValueError(f"{given} instead of {right}")
@@ -111,7 +117,7 @@ class QSGD(Codec):
 
     Args:
         bits: Bits of a number, its sign included: s = 2^(bits - 1) - 1 levels above zero; 2 to 8.
-        bucket: Numbers that share a norm.
+        bucket: Numbers that share a norm; 1 to 2^20.
 
     Raises:
         ValueError: A number is out of its range.
@@ -122,7 +128,8 @@ class QSGD(Codec):
 
     def __post_init__(self) -> None:
         within("[2, 8]", bits=self.bits)
-        at_least_one(bucket=self.bucket)
+        # A tensor is filled up to whole buckets.
+        within(f"[1, {2**20}]", bucket=self.bucket)
 
     @property
     def levels(self) -> int:
@@ -310,7 +317,7 @@ def codec_of(text: str) -> Codec:
     """
     try:
         name, options = json.loads(text)
-        return CODECS[name](**options)
+        return parsed(json.dumps(options), CODECS[name], name)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no codec is told by {text[:80]!r}: {error}") from error
 

@@ -179,37 +179,47 @@ def decoded(payload: State, received: State, sending: Sending) -> State:
     return shared
 
 
-def unpacked(payload: State, codec: str, template: State) -> State:
+def unpacked(payload: State, codec: str | None, template: State) -> State:
     """Return the weights of a message from the server, from what has travelled.
+
+    Nothing is decoded before its sizes are checked.
 
     Args:
         payload: Encoded entries as their named parts, and others whole.
-        codec: The codec as text.
+        codec: The codec as text; ``None`` if all entries are whole.
         template: Has tensors of the shapes and types of the entries.
 
     Raises:
-        KeyError: There is no such entry.
-        ValueError: A part of an entry is larger than it.
+        ValueError: There is no such entry or codec, or a tensor is not of its entry: neither the
+            whole, nor a part of it, nor one of those that encode it.
     """
     rest, shared = dict(payload), State()
     for key in payload:
         name, colon, _ = key.partition(":")
+        if name not in template:
+            raise ValueError(f"the method has no entry {name[:60]!r}")
         if not colon:
             shared[name] = payload[name]
+            _check_part(shared[name].shape, template[name])
         elif name not in shared:
+            if codec is None:
+                raise ValueError(f"{key[:60]!r} is encoded, but no codec is told")
             parts, like = taken(rest, name), template[name]
             if _SHAPE in parts:
-                like = _part(like, parts.pop(_SHAPE).tolist())
-            shared[name] = codec_of(codec).decode(parts, like)
+                shape = [int(size) for size in parts.pop(_SHAPE).flatten()[: like.dim() + 1]]
+                _check_part(shape, like)
+                like = like.new_empty(*shape)
+            decoder = codec_of(codec)
+            decoder.check(parts, like)
+            shared[name] = decoder.decode(parts, like)
     return shared
 
 
-def _part(whole: Tensor, shape: Sequence[int]) -> Tensor:
+def _check_part(shape: Sequence[int], whole: Tensor) -> None:
     if len(shape) != whole.dim() or any(
         n < 0 or n > most for n, most in zip(shape, whole.shape, strict=True)
     ):
-        raise ValueError(f"a part of shape {shape} of an entry of shape {[*whole.shape]}")
-    return whole.new_empty(*shape)
+        raise ValueError(f"a part of shape {[*shape]} of an entry of shape {[*whole.shape]}")
 
 
 def uncoded(job: Job) -> Job:

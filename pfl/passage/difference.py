@@ -6,7 +6,9 @@ together: those in ``shared`` and those in ``extra``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -43,17 +45,19 @@ def norm(change: Upload) -> float:
 
 
 def bounded(change: Upload, clip: float) -> Upload:
-    """Return a difference scaled by ``min(1, clip / norm)``: one factor for all entries."""
+    """Return a difference scaled by ``min(1, clip / norm)``: one factor for all entries.
+
+    One whose norm is not finite becomes zero.
+    """
     length = norm(change)
     if length <= clip:
         return change
-    factor = clip / length
-    return Upload(
-        change.client,
-        change.samples,
-        {name: value * factor for name, value in change.shared.items()},
-        {name: value * factor for name, value in change.extra.items()},
-    )
+    finite, factor = math.isfinite(length), clip / length
+
+    def scaled(values: State) -> State:
+        return {n: v * factor if finite else torch.zeros_like(v) for n, v in values.items()}
+
+    return replace(change, shared=scaled(change.shared), extra=scaled(change.extra))
 
 
 def wide(value: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pfl.core.checks import not_negative, one_of, positive, within
+from pfl.core.types import LEAST_CLIP, check_noise
 
 # Andrew et al. 2019: the rate of the clip, and the share of differences that it is to leave whole.
 _RATE, _WHOLE = 0.2, 0.5
@@ -55,18 +56,15 @@ class Privacy:
     noise: Literal["seed", "system"] = "seed"
 
     def __post_init__(self) -> None:
-        positive(clip=self.clip, epsilon=self.epsilon)
+        within(f"[{LEAST_CLIP}, inf]", clip=self.clip)
+        positive(epsilon=self.epsilon)
         not_negative(sigma=self.sigma)
         within("(0, 1)", delta=self.delta)
         one_of("level", self.level, ("user", "sample"))
         one_of("noise", self.noise, ("seed", "system"))
         if self.adaptive and self.level == "sample":
             raise ValueError("adaptive: only the clip of the user level can follow the norms")
-        if self.sigma > 0 and not math.isfinite(self.sigma * self.clip):
-            raise ValueError(
-                f"clip={self.clip} and sigma={self.sigma} make noise without bound: an infinite "
-                "clip needs sigma=0"
-            )
+        check_noise(self.clip, self.sigma)
         if self.sigma == 0 and self.epsilon is not None:
             raise ValueError(
                 f"sigma=0 adds no noise, so that epsilon={self.epsilon} cannot be kept"
@@ -97,10 +95,10 @@ class Privacy:
         return 1 / math.sqrt(self.sigma**-2 - twice**-2)
 
     def next_clip(self, clip: float, whole: float) -> float:
-        """Return the clip of the next round, C exp(-0.2 (b - 0.5)).
+        """Return the clip of the next round, C exp(-0.2 (b - 0.5)), or the smallest there is.
 
         Args:
             clip: C in this round.
             whole: b, the noisy share of differences that the clip left as they were.
         """
-        return clip * math.exp(-_RATE * (whole - _WHOLE))
+        return max(LEAST_CLIP, clip * math.exp(-_RATE * (whole - _WHOLE)))

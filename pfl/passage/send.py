@@ -20,16 +20,20 @@ def send(job: Job, result: Result) -> Result:
 
     Every engine calls this where the client is, right after its round. Without
     :attr:`pfl.core.types.Job.sending` nothing changes.
+
+    A private client whose numbers are not finite sends zero, keeps what it had, and does not tell.
     """
     sending, upload = job.sending, result.upload
-    if sending is None or upload is None or not result.finite:
+    if sending is None or upload is None or not (result.finite or sending.clip is not None):
         return result
     if sending.differs:
         upload = difference(upload, job.broadcast or Broadcast({}), sending.extra)
     if sending.clip is not None:
-        length = norm(upload)
+        length = norm(upload) if result.finite else math.inf
         if not math.isfinite(length):
-            return replace(result, finite=False)
+            nothing = {name: torch.full_like(v, torch.nan) for name, v in upload.shared.items()}
+            upload = replace(upload, shared=nothing)
+            result = replace(result, kept=job.kept, finite=True)
         upload = bounded(upload, sending.clip)
         if sending.tells_whole:
             # Plus or minus one half: by that much a client can change the count.

@@ -5,7 +5,6 @@ Every engine makes its batches here, so they are the same under all engines.
 
 from __future__ import annotations
 
-import secrets
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pfl.core.failure import ExplainedError
 from pfl.core.seeds import generator
 from pfl.core.state import each, joined, nbytes
 from pfl.core.types import Batch, ClientInfo, Count, Inputs, Job, Phase, State
+from pfl.passage.draws import seed_of
 from pfl.training.context import Context
 
 HELD_BYTES = 2**26
@@ -39,6 +39,7 @@ class Step:
         index: Number of the step within the epoch, from 0.
         last: Whether it is the last step of the epoch.
         positions: (B,) positions of the samples in the client's split.
+        samples: How many count; their mean number if the draw is the system's, which is secret.
         empty: Whether no sample was drawn (of a Poisson batch): the one at ``positions`` has no
             weight.
     """
@@ -47,12 +48,8 @@ class Step:
     index: int
     last: bool
     positions: Tensor
+    samples: int
     empty: bool = False
-
-    @property
-    def samples(self) -> int:
-        """The number of samples that count."""
-        return 0 if self.empty else len(self.positions)
 
 
 class Length(NamedTuple):
@@ -106,8 +103,12 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
         for index, positions in enumerate(batches):
             if taken == length.steps:
                 return
-            last, empty = index == len(batches) - 1, len(positions) == 0
-            yield Step(epoch, index, last, torch.zeros(1).long() if empty else positions, empty)
+            last, counted = index == len(batches) - 1, len(positions)
+            read = positions if counted else torch.zeros(1).long()
+            if job.sample_level is not None and job.sample_level.system:
+                # So that an epoch has all samples together.
+                counted = (index + 1) * samples // len(batches) - index * samples // len(batches)
+            yield Step(epoch, index, last, read, counted, empty=len(positions) == 0)
             taken += 1
         epoch += 1
 
@@ -159,9 +160,7 @@ def _poisson(steps: int, samples: int, job: Job, phase: Phase, epoch: int) -> li
     Each has each sample with the probability 1 / ``steps``, whatever else it has, so that an epoch
     has a sample once in the mean.
     """
-    rng = generator(job.seed, "poisson", phase.name, epoch)
-    if job.sample_level is not None and job.sample_level.system:
-        rng = torch.Generator().manual_seed(secrets.randbits(63))
+    rng = torch.Generator().manual_seed(seed_of(job, "poisson", phase.name, epoch))
     # In float64, where the probability is the accounted one.
     draws = torch.rand((steps, samples), generator=rng, dtype=torch.float64)
     return [row.nonzero().flatten() for row in draws * steps < 1]
@@ -190,7 +189,9 @@ class Feed:
         self._phase = phase
         self._split = split
         self.held = held
-        self._transforms = generator(job.seed, "augment", phase.name) if split.augmented else None
+        self._transforms: torch.Generator | None = None
+        if split.augmented:
+            self._transforms = torch.Generator().manual_seed(seed_of(job, "augment", phase.name))
 
     def batch(self, positions: Tensor) -> Batch:
         """Return the batch of a step, with the phase's map applied; see :meth:`samples`."""

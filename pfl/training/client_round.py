@@ -102,7 +102,9 @@ def results(
                 steps=tally.steps,
                 samples=tally.samples,
                 scores=of_splits,
-                finite=sound and all(map(math.isfinite, losses.values())),
+                # Where samples are private, no loss must tell of them; their weights have noise.
+                finite=sound
+                and (job.sample_level is not None or all(map(math.isfinite, losses.values()))),
                 logged=numbers,
             ),
         )

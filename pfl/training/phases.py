@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import torch
@@ -22,6 +23,9 @@ from pfl.training.declaration import MethodError
 from pfl.training.noise import Noise
 from pfl.training.optimizer_state import OptimizerState
 from pfl.training.sample_level import PrivateSteps
+
+# The batch that hooks see where those of a client are secret.
+_NOBODY = Batch(torch.empty(0), torch.empty(0))
 
 
 @dataclass
@@ -106,8 +110,11 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     if len(split) == 0 or not length:
         return {}
     module, fabric = context.module, context.fabric
-    with fabric.autocast():
-        held = batching.hold(context, phase, length, split)
+    secret = job.sample_level is not None and job.sample_level.system
+    held = None
+    if not secret:
+        with fabric.autocast():
+            held = batching.hold(context, phase, length, split)
     feed = batching.Feed(job, phase, split, held)
     most = batching.most_steps(context, phase, length, len(split))
     noise = Noise.of(phase, [job], most, fabric.device)
@@ -132,13 +139,21 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
             if step.index == 0:
                 module.on_train_epoch_start()
             with fabric.autocast():
-                batch = feed.batch(step.positions)
-                if phase.noise:
-                    draws = noise.of_step(number).items()
-                    batch = batch._replace(noise={name: drawn[0] for name, drawn in draws})
+                draws = {name: drawn[0] for name, drawn in noise.of_step(number).items()}
+                read = partial(_read, feed, draws)
+                # What hooks do with samples is not accounted for.
+                batch = (
+                    _NOBODY
+                    if secret
+                    else batching.map_inputs(phase, read(step.positions), held is not None)
+                )
                 module.on_train_batch_start(batch, step.index)
                 if private is None:
                     outcome = run_objective(phase, batch)
+                elif secret:
+                    outcome, gradients, logged = private.hidden(
+                        read, step.positions, number, step.empty
+                    )
                 else:
                     outcome, gradients, logged = private.alone(batch, number, step.empty)
                 loss = total(outcome.terms)
@@ -171,6 +186,10 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     if not module.persist_optimizer:
         return {}
     return optimizer_state.written(phase.name, _state(optimizer, trained))
+
+
+def _read(feed: batching.Feed, draws: State, positions: Tensor) -> Batch:
+    return feed.samples(positions)._replace(noise=draws or None)
 
 
 def run_objective(phase: Phase, batch: Batch) -> Outcome:

@@ -13,7 +13,7 @@ GIVEN = {"clip": 1.0, "sigma": 1.0, "delta": 1e-5}
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"clip": 0.0}, "clip ~ positive ~ 0.0"),
+        ({"clip": 0.0}, "clip ~ [1e-12, inf] ~ 0.0"),
         ({"sigma": -1.0}, "sigma ~ negative ~ -1.0"),
         ({"delta": 1.0}, "delta ~ (0, 1) ~ 1.0"),
         ({"epsilon": 0.0}, "epsilon ~ positive ~ 0.0"),

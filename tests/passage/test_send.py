@@ -1,18 +1,23 @@
 """The client's half: the difference and its one clip."""
 
+import math
+
 import pytest
 import torch
 
 from pfl.core.types import Broadcast, ClientInfo, Job, Result, Sending, Upload
-from pfl.passage.send import send
+from pfl.passage.send import WHOLE, send
 
 RECEIVED = Broadcast({"a": torch.tensor([1.0, 1.0])}, {"c": torch.tensor(9.0)})
 
 
-def sent(sending, extra=None):
+KEPT = torch.tensor(3.0)
+
+
+def sent(sending, extra=None, finite=True):
     upload = Upload(0, 7, {"a": torch.tensor([4.0, 1.0])}, extra or {"change": torch.tensor(4.0)})
-    job = Job(ClientInfo(0, 7, None), {}, RECEIVED, 0, sending=sending)
-    return upload, send(job, Result(0, upload, {}, {}, 1, 7))
+    job = Job(ClientInfo(0, 7, None), {"had": KEPT}, RECEIVED, 0, sending=sending)
+    return upload, send(job, Result(0, upload, {"has": KEPT}, {}, 1, 7, finite=finite))
 
 
 def test_nothing_changes_without_sending():
@@ -40,6 +45,21 @@ def test_extra_is_sent_by_name_alone_and_from_what_was_received():
     assert result.upload.extra == {"c": torch.tensor(1.0, dtype=torch.float64)}
 
 
-def test_difference_that_is_not_finite_is_reported():
-    _, result = sent(Sending(clip=1.0), {"change": torch.tensor(float("nan"))})
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_difference_that_is_not_finite_is_zero_and_not_told(wrong):
+    """It counts as longer than the clip, and the client keeps what it had."""
+    sending = Sending(clip=1.0, tells_whole=True)
+    _, result = sent(sending, {"change": torch.tensor(wrong)})
+    assert result.finite
+    assert result.upload.shared["a"].tolist() == [0, 0]
+    assert result.upload.extra["change"].item() == 0
+    assert result.upload.extra[WHOLE].item() == -0.5
+    _, result = sent(sending, finite=False)
+    assert (result.finite, result.kept) == (True, {"had": KEPT})
+    assert result.upload.shared["a"].tolist() == [0, 0]
+
+
+def test_without_privacy_what_is_not_finite_is_reported():
+    upload, result = sent(Sending(extra=("change",)), finite=False)
     assert not result.finite
+    assert result.upload is upload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -11,9 +12,11 @@ import torch
 from torch import nn
 
 from lightning_modules import MOON, Ditto, FedAvg, FedPer, FedProx, FedRep
+from pfl.core.seeds import derive
 from pfl.core.task import Regression
 from pfl.core.types import SampleLevel
 from pfl.engines.stack import round as stack_round
+from pfl.passage.draws import seed_of
 from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import ToyData, ToyNet, ToySplit, blobs, mlp
 from pfl.training import batching, client_round
@@ -44,14 +47,14 @@ def test_opacus_takes_the_same_steps(name):
         )
 
 
-def line(x, y, batch_size, **options):
+def line(x, y, batch_size, precision="64-true", lr=0.1, **options):
     """One weight w, from zero: outputs w x, and gradients 2 x (w x - y)."""
     net = ToyNet(nn.Identity(), nn.Linear(1, 1, bias=False))
     nn.init.zeros_(net.head.weight)
-    method = FedAvg(net, optimizer=partial(torch.optim.SGD, lr=0.1), task=Regression(), **options)
+    method = FedAvg(net, optimizer=partial(torch.optim.SGD, lr=lr), task=Regression(), **options)
     samples = torch.tensor(x)[:, None], torch.tensor(y)[:, None]
     data = ToyData([samples], outputs=1, batch_size=batch_size, task=Regression())
-    return ToyFederation(method, data, precision="64-true")
+    return ToyFederation(method, data, precision=precision)
 
 
 def weight(result):
@@ -184,3 +187,127 @@ def test_steps_of_a_round_are_counted_by_the_steps_of_an_epoch():
     federation = ToyFederation(method, blobs((6, 9, 3), batch_size=3))
     counts = [steps_of(federation.context, info) for info in federation.infos]
     assert counts == [((2, 10),), ((3, 15),), ((1, 5),)]
+
+
+def sums(*values):
+    """Return the sum of clipped gradients of samples (x, y) at w = 0: each has -2 x y."""
+    x, y = (list(column) for column in zip(*values, strict=True))
+    federation = line(x, y, batch_size=len(x), precision="32-true")
+    context, phase = federation.context, federation.context.plan[0]
+    private = replace(federation.job(0), sample_level=SampleLevel(1.0, 0.0))
+    with prepared(context, phase) as parameters, context.fabric.autocast():
+        steps = PrivateSteps(context, phase, [private], [len(x)], parameters, 1)
+        batch = context.data.split(0, "train").batch(torch.arange(len(x)))
+        return steps.sums(batch)["gradients", "net.head.weight"].item()
+
+
+def test_the_norm_of_a_large_gradient_is_finite():
+    """The square of 2e30 is infinite in float32, so that the sample would count as nothing."""
+    assert sums((1e15, 1e15)) == -1.0
+    assert sums((1e15, 1e15), (1.0, 0.25)) == -1.5
+
+
+@pytest.mark.parametrize("wrong", [math.inf, math.nan, -math.inf])
+def test_a_gradient_that_is_not_finite_counts_as_zero(wrong):
+    assert sums((wrong, 1.0), (1.0, 0.25)) == -0.5
+
+
+def secretly(*samples, deviation=2.0, **options):
+    """Return the context, a job with noise of the system, and the result of its round."""
+    x, y = (list(column) for column in zip(*samples, strict=True))
+    federation = line(x, y, batch_size=len(x), precision="32-true", **options)
+    job = replace(federation.job(0), sample_level=SampleLevel(1.0, deviation, system=True))
+    return federation.context, job, client_round.train(federation.context, job)
+
+
+def test_a_loss_that_is_not_finite_tells_nothing():
+    *_, result = secretly((math.inf, 1.0), (1.0, 0.25))
+    assert result.finite
+    assert not math.isfinite(result.train["local/mse"])
+
+
+def test_a_sum_with_noise_of_the_system_lies_on_a_grid():
+    """Of 2^-15, as sigma is 2: also where the sum without noise does not."""
+    for value in (0.0, 0.1234567):
+        *_, result = secretly((1.0, value), lr=1.0)
+        steps = weight(result) * 2**15
+        assert steps == round(steps)
+
+
+def test_the_draw_of_a_batch_is_not_reported():
+    """Of five samples in two batches an epoch, five are reported, however many were drawn."""
+    federation = line([1.0] * 5, [1.0] * 5, batch_size=3, epochs=3)
+    level = SampleLevel(1.0, 1.0, system=True)
+    assert {trained(federation, level).samples for _ in range(20)} == {15}
+
+
+def test_with_noise_of_the_system_batches_have_one_size_and_samples_secret_places(monkeypatch):
+    """So that no rounding tells how many samples were drawn, or which."""
+    seen, inner = [], PrivateSteps.sums
+
+    def watched(self, batch):
+        seen.append(batch)
+        return inner(self, batch)
+
+    monkeypatch.setattr(PrivateSteps, "sums", watched)
+    federation = line([1.0, 2.0, 3.0, 4.0], [1.0] * 4, batch_size=2, epochs=20)
+    trained(federation, SampleLevel(1.0, 1.0, system=True))
+    assert len(seen) == 40
+    assert {len(batch.y) for batch in seen} == {4}
+    assert len({int(batch.weight.sum()) for batch in seen}) > 2
+    for batch in seen:
+        assert torch.equal(batch.x[:, 0] > 0, batch.weight > 0) or not batch.weight.sum()
+    assert {tuple(torch.nonzero(batch.x[:, 0] == 2.0).flatten().tolist()) for batch in seen} >= {
+        (place,) for place in range(4)
+    }
+
+
+def test_more_samples_than_places_are_taken_in_parts(monkeypatch):
+    *_, whole = secretly((1.0, 0.5), (1.0, 0.25), (1.0, 0.125), deviation=1e-9)
+    monkeypatch.setattr(math, "ceil", lambda value: 2)
+    *_, parted = secretly((1.0, 0.5), (1.0, 0.25), (1.0, 0.125), deviation=1e-9)
+    for one in (whole, parted):
+        assert weight(one) == pytest.approx(0.1 * 1.75 / 3, abs=1e-6)
+
+
+def test_a_sample_without_a_gradient_changes_no_other_and_is_not_told(monkeypatch):
+    def fails(self, batch):
+        if (batch.y == 7.0).any():
+            raise IndexError("index 7 is out of range")
+        return inner(self, batch)
+
+    inner = PrivateSteps.sums
+    monkeypatch.setattr(PrivateSteps, "sums", fails)
+    with pytest.warns(UserWarning, match=r"a sample counts as zero, .*index 7 is out of range"):
+        *_, result = secretly((1.0, 0.5), (1.0, 7.0), (1.0, 0.5), deviation=1e-9)
+    # The gradients -1 and -1, of three samples, with hardly any noise.
+    assert weight(result) == pytest.approx(0.1 * 2 / 3, abs=1e-6)
+    with pytest.warns(UserWarning, match="a sample counts as zero"):
+        *_, result = secretly((1.0, 7.0), deviation=1e-9)
+    assert (result.steps, result.finite) == (1, True)
+    assert weight(result) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_who_knows_the_seed_does_not_know_what_the_system_draws():
+    _, job, _ = secretly((1.0, 1.0))
+    plain = replace(job, sample_level=SampleLevel(1.0, 2.0))
+    assert seed_of(plain, "dropout") == seed_of(plain, "dropout") == derive(job.seed, "dropout")
+    assert seed_of(job, "dropout") != seed_of(job, "dropout")
+
+
+@pytest.mark.parametrize(
+    ("clip", "sigma"),
+    [
+        (1e-13, 1.0),
+        (0.0, 1.0),
+        (math.nan, 1.0),
+        (math.inf, 1.0),
+        (1.0, -1.0),
+        (1.0, math.nan),
+        (1.0, math.inf),
+        (1e300, 1e10),
+    ],
+)
+def test_noise_and_clip_have_ranges(clip, sigma):
+    with pytest.raises(ValueError, match=r"greater than or equal to|noise without bound"):
+        SampleLevel(clip, sigma)

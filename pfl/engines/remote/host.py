@@ -29,6 +29,7 @@ class Allowed:
         methods: The methods that may train, by the names of their classes.
         upload_megabytes: Largest size of an answer; ``None`` for any.
         class_counts: Whether the server may know how many samples of each class there are.
+        scores: Whether the server may know losses and scores.
         most_rounds: The last round that the site takes part in; ``None`` for any.
         budget: What may be learnt of single samples; ``None`` does not keep them private.
     """
@@ -36,6 +37,7 @@ class Allowed:
     methods: tuple[str, ...]
     upload_megabytes: float | None = None
     class_counts: bool = False
+    scores: bool = True
     most_rounds: int | None = None
     budget: Budget | None = None
 
@@ -101,6 +103,7 @@ class Host:
                 self._folder,
                 local=self._local,
                 counts=self._allowed.class_counts,
+                scores=self._allowed.scores,
                 tested=self._tested,
                 charge=None if budget is None else budget.charge,
                 tell=self._tell,

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hmac
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from pfl.core.data import info_of
-from pfl.core.types import ClientInfo, Job, Split, State
+from pfl.core.types import ClientInfo, Job, Scores, Split, State
 from pfl.disk import canonical
+from pfl.disk.reading import text
+from pfl.disk.writing import written
 from pfl.engines.remote import facts
 from pfl.engines.remote.data import OneClient
 from pfl.engines.remote.states import KeptVersions
 from pfl.engines.remote.transport import LostStateError
 from pfl.engines.transport import wire
-from pfl.engines.transport.clients import Clients, Refusal, plain, report_of
+from pfl.engines.transport.clients import Clients, Refusal, in_words, plain, report_of
 from pfl.training import client_round
 from pfl.training.context import Context
 
@@ -34,6 +40,7 @@ class Site(Clients):
             their own.
         local: Index of the client in the data; ``None`` is that of the server.
         counts: Whether the server may know how many samples of each class there are.
+        scores: Whether the server may know losses and scores.
         tested: Called with the context after each test of the client's personalised model, which
             the module then is.
         charge: Called with the context and a job before it trains; it may refuse the job.
@@ -50,19 +57,25 @@ class Site(Clients):
         folder: Path,
         local: int | None = None,
         counts: bool = True,
+        scores: bool = True,
         tested: Callable[[Context], None] = lambda _: None,
         charge: Callable[[Context, Job], None] | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(context)
-        self.client, self._counts = client, counts
+        self.client, self._counts, self._scores = client, counts, scores
         self._tested, self._charge, self._tell = tested, charge, tell
         context.data = OneClient(context.data, client if local is None else local, client)
         self._own = info_of(context.data, client)
         self._facts = facts.facts(context)
-        self._data = str(context.data.description().get("hash", ""))
-        run = canonical.digest({**self._facts, "data": self._data, "client": client})
-        self._kept = KeptVersions(folder / run)
+        data = str(context.data.description().get("hash", ""))
+        run = {**self._facts, "data": data, "client": client}
+        if charge is not None:
+            # What a client kept that trained without noise is never gone on from.
+            run["private"] = True
+        self._kept = KeptVersions(folder / canonical.digest(run))
+        # Whoever knows all samples but one could try out the last with a hash without a key.
+        self._data = hmac.digest(_secret(folder / "secret"), data.encode(), "sha256").hex()
 
     def close(self) -> None:
         """Release the folder of the client's states."""
@@ -78,6 +91,9 @@ class Site(Clients):
         if isinstance(error, LostStateError):
             failure = wire.Failure("lost", str(error))
         self._tell(f"{failure.kind} {verb}: {failure.message}")
+        if failure.kind == "failed" and self._charge is not None:
+            # The words may be of a sample.
+            return replace(failure, message="it failed; only the site's owner is told why")
         return failure
 
     def _hello(self, content: bytes) -> bytes:
@@ -104,8 +120,13 @@ class Site(Clients):
         job = self._job(order, tensors)
         if self._charge is not None:
             self._charge(self._context, job)
-        result = client_round.train(self._context, job)
+        result = client_round.train(self._context, job if self._scores else replace(job, splits=()))
+        if not self._scores:
+            result = replace(result, train={}, logged={})
         if order.splits and result.finite:
+            if not self._scores:
+                with torch.no_grad():
+                    self._context.module.personalise(None, job.info)
             self._tested(self._context)
         kept = None
         if result.kept:
@@ -116,10 +137,21 @@ class Site(Clients):
 
     def _test(self, content: bytes) -> bytes:
         order, tensors = wire.asked("test", wire.Order, content)
-        scores = client_round.test(self._context, self._job(order, tensors))
-        # A method whose personalised models equal the global one has that one tested alone.
-        if order.model == "personal" or self._context.module.personal_is_global():
-            self._tested(self._context)
+        job, scores = self._job(order, tensors), Scores()
+        try:
+            if self._scores:
+                scores = client_round.test(self._context, job)
+            else:
+                client_round.become_tested(self._context, job)
+        except Exception as error:
+            if self._scores:
+                raise
+            # Whether a test fails may tell of a sample, as a score would.
+            self._tell(f"failed test: {in_words(error)}")
+        else:
+            # A method whose personalised models equal the global one has that one tested alone.
+            if order.model == "personal" or self._context.module.personal_is_global():
+                self._tested(self._context)
         return wire.written("test", wire.Marks(plain(scores)))
 
     def _bye(self, content: bytes) -> bytes:
@@ -134,3 +166,12 @@ class Site(Clients):
     def _kept_of(self, order: wire.Order, tensors: wire.Tensors) -> State:
         """Return the state that the client keeps here."""
         return {} if order.kept is None else self._kept.load(order.kept)
+
+
+def _secret(file: Path) -> bytes:
+    """Return the key of a site's folder, which is made when it is missing."""
+    if (known := text(file)) is None:
+        known = secrets.token_hex(32)
+        with written(file, synced=True) as stream:
+            stream.write(known.encode())
+    return known.encode()

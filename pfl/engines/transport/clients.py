@@ -16,6 +16,7 @@ from pfl.core.types import NO_CLIENT, Broadcast, ClientInfo, Job, Result, Scores
 from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.engines.transport import wire
+from pfl.passage.codecs import codec_of
 from pfl.passage.coding import unpacked
 from pfl.training import client_round
 from pfl.training.context import Context
@@ -68,9 +69,7 @@ class Clients:
         """Return in words why a message is not answered as asked."""
         if isinstance(error, Refusal | ContainerError):
             return wire.Failure("refused", str(error))
-        explained = isinstance(error, ExplainedError)
-        line = str(error) if explained else failure_line(error) or error_line(error)
-        return wire.Failure("failed", line)
+        return wire.Failure("failed", in_words(error))
 
     def _train(self, content: bytes) -> bytes:
         order, tensors = wire.asked("train", wire.Order, content)
@@ -93,7 +92,11 @@ class Clients:
         return tensors.kept
 
     def _job(self, order: wire.Order, tensors: wire.Tensors) -> Job:
-        """Return the job of an order."""
+        """Return the job of an order.
+
+        Raises:
+            Refusal: What the server sends does not fit the method.
+        """
         if torch.get_num_threads() != order.op_threads:
             torch.set_num_threads(order.op_threads)
         device = self._context.fabric.device
@@ -103,9 +106,12 @@ class Clients:
         for key, value in self._common.items():
             part, _, name = key.partition(":")
             getattr(tensors, part)[name] = value
-        shared = to(tensors.shared, device)
-        if order.codec is not None:
-            shared = unpacked(shared, order.codec, self._context.template)
+        try:
+            shared = unpacked(to(tensors.shared, device), order.codec, self._context.template)
+            if order.sending is not None and order.sending.codec is not None:
+                codec_of(order.sending.codec)
+        except ValueError as error:
+            raise Refusal(f"what the server sends does not fit the method: {error}") from error
         sent = Broadcast(shared, to(tensors.extra, device))
         return Job(
             info=replace(info, round=order.round, rounds=order.rounds),
@@ -117,6 +123,13 @@ class Clients:
             sending=order.sending,
             sample_level=order.sample_level,
         )
+
+
+def in_words(error: Exception) -> str:
+    """Return an error in one line."""
+    if isinstance(error, ExplainedError):
+        return str(error)
+    return failure_line(error) or error_line(error)
 
 
 def report_of(result: Result) -> wire.Report:

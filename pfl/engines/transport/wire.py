@@ -3,37 +3,42 @@
 The content of a request and of its answer is one object under the name of the verb; an answer may
 be an error instead. Tensors are named ``shared:<name>`` and ``extra:<name>``; what a client keeps,
 and not where it computes, is named ``kept:<name>``.
+
+Whoever receives a record checks all of its types and ranges, as the classes below declare them,
+before anything is done with it.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from pfl.core.checks import within
-from pfl.core.elsewhere import MOST_ROUNDS, Reference
+from pfl.core.elsewhere import Digest, Reference, Round
 from pfl.core.state import flattened
-from pfl.core.types import Broadcast, Job, SampleLevel, Sending, State, Upload
+from pfl.core.types import Broadcast, CodecText, Job, SampleLevel, Sending, State, Upload
 from pfl.disk import container
 from pfl.disk.container import ContainerError
-from pfl.disk.form import Least, formed
+from pfl.disk.form import STRICT, parsed
 
 # JSON has no word for a number that is not finite.
 Number: TypeAlias = float | Literal["nan", "inf", "-inf"]
 SplitName: TypeAlias = Literal["train", "val", "test", "pooled"]
-Count: TypeAlias = Annotated[int, Least(0)]
+Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 FormT = TypeVar("FormT")
-# Of an operation.
-_THREADS = 4096
+# Letters of a record as JSON: a mistake in it costs some hundred bytes for each.
+_LETTERS = 2**20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Numbers:
     """Named numbers in their order; the canonical form sorts keys."""
 
@@ -56,7 +61,7 @@ class Numbers:
         return {name: float(value) if isinstance(value, str) else value for name, value in pairs}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Hello:
     """What the server says of a run before its first round.
 
@@ -71,22 +76,22 @@ class Hello:
     config: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Introduction:
     """What a site says of its client.
 
     Attributes:
-        data: Hash of its data.
+        data: Hash of its data, with a key that the site does not tell.
         sizes: Number of samples of each split.
         label_counts: Training samples of each class, if the server needs them.
     """
 
-    data: str
+    data: Digest
     sizes: dict[SplitName, Count]
     label_counts: list[Count] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Order:
     """A job without its tensors; see :class:`pfl.core.types.Job` and its ``ClientInfo``.
 
@@ -97,25 +102,21 @@ class Order:
         kept: The kept state to start from; ``None`` for none.
     """
 
-    client: int
-    round: int
-    rounds: int
-    seed: int
-    splits: list[SplitName]
+    client: Count
+    round: Round
+    rounds: Round
+    seed: Count
+    splits: Annotated[list[SplitName], Field(max_length=4)]
     model: Literal["personal", "global"]
     sent: bool
-    op_threads: int
-    codec: str | None = None
+    op_threads: Annotated[int, Field(ge=1, le=256)]
+    codec: CodecText | None = None
     kept: Reference | None = None
     sending: Sending | None = None
     sample_level: SampleLevel | None = None
 
-    def __post_init__(self) -> None:
-        within(f"[0, {MOST_ROUNDS}]", round=self.round, rounds=self.rounds)
-        within(f"[1, {_THREADS}]", op_threads=self.op_threads)
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Report:
     """A result without its tensors; see :class:`pfl.core.types.Result`.
 
@@ -124,7 +125,7 @@ class Report:
         kept: The state that the site has stored; ``None`` if the client keeps none.
     """
 
-    client: int
+    client: Count
     steps: Count
     samples: Count
     finite: bool
@@ -135,14 +136,14 @@ class Report:
     kept: Reference | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Marks:
     """The scores of a test."""
 
     scores: dict[SplitName, Numbers]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Failure:
     """Why a site did not answer a request as asked.
 
@@ -156,13 +157,12 @@ class Failure:
     message: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Empty:
     """A message that says nothing but its verb."""
 
 
-@dataclass(frozen=True)
-class Tensors:
+class Tensors(NamedTuple):
     """The tensors of a message.
 
     Attributes:
@@ -171,9 +171,9 @@ class Tensors:
         kept: What a client keeps, unless it lies where the client computes.
     """
 
-    shared: State = field(default_factory=dict)
-    extra: State = field(default_factory=dict)
-    kept: State = field(default_factory=dict)
+    shared: State
+    extra: State
+    kept: State
 
 
 class Common:
@@ -230,7 +230,12 @@ def read(name: str, form: type[FormT], data: bytes) -> tuple[FormT | Failure, Te
         raise ContainerError(f"expected a message named {name}, got {names[:60]}")
     try:
         ((key, value),) = content.items()
-        record = formed(value, Failure if key == "error" else form, (key,))
+        text = json.dumps(value)
+        if len(text) > _LETTERS:
+            raise ValueError(f"its record has {len(text):,} letters, but may have {_LETTERS:,}")
+        if key == "error":
+            return parsed(text, Failure, key), _by_origin(tensors)
+        record = parsed(text, form, key)
     except ValueError as error:
         raise ContainerError(f"a message is not as it should be: {error}") from error
     return record, _by_origin(tensors)
@@ -262,7 +267,7 @@ def tensors_of(
 
 
 def _by_origin(tensors: Mapping[str, Tensor]) -> Tensors:
-    received = Tensors()
+    received = Tensors({}, {}, {})
     parts = {"shared": received.shared, "extra": received.extra, "kept": received.kept}
     for key, value in tensors.items():
         part, colon, name = key.partition(":")

@@ -62,8 +62,8 @@ def refused(change, what, tmp_path, module=None, sampler=everyone, **options):
     [
         (told(client=0), "it is of client 0"),
         (told(upload=10**6), "client 1 with 9 samples says client 1 with 1000000"),
-        (told(upload=-9), "train.upload: expected ~ at least 0, got -9"),
-        (told(steps=-1), "train.steps: ~ at least 0"),
+        (told(upload=-9), "train.upload: ~ greater than or equal to 0, got -9"),
+        (told(steps=-1), "train.steps: ~ greater than or equal to 0"),
         (entry(WEIGHT, lambda value: value[:1]), "'net.backbone.0.weight' as float32[1, 5]"),
         (entry(WEIGHT, torch.Tensor.double), "as float64[6, 5] instead of float32[6, 5]"),
         (entry("shared:net.head.weight", lambda _: torch.zeros(3, 6)), "'net.head.weight', which"),
@@ -166,4 +166,6 @@ def test_class_counts_fit_the_samples_and_the_classes(counts, tmp_path):
 
 def test_a_site_has_no_fewer_than_no_samples(tmp_path):
     change = told(sizes={"train": -9, "val": 0, "test": 0})
-    refused(change, "hello.sizes.train: ~ at least 0", tmp_path, verb="hello", turn=1)
+    refused(
+        change, "hello.sizes.train: ~ greater than or equal to 0", tmp_path, verb="hello", turn=1
+    )

@@ -211,7 +211,7 @@ def test_where_batches_cannot_be_padded_or_read_at_once_clients_leave(monkeypatc
 def test_a_fixed_schedule_pads_what_the_other_leaves_out():
     """Two clients in places 7 and 4: batches of 2, 2 and 1 samples, and one batch of 2."""
     batches = [[(5, 0), (3, 1), (2,)], [(1, 0)]]
-    steps = [[Step(0, 0, False, torch.tensor(b)) for b in own] for own in batches]
+    steps = [[Step(0, 0, False, torch.tensor(b), len(b)) for b in own] for own in batches]
     leaving, fixed = (
         kind(steps, [7, 4], torch.device("cpu")) for kind in (Schedule, FixedSchedule)
     )
