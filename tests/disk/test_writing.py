@@ -184,6 +184,6 @@ def test_no_text_is_a_formula_of_a_spreadsheet_and_every_text_is_read_back(tmp_p
     assert not [cell for cell in cells[: len(FORMULAS)] if cell[0] in "=+-@\t"]
     assert cells[len(FORMULAS) :] == PLAIN
     lines = read_csv(file)
-    assert lines.header == ["name", "=1"]
-    assert [row[0] for row in lines.rows] == texts
-    assert {row[1] for row in lines.rows} == {"-0.5"}
+    assert [*lines.columns] == ["name", "=1"]
+    assert [*lines["name"]] == texts
+    assert {*lines["=1"].astype(float)} == {-0.5}
