@@ -17,10 +17,9 @@ from pfl.cli.parser import make_parser
 from pfl.cli.runs import RUN_REFUSALS
 from pfl.core import portable
 from pfl.core.rounding import DRAWS, move
-from pfl.disk import reading
 from pfl.disk.writing import write
 from pfl.federation.identity import STARTED
-from pfl.results.files import RunError
+from pfl.results.files import RunError, read_json
 from pfl.results.reproduced import compare, largest_of
 from pfl.results.runs import RunFolder
 
@@ -37,6 +36,8 @@ def reproduce(options: argparse.Namespace) -> None:
         SystemExit: The numbers differ by more than rounding.
     """
     first = _finished(options.run)
+    with explained((), RunError):
+        radius = read_json(first.path / ROUNDING, {"radius": float}).get("radius")
     portable.enter_like([first.environment])
     out = options.out or Path(tempfile.mkdtemp(prefix="pfl-reproduce-"))
     print(f"runs {first.path} again in {out}", flush=True)
@@ -61,7 +62,6 @@ def reproduce(options: argparse.Namespace) -> None:
             return None
         return max(largest_of(second, run)[1] for run in moved)
 
-    radius = reading.read_json(first.path / ROUNDING).get("radius")
     if options.radius and radius is None and (radius := measured()) is not None:
         write(first.path / ROUNDING, json.dumps({"radius": radius}))
     comparison = compare(first, second, radius, measured)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pfl.callbacks.progress import last_scores
 from pfl.cli import joining, later, strangers
+from pfl.cli.commands import commands
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained, flags
 from pfl.cli.parser import make_parser
@@ -214,7 +215,8 @@ def export(argv: Sequence[str]) -> None:
 
 def _experiment(command: str, argv: Sequence[str]) -> Experiment:
     """Return the experiment of a command that uses a run, perhaps with clients that join it."""
-    words, file = joining.separated(argv)
+    joins = joining.FLAG in commands()[command].typed_arguments
+    words, file = joining.separated(argv) if joins else ([*argv], None)
     words, stranger = strangers.separated(words, joins=file is not None)
     experiment = Experiment.parse(make_parser(command, own=stranger is None), words, stranger)
     if file is not None:

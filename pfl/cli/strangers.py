@@ -176,6 +176,8 @@ class Stranger:
             )
         if isinstance(value, str) and keys[:2] == ("data", "metrics") and "." in value:
             trust.check_name(value, keys)
+        if keys[-1] == "download" and value:
+            raise TrustError("a file that may be somebody else's downloads nothing", keys)
         if isinstance(value, int) and value > NUMBER and "seed" not in keys[-1]:
             raise TrustError(f"{value:,}: {_most(NUMBER)}", keys)
 

@@ -108,6 +108,9 @@ def test_the_radius_is_measured_stored_and_used_the_next_time(run, capsys):
     radius = json.loads((run / "rounding.json").read_text())["radius"]
     assert 0 < radius < 1e-3
     assert (code, f"rounding alone makes {radius:.2g}" in said[0]) == (int(3 * radius < 2e-6), True)
+    (run / "rounding.json").write_text('{"radius": "much"}')
+    assert main(["reproduce", str(run)]) == 2
+    assert says(capsys.readouterr().err, "rounding.json: radius: expected a number")
     (run / "rounding.json").write_text('{"radius": 0.0009}')
     code, said = reproduce(run, capsys)
     assert (code, said[0].endswith("rounding alone makes 0.0009")) == (0, True)
@@ -179,6 +182,7 @@ STRANGE = {
     "class": ("model", {"net": {"class_path": "evil.Net"}}, "names evil.Net ~ --trust the file"),
     "text": ("model", {"net": "evil.Net"}, "names evil.Net ~ --trust the file"),
     "metric": ("data", {"metrics": ["evil.Net"]}, "metrics.0: names evil.Net"),
+    "download": ("data", {"metrics": [{"download": True}]}, "downloads nothing"),
     "dotted": ("model", {"net.class_path": "evil.Net"}, "no dotted keys"),
     "engine": ("loop", {"engine": {"class_path": "evil.Net"}}, "names evil.Net"),
     "weights": (
