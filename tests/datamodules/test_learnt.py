@@ -286,3 +286,14 @@ def test_a_number_that_is_not_finite_as_an_input_is_refused(old, tmp_path, how, 
     new = TabularData(table(tmp_path, "new.csv", text), "y", **options)
     with pytest.raises(ValueError, match=parts("not finite, first ~ sample 0")):
         everything(adopted(run, new))
+
+
+def test_a_deviation_that_makes_inputs_infinite_is_refused(old, tmp_path):
+    """Of 3 and 9, by a run's file in which ages deviate by 1e-300."""
+    options = {"standardise": "train", **OPTIONS}
+    content = TabularData(old, "y", **options).transforms()
+    content["moments"]["x"][1][0] = 1e-300
+    new = TabularData(old, "y", **options)
+    new.adopt(content)
+    with pytest.raises(ValueError, match=parts("after standardisation ~ not finite ~ sample 0")):
+        new.setup()
