@@ -17,6 +17,7 @@ from pfl.cli import catalogue
 from pfl.engines.base import Engine
 from pfl.federation import identity
 from pfl.federation.run import Callback
+from pfl.imports import plugins
 from pfl.loop import FederatedLoop
 from tests.known import of_this_project
 
@@ -32,7 +33,9 @@ _PLACES = {
 def classes():
     """Return the classes that identities hold, without abstract ones, and the usual optimisers."""
     catalogue.load()
-    own = {kind for kind in of_this_project() if not inspect.isabstract(kind)}
+    brought = {point.module for point in plugins.installed("pfl.callbacks")}
+    analyses = {kind for kind in catalogue._everything() if kind.__module__ in brought}
+    own = {kind for kind in (*of_this_project(), *analyses) if not inspect.isabstract(kind)}
     counted = {kind for kind in own if Engine not in kind.__mro__ and kind.__name__[0] != "_"}
     counted = {k for k in counted if not (issubclass(k, Callback) and _is_silent(k))}
     return sorted({FederatedLoop, *counted, SGD, Adam, AdamW}, key=lambda kind: kind.__name__)
@@ -41,7 +44,8 @@ def classes():
 def _is_silent(callback):
     """Return ``True`` for a class that only listens, or that a command brings along."""
     home = callback.__module__
-    return callback.__name__ in identity._LISTENERS or not home.startswith("pfl.callbacks")
+    counts = home.startswith(("pfl.callbacks.", "pfl.extras.papers."))
+    return callback.__name__ in identity._LISTENERS or not counts
 
 
 def options(kind):

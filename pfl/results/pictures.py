@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from pfl.disk.nearest import nearest
 from pfl.disk.writing import written
-from pfl.results import analyses, matrices, newcomers, plots
+from pfl.results import matrices, newcomers, plots
+from pfl.results.analyses import brought, reliability
 from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.runs import At
@@ -26,13 +26,7 @@ _OF_METRIC: Mapping[str, Callable[[Sequence[Setting], str, At], Figure]] = {
 }
 _OF_RUNS: Mapping[str, Callable[[Sequence[Setting]], Figure]] = {
     **{"newcomers": newcomers.joining, "cross": newcomers.cross},
-    **{"similarity": matrices.similarity, "reliability": analyses.reliability},
-    **{name: partial(analyses.draw, name) for name in analyses.PICTURES},
-}
-# These are drawn if a run has the file.
-_FILES = {
-    **{name: file for name, (file, *_) in analyses.PICTURES.items()},
-    "cross": newcomers.CROSS,
+    **{"similarity": matrices.similarity, "reliability": reliability},
 }
 
 
@@ -41,7 +35,7 @@ class Picture:
     """A picture, or the reason why it could not be drawn.
 
     Attributes:
-        name: One of :data:`pfl.results.words.PICTURES`, or a value that servers report for clients.
+        name: One of :func:`known`, or a value that servers report for clients.
         figure: The picture.
         refusal: The reason.
         caption: A sentence that says what it shows.
@@ -76,11 +70,11 @@ def draw(
         for setting in settings
         for name, what in setting.runs[0].reported.items()
     }
-    captions = {**FIRST, **reported, **LAST, **ASKED}
+    captions = known(reported)
     drawn = []
     if names is None:
         suited = {name for setting in settings for name in _own(setting)}
-        names = [name for name in captions if name not in ASKED or name in suited]
+        names = [name for name in captions if name in suited or name not in {*ASKED, *brought()}]
     with styled():
         for name in names:
             try:
@@ -92,10 +86,17 @@ def draw(
     return drawn
 
 
+def known(reported: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the caption of every picture by name, those of values that servers report included."""
+    analysed = {name: picture.caption for name, picture in brought().items()}
+    return {**FIRST, **(reported or {}), **LAST, **ASKED, **analysed}
+
+
 def _own(setting: Setting) -> list[str]:
     """Return the names of pictures that are drawn for this setting without being asked for."""
     first = setting.runs[0]
-    suited = [name for name, file in _FILES.items() if (first.path / file).is_file()]
+    files = {"cross": newcomers.CROSS, **{name: one.file for name, one in brought().items()}}
+    suited = [name for name, file in files.items() if (first.path / file).is_file()]
     return [*suited, *(["newcomers"] if newcomers.have_joined(first) else [])]
 
 
@@ -106,6 +107,8 @@ def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figu
         return _OF_METRIC[name](settings, metric, at)
     if name in _OF_RUNS:
         return _OF_RUNS[name](settings)
+    if name in brought():
+        return brought()[name].draw(settings)
     return matrices.reported(settings, name)
 
 

@@ -9,6 +9,7 @@ from functools import cache, partial
 import pytest
 
 from tests.campaign import folders, hostile
+from tests.helpers.extras import has
 
 pytestmark = pytest.mark.campaign
 
@@ -30,7 +31,8 @@ PRECIOUS = ("precious.txt", "last.ckpt", ".last.ckpt.17", ".clients.csv.17", "cl
 @pytest.fixture(scope="module")
 def begun(begin):
     """Runs of two rounds of three, and the fingerprint that each ends with."""
-    return cache(partial(begin, rounds=3, callbacks=["FisherTraces"], checkpoint_every=1))
+    analyses = ["FisherTraces"] * has("papers")
+    return cache(partial(begin, rounds=3, callbacks=analyses, checkpoint_every=1))
 
 
 @pytest.mark.parametrize(

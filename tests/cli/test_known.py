@@ -15,9 +15,10 @@ from pfl.cli.known import KINDS
 from pfl.cli.overview import overview
 from pfl.cli.parser import make_parser
 from pfl.federation.summary import KINDS as KINDS_OF_ROUNDS
+from pfl.results.analyses import brought
 from pfl.results.names import JUDGED_BY
+from pfl.results.pictures import known as known_pictures
 from pfl.results.sheets import FORMATS
-from pfl.results.words import PICTURES
 from tests.helpers.extras import has
 from tests.known import of_this_project, text
 
@@ -86,7 +87,8 @@ def test_the_words_of_options_are_those_of_the_code():
     assert choices("list", "kind") == [*KINDS, catalogue.METRICS]
     for command in ("compare", *(["table"] if has("papers") else [])):
         assert told(command, "--out").endswith(f"({', '.join(FORMATS)})")
-    assert told("plot", "--only").startswith(f"{', '.join(PICTURES)}, or a value")
+    own = [name for name in known_pictures() if name not in brought()]
+    assert told("plot", "--only").startswith(f"{', '.join(own)}, a picture")
     mains = (f"test/{model}/acc" for model in JUDGED_BY)
     assert ", ".join(mains) in told("plot", "--metric")
 

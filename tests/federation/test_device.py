@@ -18,9 +18,6 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.fedsimsup import AbsentRule, FedSimSup
 from lightning_modules.pfedvem import PFedVEM
 from pfl.callbacks.early_stopping import EarlyStopping
-from pfl.callbacks.fisher import FisherTraces, ReplacedParameters
-from pfl.callbacks.model_numbers import ModelNumbers
-from pfl.callbacks.spectrum import ClassifierSpectrum
 from pfl.core import export
 from pfl.core.state import named
 from pfl.core.task import Regression
@@ -35,6 +32,7 @@ from pfl.training import separable
 from tests.engines.agreement import module_of
 from tests.helpers.device import NAME, simulated
 from tests.helpers.discovery import methods
+from tests.helpers.extras import needs
 from tests.helpers.federation import SGD
 from tests.helpers.toy import blobs, mlp
 
@@ -107,7 +105,11 @@ def test_messages_of_a_server_whose_models_lie_in_files_are_encoded(up):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@needs("papers")
 def test_analyses_see_models_on_the_device(engine, tmp_path):
+    from pfl.extras.papers.fisher import FisherTraces, ReplacedParameters
+    from pfl.extras.papers.spectrum import ClassifierSpectrum
+
     def go(accelerator):
         analyses = [FisherTraces(), ReplacedParameters([0.5], draws=2), ClassifierSpectrum()]
         folder = str(tmp_path / accelerator)
@@ -122,7 +124,10 @@ def test_analyses_see_models_on_the_device(engine, tmp_path):
 
 
 @pytest.mark.parametrize("by", ["zero", "other"])
+@needs("papers")
 def test_parameters_are_replaced_on_the_device(by, tmp_path):
+    from pfl.extras.papers.fisher import ReplacedParameters
+
     def go(accelerator):
         folder = str(tmp_path / accelerator)
         analyses = [ReplacedParameters([0.2, 1.0], by=by, draws=2)]
@@ -135,8 +140,10 @@ def test_parameters_are_replaced_on_the_device(by, tmp_path):
     same_rows(found, expected, "replaced.csv")
 
 
+@needs("papers")
 def test_a_method_describes_models_on_the_device_and_a_run_stops_early(tmp_path):
     """With a checkpoint after each round."""
+    from pfl.extras.papers.model_numbers import ModelNumbers
 
     def go(accelerator):
         folder = str(tmp_path / accelerator)
@@ -284,8 +291,10 @@ def values(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["auto", *ENGINES])
+@needs("papers")
 def test_a_device_without_float64(engine, tmp_path):
     """Data of float64, sums of a server, singular values; clients one after another."""
+    from pfl.extras.papers.spectrum import ClassifierSpectrum
 
     def go(accelerator):
         made = loop(

@@ -13,12 +13,12 @@ import torch
 import yaml
 
 from lightning_modules.fedper import FedPer
-from pfl.callbacks.fisher import FisherTraces
 from pfl.disk import tensor_file
 from pfl.disk.lock import NoLocksWarning
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
+from tests.helpers.analyses import Norms
 from tests.helpers.locks import locks_fail
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
@@ -54,12 +54,12 @@ def outside(tmp_path):
 # Links.
 
 WRITTEN = (".lock", "config.yaml", "environment.json", "partition.json", "summary.json")
-WRITTEN += ("metrics.csv", "clients.csv", "fisher.csv", "checkpoints/last.ckpt")
+WRITTEN += ("metrics.csv", "clients.csv", "norms.csv", "checkpoints/last.ckpt")
 
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_resume_writes_to_nothing_that_a_link_leads_to(name, tmp_path, outside):
-    folder = fit(tmp_path, callbacks=[FisherTraces()]).folder
+    folder = fit(tmp_path, callbacks=[Norms()]).folder
     shutil.copytree(folder, tmp_path / "sound")
     file = folder / name
     file.unlink(missing_ok=True)
@@ -70,7 +70,7 @@ def test_a_resume_writes_to_nothing_that_a_link_leads_to(name, tmp_path, outside
         file.symlink_to(outside / "precious.txt")
     config = yaml.safe_dump({"seed": 42})
     with pytest.raises((OSError, ValueError), match=f"{name} is a link|rows of .*{name}"):
-        fit(tmp_path, 3, folder, callbacks=[FisherTraces()], config=config)
+        fit(tmp_path, 3, folder, callbacks=[Norms()], config=config)
     assert file.is_symlink()
 
 

@@ -13,14 +13,13 @@ import torch
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedrep import FedRep
 from pfl.callbacks.early_stopping import EarlyStopping
-from pfl.callbacks.fisher import FisherTraces
-from pfl.callbacks.spectrum import ClassifierSpectrum
 from pfl.disk import tensor_file
 from pfl.engines import op_threads
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.run import Callback
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
+from tests.helpers.analyses import Norms
 from tests.helpers.toy import blobs, mlp
 
 
@@ -83,7 +82,7 @@ def test_an_interrupted_round_leaves_no_trace(engine, callbacks, tmp_path):
     assert resumed.history[-1]["comm/bytes_total"] == whole.history[-1]["comm/bytes_total"]
 
 
-class EndsWithin(FisherTraces):
+class EndsWithin(Norms):
     """Is interrupted between the rows of the second round, but not when it writes them again."""
 
     ends = True
@@ -107,7 +106,7 @@ def stops(*callbacks):
 
 @pytest.mark.parametrize(
     "callbacks",
-    [(EndsItsTurn(), FisherTraces()), (EndsWithin(),), (FisherTraces(), EndsItsTurn())],
+    [(EndsItsTurn(), Norms()), (EndsWithin(),), (Norms(), EndsItsTurn())],
     ids=["before others", "in an analysis", "after one"],
 )
 def test_a_round_that_is_entered_reaches_every_callback(callbacks, tmp_path):
@@ -115,9 +114,9 @@ def test_a_round_that_is_entered_reaches_every_callback(callbacks, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path, callbacks=stops(*callbacks))
     resumed = fit(tmp_path, callbacks=stops(*callbacks), ckpt_path="last")
-    whole = fit(tmp_path / "whole", callbacks=stops(FisherTraces()))
+    whole = fit(tmp_path / "whole", callbacks=stops(Norms()))
     assert resumed.round == whole.round == 3
-    for name in ("fisher.csv", "metrics.csv", "clients.csv"):
+    for name in ("norms.csv", "metrics.csv", "clients.csv"):
         assert table(resumed.folder / name) == table(whole.folder / name)
 
 
@@ -125,7 +124,7 @@ def test_a_loop_that_is_left_early_is_saved_as_the_run_computes(tmp_path):
     """With its own number of op threads, though the loop's body has another one."""
 
     def federation():
-        return FederatedLoop(3, callbacks=[FisherTraces()], default_root_dir=str(tmp_path))
+        return FederatedLoop(3, callbacks=[Norms()], default_root_dir=str(tmp_path))
 
     with op_threads.using(2):
         rounds = federation().rounds_of(FedPer(mlp()), blobs())
@@ -133,7 +132,7 @@ def test_a_loop_that_is_left_early_is_saved_as_the_run_computes(tmp_path):
     rounds.close()
     assert torch.load(run.folder / "checkpoints" / "last.ckpt")["op_threads"] == 2
     federation().fit(FedPer(mlp()), blobs(), ckpt_path="last")
-    numbers = [row["round"] for row in table(run.folder / "fisher.csv")]
+    numbers = [row["round"] for row in table(run.folder / "norms.csv")]
     assert sorted(set(numbers)) == ["1", "2", "3"]
 
 
@@ -297,7 +296,7 @@ def rounds_in(folder):
     """The rounds of which each file of a run knows."""
     found = {
         name: sorted({int(row["round"]) for row in table(folder / name)})
-        for name in ("metrics.csv", "clients.csv", "spectrum.csv")
+        for name in ("metrics.csv", "clients.csv", "norms.csv")
         if (folder / name).exists()
     }
     file = folder / "checkpoints" / "last.ckpt"
@@ -313,7 +312,7 @@ def test_wherever_a_signal_comes_all_files_agree_and_nothing_is_lost(every, tmp_
         loop = FederatedLoop(
             rounds=2,
             engine="sequential",
-            callbacks=[ClassifierSpectrum()],
+            callbacks=[Norms()],
             default_root_dir=str(tmp_path / name),
             checkpoint_every=every,
             progress=False,
@@ -337,7 +336,7 @@ def test_wherever_a_signal_comes_all_files_agree_and_nothing_is_lost(every, tmp_
         assert len({str(rounds) for rounds in known.values()}) == 1, (at, known)
         resumed = short(name, str(folder))
         assert resumed.fingerprint == whole.fingerprint, at
-        for file in ("metrics.csv", "clients.csv", "spectrum.csv"):
+        for file in ("metrics.csv", "clients.csv", "norms.csv"):
             assert table(folder / file) == table(whole.folder / file), at
     else:
         pytest.fail("the run has more lines than were tried")

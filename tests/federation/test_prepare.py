@@ -7,7 +7,6 @@ import torch
 
 from lightning_modules.fedavg import FedAvg
 from pfl.callbacks.early_stopping import EarlyStopping
-from pfl.callbacks.fisher import ReplacedParameters
 from pfl.core.kernels import kernels
 from pfl.engines.remote.loopback import LoopbackEngine
 from pfl.engines.sequential import SequentialEngine
@@ -34,7 +33,6 @@ from tests.helpers.messages import parts
         ),
         (FederatedLoop, {"on_nonfinite": "Stop"}, "on_nonfinite must be one of stop, skip"),
         (LoopbackEngine, {"on_lost": "Stop"}, "on_lost must be one of stop, initial, got 'Stop'"),
-        (ReplacedParameters, {"by": "zeros"}, "by must be one of initial, zero, other"),
     ],
 )
 def test_other_words_than_the_known_ones_are_refused(owner, given, message):

@@ -12,7 +12,6 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedproto import FedProto
 from lightning_modules.scaffold import SCAFFOLD
-from pfl.callbacks.spectrum import ClassifierSpectrum
 from pfl.core.server import Server
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.checkpoint import CheckpointError
@@ -32,6 +31,7 @@ from pfl.results.files import read_table
 from pfl.testing import blobs, mlp, normed
 from pfl.testing.federation import fit, outcome
 from tests.helpers import discovery
+from tests.helpers.extras import needs
 from tests.helpers.messages import parts
 
 POISSON = BernoulliSampler(0.5, minimum=0, train_all=False)
@@ -134,8 +134,11 @@ def test_engines_give_the_same_bits(engine):
     )
 
 
+@needs("papers")
 def test_what_a_client_sends_is_shown_to_no_callback(tmp_path):
     """It is a difference, whose singular values would be taken for those of a classifier."""
+    from pfl.extras.papers.spectrum import ClassifierSpectrum
+
     place = {"default_root_dir": str(tmp_path), "callbacks": [ClassifierSpectrum()]}
     found = run(FedAvg, noisy(), rounds=1, sampler=UniformSampler(1.0), **place)
     assert {*read_table(found.folder / "spectrum.csv")["client"]} == {-1}

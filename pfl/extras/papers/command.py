@@ -21,8 +21,8 @@ from pfl.extras.papers.reader import unknown
 from pfl.extras.papers.render import sheets
 from pfl.extras.papers.runner import run_all, unfinished
 from pfl.extras.papers.spec import TableFile
+from pfl.results import pictures
 from pfl.results import sheets as forms
-from pfl.results.words import PICTURES
 
 
 def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespace) -> None:
@@ -56,7 +56,7 @@ def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespa
 def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str]:
     """Return the names of the pictures to draw; the table's methods must have been imported."""
     wanted: Sequence[str] = described.pictures if options.pictures is None else options.pictures
-    known = [*PICTURES, *catalogue.reports()]
+    known = [*pictures.known(), *catalogue.reports()]
     for name in wanted:
         if name not in known:
             raise UsageError(f"{described.path}: pictures: {unknown(name, known)}")

@@ -13,12 +13,12 @@ from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.pfedvem import PFedVEM
-from pfl.callbacks.fisher import FisherTraces, ReplacedParameters, fisher_information
-from pfl.callbacks.model_numbers import ModelNumbers
-from pfl.callbacks.spectrum import ClassifierSpectrum
+from pfl.extras.papers import analyses
+from pfl.extras.papers.fisher import FisherTraces, ReplacedParameters, fisher_information
+from pfl.extras.papers.model_numbers import ModelNumbers
+from pfl.extras.papers.spectrum import ClassifierSpectrum
 from pfl.federation.sampling import FixedStragglers, UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.results import analyses
 from pfl.results.files import read_table
 from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
@@ -138,6 +138,8 @@ def test_numbers_out_of_range_are_refused():
         ReplacedParameters([1.5])
     with pytest.raises(ValueError, match="draws"):
         ReplacedParameters(draws=0)
+    with pytest.raises(ValueError, match="by must be one of initial, zero, other"):
+        ReplacedParameters(by="zeros")
 
 
 def test_singular_values_are_of_each_participant_and_of_the_server(tmp_path):

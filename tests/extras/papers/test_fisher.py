@@ -6,7 +6,7 @@ import pytest
 
 from lightning_modules.fedavg import FedAvg
 from pfl.callbacks.early_stopping import EarlyStopping
-from pfl.callbacks.fisher import ReplacedParameters
+from pfl.extras.papers.fisher import ReplacedParameters
 from pfl.loop import FederatedLoop
 from pfl.results.files import read_table
 from tests.helpers.toy import blobs, mlp
