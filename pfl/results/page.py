@@ -1,82 +1,64 @@
-"""Building blocks of a self-contained HTML page."""
+"""A self-contained HTML page of tables and pictures."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
-from html import escape
-from importlib import resources
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
+from pfl.core.sheet import Sheet
+from pfl.results.pictures import Picture
+from pfl.results.sheets import rendered
 from pfl.results.style import save
 
 
-class Markup(str):
-    """Text that is already HTML and must not be escaped."""
+class Section(NamedTuple):
+    """A part of a page.
 
-    __slots__ = ()
+    Attributes:
+        title: Its heading.
+        notes: Paragraphs below it.
+        sheet: A table; of one without headings, all cells are text.
+        pictures: Pictures side by side; those that could not be drawn are left out.
+        text: Preformatted text, for instance a file.
+    """
+
+    title: str
+    notes: Sequence[str] = ()
+    sheet: Sheet | None = None
+    pictures: Sequence[Picture] = ()
+    text: str = ""
 
 
-def page(title: str, under: str, parts: Iterable[Markup]) -> str:
+def page(title: str, under: str, sections: Sequence[Section]) -> str:
     """Build the whole page."""
-    home = resources.files("pfl.results")
-    style = home.joinpath("templates", "page.css").read_text(encoding="utf-8")
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f'<h1>{escape(title)}</h1>\n<p class="under">{escape(under)}</p>\n'
-        + "\n".join(parts)
-        + "\n</body>\n</html>\n"
-    )
+    parts = [
+        {
+            **one._asdict(),
+            "pictures": [(_svg(p, p.figure), p.caption) for p in one.pictures if p.figure],
+        }
+        for one in sections
+    ]
+    return rendered("page.html", title=title, under=under, sections=parts)
 
 
-def section(title: str, *parts: Markup) -> Markup:
-    """Build a section with a heading."""
-    return Markup(f"<section>\n<h2>{escape(title)}</h2>\n" + "\n".join(parts) + "\n</section>")
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """Build a table of names and numbers; a table without headings holds text."""
-    text = "" if any(columns) else ' class="text"'
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "\n".join(
-        "<tr>" + "".join(f"<td{text}>{_safe(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    heading = f"<thead><tr>{head}</tr></thead>" if any(columns) else ""
-    return Markup(f'<div class="wide"><table>{heading}<tbody>\n{body}\n</tbody></table></div>')
-
-
-def _safe(cell: str) -> str:
-    return cell if isinstance(cell, Markup) else escape(cell)
-
-
-def side_by_side(parts: Iterable[Markup]) -> Markup:
-    """Build a row of pictures, which wraps where the page ends."""
-    return Markup('<div class="pictures">\n' + "\n".join(parts) + "\n</div>")
-
-
-def verbatim(text: str) -> Markup:
-    """Build a block of preformatted text, for instance a file."""
-    return Markup(f"<pre>{escape(text)}</pre>")
-
-
-def picture(name: str, figure: Figure, caption: str) -> Markup:
-    """Build a picture as inline SVG, with ids that are unique on the page."""
+def _svg(picture: Picture, figure: Figure) -> Markup:
+    """Return a picture as inline SVG, with ids that are unique on the page."""
     stream = io.StringIO()
     save(figure, stream, "svg")
     svg = stream.getvalue()
     svg = svg[svg.index("<svg") :]
     # Pictures on one page must not share ids.
-    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    svg = svg.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
-    return Markup(f"<figure>\n{svg}<figcaption>{escape(caption)}</figcaption>\n</figure>")
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{picture.name}-", svg)
+    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(picture.caption)}"', 1))
 
 
 def bars(values: Sequence[float], label: str, width: float = 90, height: float = 16) -> Markup:
-    """Build a small bar chart for a line of text; the tallest bar fills the height."""
+    """Build a small bar chart for a cell of a table; the tallest bar fills the height."""
     top, step = max(values, default=0) or 1, width / max(1, len(values))
     path = "".join(
         f"M{number * step:.1f} {height}v{-height * value / top:.1f}h{0.85 * step:.1f}V{height}z"

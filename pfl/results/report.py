@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from rich.filesize import decimal
 
+from pfl.core.sheet import Sheet
 from pfl.disk.reading import text
 from pfl.federation.summary import KINDS, summarise
-from pfl.results import names, page
-from pfl.results.files import Floats
+from pfl.results import names
 from pfl.results.find import common_score
-from pfl.results.page import Markup
+from pfl.results.page import Section, bars, page
 from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
+from pfl.results.statistics import NONE
 from pfl.results.words import WORDS
+
+# Costs: what they are, the column, and how all rounds and a round are written.
+_SECONDS, _COUNTED = ("{:,.1f} s", "{:,.3f} s"), ("{:,.0f}", "{:,.1f}")
+_COSTS = (
+    ("sent to clients", "comm/bytes_down", None),
+    ("sent to the server", "comm/bytes_up", None),
+    ("training", "time/train", _SECONDS),
+    ("aggregation", "time/aggregate", _SECONDS),
+    ("tests", "time/evaluate", _SECONDS),
+    ("training samples seen", "train/samples", _COUNTED),
+    ("optimiser steps", "train/steps", _COUNTED),
+    ("simulated time", "comm/seconds", _SECONDS),
+)
 
 
 def report(run: RunFolder) -> str:
@@ -35,20 +47,20 @@ def report(run: RunFolder) -> str:
     about += [f"judged by {names.described(judged_by)}"]
     ended = run.finished and "fingerprint" in run.summary
     about += [f"fingerprint {run.summary['fingerprint']}"] if ended else []
-    parts = [
-        page.section("Results", _scores(run, judged_by)),
-        *_gaps(run),
-        page.section("Cost", _costs(run)),
-        page.section("Pictures", page.side_by_side(_pictures(run))),
-        page.section(f"Clients after round {run.evaluated()[-1]:.0f}", _clients(run, judged_by)),
-        page.section("Run", _facts(run)),
+    config, later = text(run.path / "config.yaml"), _later(run)
+    sections = [
+        Section("Results", sheet=_scores(run, judged_by)),
+        *([Section("Clients that joined later", sheet=later)] if later.rows else []),
+        Section("Cost", sheet=_costs(run)),
+        Section("Pictures", pictures=draw(group([run])[0])),
+        Section(f"Clients after round {run.evaluated()[-1]}", sheet=_clients(run, judged_by)),
+        Section("Run", sheet=_facts(run)),
+        *([] if config is None else [Section("Configuration", text=config)]),
     ]
-    if (config := text(run.path / "config.yaml")) is not None:
-        parts.append(page.section("Configuration", page.verbatim(config)))
-    return page.page(f"{run.method}{data}", ", ".join(about), parts)
+    return page(f"{run.method}{data}", ", ".join(about), sections)
 
 
-def _scores(run: RunFolder, judged_by: str) -> Markup:
+def _scores(run: RunFolder, judged_by: str) -> Sheet:
     """Make a row for each metric and a column for each way of choosing rounds."""
     judged = _group(judged_by)
     # Local rounds of clients that join are drawn.
@@ -57,10 +69,9 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
         for name in run.metrics.columns
         if name.startswith("test/") and not name.startswith("test/unseen_joined_")
     }
-    ordered = [judged, *sorted(groups - {judged})]
     main, *others = run.scores
     listed = [main, *(main + ending for ending in names.SUMMARIES), *others]
-    metrics = [f"{group}/{name}" for group in ordered for name in listed]
+    metrics = [f"{one}/{name}" for one in (judged, *sorted(groups - {judged})) for name in listed]
     summary = summarise(run.history(), run.scores)
     rows = [
         [
@@ -70,16 +81,15 @@ def _scores(run: RunFolder, judged_by: str) -> Markup:
         for metric in metrics
         if metric in run.metrics
     ]
-    return page.table(["", *(names.rounds(at) for at in KINDS)], rows)
+    return Sheet("", ["", *(names.rounds(at) for at in KINDS)], rows)
 
 
-def _gaps(run: RunFolder) -> Iterator[Markup]:
-    """Yield the section on clients that joined later, if there are any."""
-    columns = [(what, name) for name, what in WORDS["gaps"].items() if name in run.metrics]
-    last = [(what, run.column(name)[-1]) for what, name in columns]
-    rows = [[what, "-" if np.isnan(value) else f"{value:.4g}"] for what, value in last]
-    if rows:
-        yield page.section("Clients that joined later", page.table(["", "last round"], rows))
+def _later(run: RunFolder) -> Sheet:
+    """Make a row for each number about clients that joined later, besides their scores."""
+    last = run.metrics.iloc[-1]
+    told = [(what, last[name]) for name, what in WORDS["gaps"].items() if name in last]
+    rows = [[what, NONE if np.isnan(value) else f"{value:.4g}"] for what, value in told]
+    return Sheet("", ["", "last round"], rows)
 
 
 def _group(metric: str) -> str:
@@ -88,43 +98,26 @@ def _group(metric: str) -> str:
 
 def _number(metric: str, value: float) -> str:
     if np.isnan(value):
-        return "-"
+        return NONE
     scale, digits = names.scale(metric)
     return f"{scale * value:.{digits}f}" + " %" * (scale == 100)
 
 
-def _costs(run: RunFolder) -> Markup:
-    seconds = "{:,.1f} s".format, "{:,.3f} s".format
-    counted = "{:,.0f}".format, "{:,.1f}".format
-    costs = (
-        ("sent to clients", "comm/bytes_down", (_bytes, _bytes)),
-        ("sent to the server", "comm/bytes_up", (_bytes, _bytes)),
-        ("training", "time/train", seconds),
-        ("aggregation", "time/aggregate", seconds),
-        ("tests", "time/evaluate", seconds),
-        ("training samples seen", "train/samples", counted),
-        ("optimiser steps", "train/steps", counted),
-    )
-    simulated = () if run.simulated is None else (("simulated time", "comm/seconds", seconds),)
+def _costs(run: RunFolder) -> Sheet:
     rows = []
-    for what, name, (in_all, in_a_round) in (*costs, *simulated):
+    for what, name, written in _COSTS:
+        if name == "comm/seconds" and run.simulated is None:
+            continue
         total = run.column(name).sum()
-        rows.append([what, in_all(total), in_a_round(total / run.round)])
-    return page.table(["", "in all rounds", "a round"], rows)
+        pair = total, total / run.round
+        if written is None:
+            rows.append([what, *(decimal(int(count)) for count in pair)])
+        else:
+            rows.append([what, *(f.format(n) for f, n in zip(written, pair, strict=True))])
+    return Sheet("", ["", "in all rounds", "a round"], rows)
 
 
-def _bytes(count: float) -> str:
-    return decimal(int(count))
-
-
-def _pictures(run: RunFolder) -> Iterator[Markup]:
-    settings, _ = group([run])
-    for picture in draw(settings):
-        if picture.figure is not None:
-            yield page.picture(picture.name, picture.figure, picture.caption)
-
-
-def _clients(run: RunFolder, judged_by: str) -> Markup:
+def _clients(run: RunFolder, judged_by: str) -> Sheet:
     """Make a row for each client, from the last evaluated round."""
     rounds, counts = run.evaluated()[-1:], run.label_counts
     group, main = _group(judged_by), next(iter(run.scores))
@@ -141,10 +134,11 @@ def _clients(run: RunFolder, judged_by: str) -> Markup:
     for client, samples in enumerate(run.samples):
         cells = [run.client_names[client], _cell("test_samples", samples)]
         if counts is not None:
-            cells += _labels(counts[client])
-        cells += [_cell(name, values[name][client]) for name in shown]
-        rows.append(cells)
-    return page.table(heads, rows)
+            held = counts[client]
+            label = f"samples of each of {len(held)} classes"
+            cells += [str((held > 0).sum()), bars(held.tolist(), label)]
+        rows.append(cells + [_cell(name, values[name][client]) for name in shown])
+    return Sheet("", heads, rows)
 
 
 def _is_listed(column: str, group: str, main: str) -> bool:
@@ -162,7 +156,7 @@ def _heading(column: str, group: str) -> str:
 
 def _cell(column: str, value: float) -> str:
     if np.isnan(value):
-        return "-"
+        return NONE
     if column in ("trained", "discarded", "unseen"):
         return "yes" if value else "no"
     if column == "test_samples":
@@ -170,15 +164,10 @@ def _cell(column: str, value: float) -> str:
     return _number(column, value) if "/" in column else f"{value:.3g}"
 
 
-def _labels(counts: Floats) -> list[str]:
-    held = int((counts > 0).sum())
-    return [str(held), page.bars(counts.tolist(), f"samples of each of {len(counts)} classes")]
-
-
-def _facts(run: RunFolder) -> Markup:
+def _facts(run: RunFolder) -> Sheet:
     """List the run's header and its environment."""
     facts = dict(run.environment.get("header", {}))
     facts |= {key: run.environment[key] for key in ("platform", "python") if key in run.environment}
     facts |= run.environment.get("packages", {})
     facts["partition hash"] = run.split_hash
-    return page.table(["", ""], [[str(key), str(value)] for key, value in facts.items()])
+    return Sheet("", ["", ""], [[str(key), str(value)] for key, value in facts.items()])

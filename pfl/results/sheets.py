@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pfl.core.sheet import Record as Record
-from pfl.core.sheet import Sheet as Sheet
+from pfl.core.sheet import Sheet
 from pfl.disk.writing import csv_text
 from pfl.disk.writing import write as write_text
 

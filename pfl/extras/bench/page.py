@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 
+from pfl.core.sheet import Sheet
 from pfl.extras.bench import pictures, tables
 from pfl.extras.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard
 from pfl.extras.bench.standing import standings
-from pfl.results import names, page
-from pfl.results.page import Markup
-from pfl.results.sheets import Sheet
+from pfl.results import names
+from pfl.results.page import Section, page
+from pfl.results.pictures import Picture
 
 DIFFERENCES = (
     f"Mean difference from tuned {LABELS[TUNED_REFERENCE]}, to the right better, with the 95 % "
@@ -35,26 +35,17 @@ def rendered(board: Leaderboard, seconds: Mapping[str, float]) -> str:
         "smallest difference that is significant among all methods.",
         *map(str, board.task["notes"]),
     ]
-    told = [Markup(f"<p>{escape(note)}</p>") for note in notes]
     rows = [(name, row["hash"]) for name, row in sorted(board.rows.items())]
-    hashes = page.table(["method", "hash"], [("task", board.task["hash"]), *rows])
-    parts = [
-        page.section("Ranking", *told, _table(tables.ranking(board, lines))),
-        page.section(
-            "Pictures",
-            page.side_by_side(
-                [
-                    page.picture("differences", pictures.differences(lines, scale), DIFFERENCES),
-                    page.picture("budgets", pictures.budgets(lines, more), BUDGETS),
-                ]
-            ),
-        ),
-        page.section("Chosen settings", _table(tables.choices(lines))),
-        page.section("Cost", _table(tables.costs(lines, seconds))),
-        page.section("Rows", hashes),
+    drawn = [
+        Picture("differences", pictures.differences(lines, scale), caption=DIFFERENCES),
+        Picture("budgets", pictures.budgets(lines, more), caption=BUDGETS),
     ]
-    return page.page(str(board.task["caption"]), under, parts)
-
-
-def _table(sheet: Sheet) -> Markup:
-    return page.table(sheet.columns, sheet.rows)
+    hashes = Sheet("", ("method", "hash"), [("task", board.task["hash"]), *rows])
+    sections = [
+        Section("Ranking", notes, tables.ranking(board, lines)),
+        Section("Pictures", pictures=drawn),
+        Section("Chosen settings", sheet=tables.choices(lines)),
+        Section("Cost", sheet=tables.costs(lines, seconds)),
+        Section("Rows", sheet=hashes),
+    ]
+    return page(str(board.task["caption"]), under, sections)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pfl.core.sheet import Sheet
 from pfl.disk.rows import Row
 from pfl.extras.bench.rows import LABELS, MAJORITY, TUNED_REFERENCE, Leaderboard
 from pfl.extras.bench.standing import LEVEL, Standing, critical, scores_of, visible
 from pfl.results import names
 from pfl.results.files import Floats
-from pfl.results.sheets import Sheet
 from pfl.results.statistics import NONE, Estimate
 
 # Columns that some tasks or methods have: the runs, the name of the score, the round it is read at.

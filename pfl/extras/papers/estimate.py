@@ -14,6 +14,7 @@ from rich.progress import track
 from pfl.cli.config import REFUSALS
 from pfl.cli.explain import UsageError, explained
 from pfl.core.seeds import generator
+from pfl.core.sheet import Sheet
 from pfl.extras.papers import kept
 from pfl.extras.papers.measure import Rates, Stopwatch, measure
 from pfl.extras.papers.plan import PlannedRun, TablePlan
@@ -21,7 +22,6 @@ from pfl.extras.papers.render import shortened
 from pfl.extras.papers.runner import reason
 from pfl.extras.papers.sizes import Sizes, Surveyor
 from pfl.extras.papers.spec import TableFile
-from pfl.results.sheets import Sheet
 from pfl.results.statistics import NONE
 
 # Values, gradients, the optimiser's state, and the state that clients start from.

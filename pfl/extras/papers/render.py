@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from pfl.core.sheet import Record, Sheet
 from pfl.extras.papers.outcome import CellOutcome
 from pfl.extras.papers.plan import TablePlan
 from pfl.extras.papers.reported import NumberFormat
 from pfl.extras.papers.spec import TableFile
 from pfl.results import names
-from pfl.results.sheets import Record, Sheet
 from pfl.results.statistics import NONE, in_or_out, plus_minus
 
 # A sheet with more columns is divided by the first axis.

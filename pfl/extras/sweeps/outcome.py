@@ -10,13 +10,13 @@ from typing import Any
 from optuna.trial import FrozenTrial, TrialState
 
 from pfl.core.plain import spelled
+from pfl.core.sheet import Sheet
 from pfl.extras.sweeps.file import Sweep
 from pfl.extras.sweeps.program import fit_words
 from pfl.extras.sweeps.search import failed
 from pfl.extras.sweeps.space import Point
 from pfl.results import names
 from pfl.results.settings import short_names
-from pfl.results.sheets import Sheet
 
 _WORDS = {
     TrialState.COMPLETE: "done",
