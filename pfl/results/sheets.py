@@ -14,8 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pfl.core.sheet import Sheet
-from pfl.disk.writing import csv_text
-from pfl.disk.writing import write as write_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -133,6 +131,8 @@ def latex(sheets: Sequence[Sheet]) -> str:
 
 def comma_separated(sheets: Sequence[Sheet]) -> str:
     """Write the records of all sheets as one CSV table; missing cells are empty."""
+    from pfl.disk.writing import csv_text
+
     return csv_text([record for sheet in sheets for record in sheet.records])
 
 
@@ -167,5 +167,7 @@ def write(sheets: Sequence[Sheet], path: Path) -> None:
     """
     if path.suffix not in FORMATS:
         raise ValueError(f"{path}: use one of {', '.join(FORMATS)} for a table")
+    from pfl.disk.writing import write as write_text
+
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, FORMATS[path.suffix](sheets))
