@@ -54,9 +54,12 @@ napoleon_use_ivar = True
 # Aliases of types and type variables have no page of their own.
 nitpick_ignore_regex = [
     ("py:.*", r"(abc|torch|torchmetrics|torchvision|lightning|numpy|np)(\..*)?"),
-    ("py:.*", r"(collections|pathlib|typing)(\..*)?|Path|Tensor|Logger|(list\[)?dict\[str"),
+    ("py:.*", r"(collections|concurrent|pathlib|typing)(\..*)?"),
+    ("py:.*", r"Path|Tensor|Logger|(list\[)?dict\[str"),
     ("py:class", r"State|Terms|Count|Patterns|OptimizerFactory|EvaluationPoint|Split"),
-    ("py:class", r"EngineName|Precision|pfl\.passage\.codecs\._Sparse"),
+    ("py:class", r"EngineName|Precision|Clip|CodecText|Names|Field|pfl\.passage\.codecs\._Sparse"),
+    # Parts of engines whose clients live in other processes.
+    ("py:.*", r"(pfl\.engines\.transport\.\w+\.)?(DeathError|Helper|PooledEngine|Recipe)"),
     ("py:class", r"Inputs|Ints|pfl\.core\.state\.(ReturnT|Name)"),
     ("py:.*", r"pfl\.core\.server\.StateT|pfl\.training\.context\.Context|datamodules\.view\.View"),
 ]

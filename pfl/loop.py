@@ -55,7 +55,7 @@ class FederatedLoop(Settings):
 
     @property
     def called(self) -> list[Callback]:
-        """All callbacks of a run: the user's, and those that other options ask for."""
+        """Return the user's callbacks, and those that other options ask for."""
         called = [*(self.callbacks or ()), *map(LightningLogger, self.loggers or ())]
         if self.default_root_dir is not None:
             # Records come first: if another callback fails, a resume drops rows beyond the

@@ -289,7 +289,7 @@ def check_noise(clip: float, sigma: float) -> None:
 
 
 LEAST_CLIP = 1e-12
-"""The smallest clip: far above what rounds to zero in the square of a gradient."""
+"""The smallest clip, far above what rounds to zero in the square of a gradient."""
 Clip: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP)]
 # A codec with its options (``codec_text`` in ``pfl/passage/codecs.py``).
 CodecText: TypeAlias = Annotated[str, Field(max_length=200)]
