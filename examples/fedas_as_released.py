@@ -17,7 +17,6 @@ from lightning_modules import MLP, FedAS
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
 from pfl import FederatedLoop
-from pfl.core.seeds import derive, scoped
 from pfl.core.types import Batch, Job, Pass, Phase, Plan, Result, State, Totals
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.sampling import UniformSampler
@@ -73,15 +72,18 @@ class HandingOn(SequentialEngine):
             yield result
 
 
+def method(data: Digits) -> FedASAsReleased:
+    """Return the method with a small network for data of vectors."""
+    net = MLP(data.outputs, data.input_shape, hidden=64)
+    return FedASAsReleased(net, batch_size=16, optimizer=partial(torch.optim.SGD, lr=0.005))
+
+
 if __name__ == "__main__":
     data = Digits(
         num_clients=20, partition=Dirichlet(0.1), batch_size=16, shuffle=False, drop_last=True
     )
     accuracy = {}
     for name, engine in (("a copy each", SequentialEngine()), ("as released", HandingOn())):
-        with scoped(derive(42, "init")):
-            net = MLP(data.outputs, data.input_shape, hidden=64)
-        method = FedASAsReleased(net, batch_size=16, optimizer=partial(torch.optim.SGD, lr=0.005))
         loop = FederatedLoop(5, seed=42, engine=engine, sampler=UniformSampler(0.2), progress=False)
         run = loop.fit(method, data)
         accuracy[name] = run.summary["test/personal/acc_weighted/last"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import torch
+from torch import nn
 
 from pfl.callbacks import foreign
 from pfl.callbacks.checkpoint import Checkpoint
@@ -18,6 +19,7 @@ from pfl.callbacks.records import Records
 from pfl.core import export
 from pfl.core.data import FederatedData
 from pfl.core.held_out import everyone, members
+from pfl.core.seeds import derive, scoped
 from pfl.core.types import Result, RoundResult, Split
 from pfl.federation import soundness
 from pfl.federation.described import described
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
     from pfl.core.client import ClientModule
 
+    DataT = TypeVar("DataT", bound=FederatedData)
+    Method: TypeAlias = ClientModule | Callable[[DataT], ClientModule]
+
 
 class FederatedLoop(Settings):
     """Runs a federation: any method, any data, any engine.
@@ -41,7 +46,7 @@ class FederatedLoop(Settings):
 
         loop = FederatedLoop(rounds=20, sampler=UniformSampler(0.5))
         data = CIFAR10(num_clients=20, partition=Dirichlet(0.1), download=True)
-        run = loop.fit(FedPer(CNN2(10)), data)
+        run = loop.fit(lambda data: FedPer(CNN2(data.num_classes)), data)
         print(run.summary["test/personal/acc/last"])
 
     The options are those of :class:`pfl.federation.settings.Settings`.
@@ -65,15 +70,16 @@ class FederatedLoop(Settings):
 
     def fit(
         self,
-        module: ClientModule,
-        data: FederatedData,
+        module: Method[DataT],
+        data: DataT,
         ckpt_path: str | None = None,
         config: str | None = None,
     ) -> Run:
         """Train the federation and return the finished run.
 
         Args:
-            module: The method, with its network's initial weights.
+            module: The method, with its network's initial weights; or a function of the data that
+                makes it, whose random choices then follow from ``seed``, as those of ``pfl fit``.
             data: The federation's data.
             ckpt_path: What to resume from: a checkpoint, a run's folder, or ``last`` for the newest
                 run of this name with the same settings and seed. ``rounds`` may be larger than
@@ -97,8 +103,8 @@ class FederatedLoop(Settings):
 
     def rounds_of(
         self,
-        module: ClientModule,
-        data: FederatedData,
+        module: Method[DataT],
+        data: DataT,
         ckpt_path: str | None = None,
         config: str | None = None,
     ) -> Iterator[tuple[Run, RoundResult]]:
@@ -225,8 +231,13 @@ class FederatedLoop(Settings):
 
     @contextmanager
     def _training(
-        self, module: ClientModule, data: FederatedData, ckpt_path: str | None, config: str | None
+        self, module: Method[DataT], data: DataT, ckpt_path: str | None, config: str | None
     ) -> Iterator[Federation]:
+        # A class and a network can be called, too; they are no methods.
+        if callable(module) and not isinstance(module, type | nn.Module):
+            with scoped(derive(self.seed, "init")):
+                module = module(data)
+        module = cast("ClientModule", module)
         wanted = Wanted(self, module, data, ckpt_path, config, self.called, trains=True)
         with prepared(wanted) as federation, federation.folder():
             federation.run.config = config or described(self.options, module, data)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
 from torch.utils.data import DataLoader
 
 from lightning_modules.fedavg import FedAvg
@@ -15,6 +16,7 @@ from lightning_modules.local import Local
 from pfl.callbacks.checkpoint import Checkpoint
 from pfl.callbacks.early_stopping import EarlyStopping
 from pfl.core.failure import NonFiniteError
+from pfl.core.seeds import derive, scoped
 from pfl.core.state import clone
 from pfl.core.types import Cohort
 from pfl.federation.checkpoint import CheckpointError, load, save
@@ -43,6 +45,19 @@ def test_what_is_no_method_and_no_data_is_refused():
     for wrong, told in ((DataLoader([1, 2]), "a DataLoader"), ("digits", "a str")):
         with pytest.raises(TypeError, match=parts(f"data ~ which client ~ got {told}")):
             loop().fit(method, wrong)
+
+
+def test_a_function_makes_the_method_from_data_and_seed():
+    """As ``pfl fit`` does: initial weights follow from the seed, and so does all else."""
+
+    def method(data):
+        return FedAvg(nn.Linear(5, data.num_classes), optimizer=SGD)
+
+    with scoped(derive(7, "init")):
+        made = method(blobs())
+    runs = [loop(2, seed=7).fit(one, blobs()).fingerprint for one in (method, method, made)]
+    assert len({*runs}) == 1
+    assert loop(2, seed=8).fit(method, blobs()).fingerprint != runs[0]
 
 
 def test_a_run_is_shown_in_a_line_without_its_weights():

@@ -73,8 +73,8 @@ class Settings:
             beside the runs, or in the system's temporary folder. ``None`` keeps everything on the
             device.
         progress: Show a progress bar and the closing table.
-        seed: Seed of every random choice. The network's initial weights are those of the given
-            module.
+        seed: Seed of every random choice; of the network's initial weights, where ``fit`` is given
+            a function that makes the method.
 
     Raises:
         ValueError: A number is out of its range, a word is not known, or ``name`` leads out of
