@@ -8,9 +8,11 @@ import shutil
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks import jpeg
 from benchmarks.ledger.runs import Entry, scores
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
@@ -100,8 +102,23 @@ def _entry(cell: Cell, seed: int, source: Path, told: Mapping[str, str]) -> Entr
         hardware=f"{processor()}, {cores} cores, {threads} op thread{'s' * (threads != 1)}",
         released=is_released(told["paper"], run.partition),
         ended=ended.isoformat(timespec="minutes"),
+        images=_images(**read_yaml(source / "config.yaml")["data"]),
         **told,
     )
+
+
+def _images(class_path: str, init_args: Mapping[str, Any]) -> str:
+    """Return the hash of the JPEG files that a run read; empty if its data are others."""
+    folder = class_path.rpartition(".")[2] in _FOLDERS
+    return _digest(Path(init_args["root"])) if folder else ""
+
+
+@cache
+def _digest(folder: Path) -> str:
+    try:
+        return jpeg.digest(folder)
+    except FileNotFoundError:
+        return ""
 
 
 def _copy(source: Path, folder: Path, entry: Entry) -> None:

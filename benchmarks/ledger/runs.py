@@ -35,6 +35,7 @@ class Entry(BaseModel):
         departure: Settings other than the table's, chosen to see what a number depends on; empty
             for a cell of the table.
         ended: When the run ended; ``dates.csv`` has it for runs that were kept without it.
+        images: Hash of the JPEG files that it read (:mod:`benchmarks.jpeg`); empty for other data.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -54,6 +55,7 @@ class Entry(BaseModel):
     released: bool = False
     departure: str = ""
     ended: str = ""
+    images: str = ""
 
     @property
     def key(self) -> str:

@@ -13,7 +13,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from benchmarks import jpeg
 from benchmarks.ledger import keep as keeping
 from benchmarks.ledger.__main__ import main
 from benchmarks.ledger.judge import Ledger
@@ -277,6 +279,13 @@ def test_what_is_not_finished_is_not_kept(work, capsys):
     assert keep("--seeds", "0", "7") == 0
     assert "FedPer, beta=0.1, seed 7: not finished" in capsys.readouterr().out
     assert [entry.seed for entry, _ in kept()] == [0]
+
+
+def test_a_cell_names_the_set_of_jpeg_files_that_its_run_read(tmp_path):
+    jpeg.write([(Image.new("RGB", (4, 4), "red"), 0)], ["red"], tmp_path / "train")
+    told = keeping._images("datamodules.ImageFolder", {"root": str(tmp_path)})
+    assert told == jpeg.digest(tmp_path) != ""
+    assert keeping._images("datamodules.FashionMNIST", {"root": str(tmp_path)}) == ""
 
 
 @pytest.mark.parametrize(
