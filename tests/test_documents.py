@@ -354,11 +354,6 @@ def test_a_run_of_each_method_is_drawn_on_its_page():
     assert drawn == named - variants
 
 
-def test_the_readme_shows_the_file_of_the_example():
-    shown = [block.text for block in BLOCKS if "class MyMethod" in block.text]
-    assert shown == [(ROOT / "examples/my_method.py").read_text(encoding="utf-8")]
-
-
 def test_what_hosted_jobs_import_is_there():
     """Jobs run once a week have code that nothing else here runs."""
     texts = [file.read_text("utf-8") for file in (ROOT / ".github/workflows").glob("*.yml")]

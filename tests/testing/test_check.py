@@ -245,14 +245,6 @@ def test_a_stack_that_only_the_device_refuses_is_not_examined(monkeypatch):
         BY_NAME["works_on_any_device"].hold(Subject(broken.Method))
 
 
-def test_the_method_of_the_readme_keeps_its_promises():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = text.partition("## Your own method")[2].partition("```python\n")[2]
-    module: dict = {"__name__": "mymethod"}
-    exec(code.partition("```")[0], module)
-    check_method(module["MyMethod"])
-
-
 def test_every_promise_stands_in_the_picture_of_the_project():
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     section = text.partition("## What every method is held to")[2].partition("\n## ")[0]
