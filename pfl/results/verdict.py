@@ -51,7 +51,8 @@ def judged(
         apart: The difference.
         where: The number that differs most.
         recorded: The rounding radius that is stored with the run: how far it is from the same run
-            whose initial weights are moved by one unit in the last place.
+            whose initial weights are moved by one unit in the last place. A radius of 0 bounds
+            nothing: the move did not reach what the method draws itself.
         measure: Measures the radius here, for more than the recorded one explains; returns ``None``
             if it cannot.
     """
@@ -62,9 +63,9 @@ def judged(
     off = f"off by {apart:.2g} ({where})"
     if apart <= TRIVIAL:
         return Verdict("agrees", off)
-    known = recorded if recorded is not None and recorded <= BELIEVED else None
+    known = recorded if recorded and recorded <= BELIEVED else None
     if known is None or apart > MARGIN * known:
-        known = max((one for one in (known, measure()) if one is not None), default=None)
+        known = max((one for one in (known, measure()) if one), default=None)
     if known is None:
         word: Word = "agrees" if apart <= UNKNOWN else "different"
         alone = f"no radius of rounding is stored, so up to {UNKNOWN:g} counts as rounding"

@@ -60,6 +60,14 @@ def never():
             lambda: None,
             "different: off by 0.002 (here), no radius of rounding is",
         ),
+        # A radius of 0 is none: the moved weights were not those that the run computes with.
+        (
+            False,
+            5e-4,
+            0.0,
+            lambda: 0.0,
+            "agrees: off by 0.0005 (here), no radius of rounding is st",
+        ),
         (False, np.inf, None, lambda: 0.1, "different: off by inf (here)"),
     ],
 )

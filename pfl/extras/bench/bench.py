@@ -137,11 +137,16 @@ class Bench:
             return {"failed": first_line(error)}
 
     def radius(self, piece: Piece, outcome: Mapping[str, Any]) -> dict[str, float]:
-        """Return the ``radius`` of a final run, or nothing if this or the moved run fails."""
+        """Return the ``radius`` of a final run; nothing if a run fails, or the radius is 0.
+
+        A move of the network's weights that changes no score has not reached what the run computes
+        with, as the clusters of IFCA, which are drawn anew.
+        """
         try:
-            return {} if "failed" in outcome else {"radius": self.player.radius(piece, outcome)}
+            radius = 0.0 if "failed" in outcome else self.player.radius(piece, outcome)
         except FailedError:
             return {}
+        return {"radius": radius} if radius else {}
 
     def _missing(self, contender: Contender) -> list[Piece]:
         """Return the pieces of a method that can be computed now: trials, then final runs."""

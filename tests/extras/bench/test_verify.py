@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,25 @@ def test_a_radius_is_measured_and_written_where_there_is_none(copied, capsys):
     (row,) = [r for r in json.loads(file.read_text())["rows"] if r["method"] == "FedAvg"]
     assert row["tuned"][0]["radius"] == measured
     assert verify(copied, "--row", "FedAvg", "--seed", 0) == 0
+
+
+def test_a_radius_of_zero_is_neither_stored_nor_a_bound(copied, capsys, monkeypatch):
+    """As of IFCA, whose clusters are drawn anew: the move reaches nothing that the run uses."""
+    monkeypatch.setattr("pfl.extras.bench.play.move", lambda net, draw: None)
+    made = bench(copied / "toys.yaml", copied / "again")
+    final = replace(made._missing(made.reference)[0], seed=0, rounds=1)
+    assert made.radius(final, made.played(final)) == {}
+
+    def near(row):
+        for run in (row["tuned"][0], row["default"][0]):
+            run["radius"] = 0.0
+        row["tuned"][0]["last"]["acc"] += 1e-4
+
+    changed(copied, near, rehash=True)
+    assert verify(copied, "--row", "FedAvg", "--seed", 0) == 0
+    said = capsys.readouterr().out
+    assert "agrees: off by 0.0001 (last acc" in said
+    assert "no radius of rounding is stored" in said
 
 
 def settings(key, value):
