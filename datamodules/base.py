@@ -172,14 +172,6 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     def catalogue(self) -> Catalogue:
         """Return labels, subclasses and domains of all samples."""
 
-    def outline(self) -> Catalogue:
-        """Return the catalogue, with made-up labels if only the size of the data set is known.
-
-        Raises:
-            OSError: The data set cannot be found, and its size is not known.
-        """
-        return self.catalogue()
-
     @abstractmethod
     def inputs(self, ids: Ints) -> tuple[Inputs, Ints]:
         """Return the inputs of at least the samples ``ids``, which are in ascending order.

@@ -14,7 +14,7 @@ from datamodules.checks import require
 from datamodules.idx import find_idx, read_idx
 from datamodules.superclasses import CIFAR100 as CIFAR100_SUPERCLASSES
 from datamodules.superclasses import CIFAR100_CLASSES, CIFAR100_PARENTS
-from datamodules.targets import Catalogue, Ints, Targets
+from datamodules.targets import Ints, Targets
 
 _TRAIN_OR_NOT = ({"train": True}, {"train": False})
 _IDX_FILES = "{train,t10k}-{images-idx3,labels-idx1}-ubyte"
@@ -28,8 +28,6 @@ class TorchvisionData(ArrayData):
         source: Name of the class in ``torchvision.datasets``.
         files: Where that class expects its files below ``root``, for error messages.
         parts: Arguments of that class for the official training set and for the official test set.
-        published: Sizes of the two sets.
-        published_classes: Number of classes; all have equally many samples.
         otherwise: Another form in which the data set can be read, for error messages.
 
     Args:
@@ -41,8 +39,6 @@ class TorchvisionData(ArrayData):
     source: ClassVar[str]
     files: ClassVar[str]
     parts: ClassVar[Sequence[Mapping[str, Any]]] = _TRAIN_OR_NOT
-    published: ClassVar[tuple[int, int]]
-    published_classes: ClassVar[int] = 10
     otherwise: ClassVar[str] = ""
 
     def __init__(self, root: str = "data", download: bool = False, **common: Any) -> None:
@@ -65,16 +61,6 @@ class TorchvisionData(ArrayData):
         (train, labels), (test, test_labels) = (self._part(part) for part in self.parts)
         pixels, all_labels = np.concatenate([train, test]), np.concatenate([labels, test_labels])
         return self._arrays(pixels, all_labels, len(train))
-
-    def outline(self) -> Catalogue:
-        """Return the catalogue; before the download, one with cyclic labels."""
-        try:
-            return self.catalogue()
-        except FileNotFoundError:
-            train, test = self.published
-            labels = np.arange(train + test, dtype=np.int64) % self.published_classes
-            blank = np.empty((train + test, 0, 0, 0), np.uint8)
-            return self._arrays(blank, labels, train).catalogue(self.class_names)
 
     def targets(self, labels: Ints) -> Targets:
         """Return the targets for the published labels."""
@@ -126,7 +112,6 @@ class CIFAR10(TorchvisionData):
     source = "CIFAR10"
     files = "cifar-10-batches-py/{data_batch_1,...,data_batch_5,test_batch,batches.meta}"
     otherwise = _AS_FOLDER.format("cifar10")
-    published = (50_000, 10_000)
     input_shape = (3, 32, 32)
     class_names = (
         *("airplane", "automobile", "bird", "cat", "deer"),
@@ -153,7 +138,6 @@ class CIFAR100(TorchvisionData):
     source = "CIFAR100"
     files = "cifar-100-python/{train,test,meta}"
     otherwise = _AS_FOLDER.format("cifar100")
-    published, published_classes = (50_000, 10_000), 100
     input_shape = (3, 32, 32)
 
     def __init__(
@@ -182,7 +166,6 @@ class IdxData(TorchvisionData):
     """
 
     otherwise = ", packed (.gz) or not; they may also lie in root itself"
-    published = (60_000, 10_000)
     input_shape = (1, 28, 28)
 
     def _part(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.uint8], Ints]:
@@ -256,7 +239,6 @@ class STL10(TorchvisionData):
 
     source = "STL10"
     files = "stl10_binary/{train,test}_{X,y}.bin"
-    published = (5_000, 8_000)
     parts = ({"split": "train"}, {"split": "test"})
     input_shape = (3, 96, 96)
     class_names = (

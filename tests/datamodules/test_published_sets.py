@@ -5,7 +5,6 @@ import json
 import os
 import struct
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -522,27 +521,3 @@ def test_femnist_with_a_damaged_cache(leaf, tmp_path, damage):
 def test_femnist_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match=parts("LEAF ~ preprocess.sh ~ root/train/*.json")):
         make(FEMNIST, root=str(tmp_path)).setup()
-
-
-@pytest.mark.parametrize(
-    ("data", "samples", "kinds"),
-    [
-        (CIFAR10, 60_000, 10),
-        (CIFAR100, 60_000, 100),
-        (partial(CIFAR100, superclasses=True), 60_000, 20),
-        (FashionMNIST, 70_000, 10),
-        (STL10, 13_000, 10),
-    ],
-)
-def test_the_outline_of_a_set_that_was_not_fetched_has_its_published_size(
-    data, samples, kinds, tmp_path
-):
-    module = make(data, root=str(tmp_path))
-    outline = module.outline()
-    assert len(outline.targets) == samples
-    counts = np.bincount(outline.targets.labels)
-    assert (len(counts), set(counts)) == (kinds, {samples // kinds})
-    assert outline.targets.fine is None or len(outline.fine_names) == 100
-    assert len(list(tmp_path.iterdir())) == 0
-    with pytest.raises(FileNotFoundError):
-        module.setup()
