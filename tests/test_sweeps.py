@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 
@@ -44,12 +45,16 @@ def test_it_is_what_wandb_expects(sweep):
     assert content["method"] in ("grid", "random", "bayes")
     assert content["metric"]["goal"] in ("maximize", "minimize")
     env, *words = content["command"]
-    assert (env, *words[:3], words[4:]) == (
-        *("${env}", "pfl", "fit", "--config"),
-        ["--config", "${args_json_file}"],
-    )
-    assert Path(words[3]).is_file()
+    assert (env, *words[:2], words[-1]) == ("${env}", "pfl", "fit", "${args_json_file}")
+    assert {*words[2::2]} == {"--config"}
+    assert all(Path(config).is_file() for config in words[3:-1:2])
+    assert content["program"] == words[0]
     assert all(_choices(parameter) for parameter in content["parameters"].values())
+
+
+def test_the_table_of_letters_names_every_sweep():
+    named = re.findall(r"\| `(\w+\.yaml)` \|", (ROOT / "sweeps/README.md").read_text("utf-8"))
+    assert sorted(named) == [path.name for path in SWEEPS]
 
 
 @every_sweep
