@@ -35,8 +35,8 @@ from pfl.core.seeds import scoped
 from pfl.core.state import clone
 from pfl.core.types import Job, Result, RoundResult, Scores, Upload
 from pfl.engines.base import Engine
-from pfl.engines.remote.data import Told
 from pfl.engines.transport.wire import Introduction, SplitName
+from pfl.extras.sites.data import Told
 from pfl.federation import checkpoint
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import UniformSampler

@@ -38,7 +38,7 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import CNN2, CNN3, CNN5, MLP, LeNet5, ResNet18
 from pfl.core.data import FederatedData
 from pfl.core.seeds import scoped
-from pfl.engines.named import ENGINES, EngineName
+from pfl.engines.named import NAMES, EngineName
 from pfl.loop import FederatedLoop
 
 # Networks, with the channels and size of their images.
@@ -181,7 +181,7 @@ def main() -> None:
     """Measure, print the results, and add them to a file if one is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
     parser.add_argument("--nets", nargs="+", choices=NETS, default=["mlp64", "lenet5", "cnn2"])
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(DEFAULT))
+    parser.add_argument("--engines", nargs="+", choices=NAMES, default=list(DEFAULT))
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--samples", type=int, default=400, help="training samples per client")

@@ -28,7 +28,7 @@ from lightning_modules.fedper import FedPer
 from pfl.core.data import FederatedData
 from pfl.core.seeds import scoped
 from pfl.core.types import Result
-from pfl.engines.named import ENGINES, EngineName
+from pfl.engines.named import NAMES, EngineName
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
@@ -72,7 +72,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nets", nargs="+", choices=NETS, default=["mlp64", "lenet5"])
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["sequential", "auto"])
+    parser.add_argument("--engines", nargs="+", choices=NAMES, default=["sequential", "auto"])
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--samples", type=int, default=20, help="test samples of a client")
     parser.add_argument("--repeats", type=int, default=15)

@@ -17,6 +17,7 @@ from torch import nn
 from pfl.cli import catalogue, known
 from pfl.cli.commands import LOOP_DEFAULTS
 from pfl.core.types import OptimizerFactory
+from pfl.engines.named import OWN, EngineName
 from pfl.federation.settings import Settings
 from pfl.imports.hints import declared
 from pfl.imports.plugins import PACKAGES
@@ -97,7 +98,9 @@ def _loop():
 
 
 def _spelt(kind):
-    """Return a type in words, the same for every version of Python."""
+    """Return a type in words, the same for every version of Python and all plug-ins."""
+    if kind == EngineName:
+        return " | ".join([*map(repr, OWN), known.ENGINES])
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType, Literal):
         return " | ".join(map(_spelt, inner))

@@ -47,12 +47,11 @@ def load() -> None:
                 import_module(module.name)
             except Exception as error:
                 faults[_file_at_fault(error, homes) or module.name] = error_line(error)
-    for plugin in plugins.installed(*plugins.GROUPS, "pfl.callbacks"):
+    for plugin in plugins.installed(*plugins.GROUPS, "pfl.callbacks", "pfl.engines"):
         try:
             plugin.load()
         except Exception as error:
-            if not plugins.of_removed(error):
-                faults[f"the plug-in {plugin.value}"] = error_line(error)
+            faults[f"the plug-in {plugin.value}"] = error_line(error)
     for file, fault in faults.items():
         print(f"pfl: {file} is left out because it cannot be imported: {fault}", file=sys.stderr)
 

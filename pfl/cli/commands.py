@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -117,10 +116,8 @@ def commands() -> Mapping[str, Command]:
     """Return all commands, by name: the project's own, then those of extras and plug-ins."""
     found = _commands_of("pfl.cli", "pfl")
     for point in installed("pfl.commands"):
-        # An extra that was removed from the folder of a clone is still registered.
-        with suppress(ModuleNotFoundError):
-            brought = _commands_of(point.module, point.module)
-            found |= {name: one for name, one in brought.items() if name not in found}
+        brought = _commands_of(point.module, point.module)
+        found |= {name: one for name, one in brought.items() if name not in found}
     return found
 
 

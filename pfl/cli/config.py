@@ -23,6 +23,7 @@ from pfl.core.client import ClientModule
 from pfl.core.data import DataSource
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
+from pfl.engines.named import NAMES, engine_class
 from pfl.imports.hints import types_of
 from pfl.imports.trust import Trust, TrustError, check_argument, mapping_of
 from pfl.loop import FederatedLoop
@@ -102,7 +103,9 @@ class Experiment:
                 dict.fromkeys(top, ""),
                 known_class(FederatedLoop),
                 lambda item: known_class(resolve(item, trust)),
-                lambda name: known_class(catalogue.classes().get(name)),
+                lambda name: known_class(
+                    engine_class(name) if name in NAMES else catalogue.classes().get(name)
+                ),
             )
             raise UsageError(explain(error, settings, trust)) from error
         except TrustError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pfl
+from pfl.imports.plugins import installed
 
 # What can be listed, with the base class of each kind.
 KINDS = {
@@ -31,6 +32,8 @@ INSPECT = "datamodules.inspect"
 OF_TORCH = {"Module": "nn/modules", "Optimizer": "optim"}
 
 LOOP = "FederatedLoop"
+# Stands in the file for the names of engines that plug-ins bring.
+ENGINES = "engines of plug-ins"
 
 FILE = Path(__file__).with_name("known.json")
 _HOME = Path(pfl.__file__).parents[1]
@@ -79,11 +82,16 @@ def classes() -> Mapping[str, Known]:
     }
 
 
+def named() -> set[str]:
+    """Return the names of the project's classes, and of the engines that plug-ins bring."""
+    return {*classes(), *(point.attr for point in installed("pfl.engines"))}
+
+
 def is_class(name: str) -> bool:
     """Return ``True`` for a class, even one added after the file of classes was written."""
     rooms = ("lightning_modules", "datamodules")
     files = (file for room in rooms for file in (_HOME / room).rglob("*.py"))
-    return name in classes() or _occurs(rf"^class {re.escape(name)}\b", files)
+    return name in named() or _occurs(rf"^class {re.escape(name)}\b", files)
 
 
 def of_torch(types: Iterable[str]) -> set[str]:
@@ -113,7 +121,9 @@ def unmarked(text: str) -> str:
 
 @cache
 def _content() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    brought = "".join(f" | {point.name!r}" for point in installed("pfl.engines"))
+    text = FILE.read_text(encoding="utf-8").replace(f" | {ENGINES}", brought)
+    content: dict[str, Any] = json.loads(text)
     return content
 
 

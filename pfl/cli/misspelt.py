@@ -21,6 +21,7 @@ from pfl.cli.explain import (
     short_keys,
 )
 from pfl.cli.known import OF_TORCH, BrokenError, Known, classes, is_class, of_torch
+from pfl.cli.known import named as known_names
 from pfl.disk.nearest import hint, nearest
 from pfl.imports.hints import declared
 from pfl.imports.trust import CONFIGURATION, Trust, TrustError
@@ -102,7 +103,7 @@ def _check_word(item: UserSetting, owner: Known | None) -> None:
     elif words and not others and text not in words:
         what = f"expected one of {', '.join(map(repr, words))}, got {text}"
     elif _are_classes(others) and text not in words and not is_class(text):
-        named = {*classes(), *of_torch(others)}
+        named = {*known_names(), *of_torch(others)}
         # A file may stand instead of some classes.
         is_file = "str" in others and Path(text).exists()
         what = None if is_file or text in named else _no_class(text, words, named)
@@ -227,6 +228,8 @@ def _no_class(name: str, words: Sequence[str], known: Collection[str]) -> str:
     """Return the message about a name that is neither a fitting class nor one of some words."""
     if name in known:
         return f"{name} is not of the kind that is expected here"
+    if name in words:
+        return f"{name} is a word without arguments: name its class as class_path"
     what = f"there is no class {name!r}"
     if words:
         what = f"{name!r} is not one of {', '.join(words)}, nor a class"

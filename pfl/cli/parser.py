@@ -32,6 +32,7 @@ from pfl.cli.explain import with_values
 from pfl.cli.known import KINDS
 from pfl.core.client import ClientModule
 from pfl.disk.yaml_text import YamlError, checked
+from pfl.engines.named import NAMES, engine_class
 from pfl.imports.hints import declared
 from pfl.imports.plugins import PACKAGES
 from pfl.loop import FederatedLoop
@@ -152,9 +153,15 @@ def _with_paths(value: Any, own: bool) -> Any:  # noqa: ANN401
 
 
 def with_class_paths(argv: Sequence[str]) -> list[str]:
-    """Replace class names in flags of the model by those that the parser understands."""
+    """Replace names in flags by those that the parser understands.
+
+    These are classes of the model, and an engine that has flags of its own.
+    """
+    configured = any(word.startswith("--loop.engine.") for word in argv)
 
     def spelled(flag: str, word: str) -> str:
+        if configured and flag == "--loop.engine" and word in NAMES:
+            return engine_class(word).__name__
         return catalogue.spelling(word) if flag.startswith("--model") else word
 
     return with_values(argv, spelled)

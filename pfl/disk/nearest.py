@@ -9,7 +9,8 @@ from pathlib import Path
 
 def nearest(name: str, choices: Iterable[str], count: int = 1) -> str:
     """Return the end of a message that names the nearest choices; empty if none is near."""
-    known = list(choices)
+    # Whatever is wrong with a name that is among them, it is not its spelling.
+    known = [choice for choice in choices if choice != name]
     same = [choice for choice in known if choice.lower() == name.lower()]
     close = same[-1:] or get_close_matches(name, known, n=count)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -1,48 +1,59 @@
-"""The engines, by their names in configurations."""
+"""The engines, by their names in configurations: those of this package, and those of plug-ins.
+
+A plug-in registers the class of an engine under its name in the group ``pfl.engines`` of entry
+points. It is imported once it is asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from pfl.disk.nearest import nearest
 from pfl.engines.auto import AutoEngine
 from pfl.engines.base import Engine
 from pfl.engines.processes import ProcessesEngine
 from pfl.engines.ray import RayEngine
-from pfl.engines.remote.flower import FlowerEngine
-from pfl.engines.remote.loopback import LoopbackEngine
-from pfl.engines.remote.nvflare import NVFlareEngine
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
+from pfl.imports import plugins
+from pfl.imports.hints import declared
 
-EngineName: TypeAlias = Literal[
-    "auto",
-    "sequential",
-    "threads",
-    "vectorised",
-    "ray",
-    "processes",
-    "loopback",
-    "nvflare",
-    "flower",
-]
-
-ENGINES: Mapping[EngineName, type[Engine]] = {
+OWN: Mapping[str, type[Engine]] = {
     "auto": AutoEngine,
     "sequential": SequentialEngine,
     "threads": ThreadsEngine,
     "vectorised": VectorisedEngine,
     "ray": RayEngine,
     "processes": ProcessesEngine,
-    "loopback": LoopbackEngine,
-    "nvflare": NVFlareEngine,
-    "flower": FlowerEngine,
 }
-_WITH_WORKERS = ("auto", "threads", "ray", "processes", "loopback")
+_BROUGHT = {point.name: point for point in plugins.installed("pfl.engines")}
+NAMES = (*OWN, *(name for name in _BROUGHT if name not in OWN))
+
+# For the command line, the names that are installed here.
+if TYPE_CHECKING:
+    EngineName: TypeAlias = str
+else:
+    EngineName = Literal[NAMES]
 
 
-def make_engine(name: EngineName, workers: int | None = None) -> Engine:
+def engine_class(name: str) -> type[Engine]:
+    """Return the class of an engine.
+
+    Raises:
+        ValueError: There is no engine of this name.
+    """
+    if name not in NAMES:
+        near = nearest(name, NAMES)
+        raise ValueError(f"there is no engine {name!r}; choose from {', '.join(NAMES)}{near}")
+    if name in OWN:
+        return OWN[name]
+    brought: type[Engine] = _BROUGHT[name].load()
+    return brought
+
+
+def make_engine(name: str, workers: int | None = None) -> Engine:
     """Make an engine with its default settings.
 
     Args:
@@ -52,13 +63,10 @@ def make_engine(name: EngineName, workers: int | None = None) -> Engine:
     Raises:
         ValueError: There is no engine of this name, or the engine takes no ``workers``.
     """
-    if name not in ENGINES:
-        raise ValueError(f"there is no engine {name!r}; choose from {', '.join(ENGINES)}")
+    engine: Callable[..., Engine] = engine_class(name)
     if workers is None:
-        return ENGINES[name]()
-    if name not in _WITH_WORKERS:
-        raise ValueError(
-            f"the engine {name} has no workers; workers={workers} is for {', '.join(_WITH_WORKERS)}"
-        )
-    engine: Callable[..., Engine] = ENGINES[name]
+        return engine()
+    if "workers" not in declared(engine):
+        takers = ", ".join(one for one in OWN if "workers" in declared(OWN[one]))
+        raise ValueError(f"the engine {name} has no workers; workers={workers} is for {takers}")
     return engine(workers=workers)

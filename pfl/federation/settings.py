@@ -38,7 +38,7 @@ class Settings:
             method, network and client sizes, and the run's header shows the choice.
         workers: For an engine given by name: the number of cores for ``auto``, of threads for
             ``threads``, of processes for ``processes``, of actors for ``ray``, of sites asked at a
-            time for ``loopback``; ``None`` takes what is free, shared with other runs.
+            time for engines of sites; ``None`` takes what is free, shared with other runs.
         evaluate_every: Rounds from one test of the models to the next; the last round is always
             tested.
         evaluate_from: Round of the first test; ``None`` is ``evaluate_every``.

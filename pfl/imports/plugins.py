@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any
 
 # Where the project's own classes live.
@@ -13,21 +14,24 @@ GROUPS = ("pfl.methods", "pfl.data", "pfl.nets", "pfl.metrics")
 
 
 def installed(*groups: str) -> list[EntryPoint]:
-    """Return the installed plug-ins of some groups; without groups, of all."""
-    return [point for group in groups or GROUPS for point in entry_points(group=group)]
+    """Return the installed plug-ins of some groups; without groups, of all of :data:`GROUPS`.
+
+    An extra that was removed from the folder of a clone is still registered, and is left out.
+    """
+    points = (point for group in groups or GROUPS for point in entry_points(group=group))
+    return [point for point in points if _is_there(point)]
 
 
 def loaded(group: str) -> Iterator[Any]:
-    """Yield what the plug-ins of a group name, without extras that were removed."""
-    for point in installed(group):
-        try:
-            yield point.load()
-        except ModuleNotFoundError as error:
-            if not of_removed(error):
-                raise
+    """Yield what the plug-ins of a group name."""
+    return (point.load() for point in installed(group))
 
 
-def of_removed(error: Exception) -> bool:
-    """Return ``True`` for the import of an extra that was removed from the folder of a clone."""
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    return (missing or "").startswith("pfl.extras")
+def _is_there(point: EntryPoint) -> bool:
+    """Return ``False`` for a plug-in of an extra that was removed."""
+    home = ".".join(point.module.split(".")[:3])
+    if not home.startswith("pfl.extras."):
+        return True
+    spec = find_spec(home)
+    # Without an origin it is a folder in which Python has left compiled files.
+    return spec is not None and spec.origin is not None

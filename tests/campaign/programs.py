@@ -8,9 +8,10 @@ from pathlib import Path
 import yaml
 
 from tests.helpers.discovery import methods
+from tests.helpers.extras import has
 
 SITES = {"class_path": "LoopbackEngine", "init_args": {"folder": "sites"}}
-ENGINES = ("sequential", "threads", "vectorised", "auto", SITES)
+ENGINES = ("sequential", "threads", "vectorised", "auto", *([SITES] if has("sites") else []))
 LR = "model.init_args.optimizer.init_args.lr"
 
 

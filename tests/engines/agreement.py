@@ -6,6 +6,7 @@ import pytest
 
 from datamodules import CropFlip, Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
+from pfl.core.types import Cohort
 from pfl.engines.stack.feed import StackedFeed
 from pfl.engines.stack.schedule import Schedule
 from pfl.federation.sampling import UniformSampler
@@ -32,6 +33,16 @@ def fit(module, engine, rounds=3, data=None, ckpt_path=None, **loop):
         rounds, engine=engine, progress=False, **{"sampler": UniformSampler(0.8), **loop}
     )
     return loop.fit(module, data or blobs(SIZES), ckpt_path=ckpt_path)
+
+
+def without(missing):
+    """Return a sampler of all clients but those that are missing, as pairs with a round."""
+
+    def sampler(eligible, rng, number):
+        left = tuple(client for client in eligible if (client, number) not in missing)
+        return Cohort(left, left)
+
+    return sampler
 
 
 def numbers(run):

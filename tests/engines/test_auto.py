@@ -18,7 +18,7 @@ from pfl.core.seeds import scoped
 from pfl.engines import auto, op_threads
 from pfl.engines import cores as machine
 from pfl.engines.auto import AutoEngine, parallelism
-from pfl.engines.named import ENGINES, make_engine
+from pfl.engines.named import OWN, make_engine
 from pfl.engines.op_threads import multiplications
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
@@ -206,7 +206,7 @@ def test_one_large_client_has_all_cores(cores, monkeypatch):
 
 @pytest.mark.parametrize("name", ["auto", "sequential", "threads", "vectorised"])
 def test_an_engine_by_its_name(name):
-    assert isinstance(make_engine(name), ENGINES[name])
+    assert isinstance(make_engine(name), OWN[name])
 
 
 def test_an_unknown_name_is_refused():

@@ -5,7 +5,6 @@ All methods: ``pytest -m slow tests/engines/test_device.py``.
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, Future
 from functools import partial
 
 import pytest
@@ -16,10 +15,8 @@ from lightning_modules.fedavg import FedAvg, FedAvgP
 from lightning_modules.fedper import FedPer
 from lightning_modules.univarfl import UniVarFL
 from pfl.core.task import MultiLabel, Regression
-from pfl.engines.remote import correspondence
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
-from pfl.passage.coding import Codecs
 from tests.engines import test_gpu as gpu
 from tests.engines.agreement import fit, images, module_of
 from tests.helpers.device import NAME, MixedDevicesError, simulated
@@ -163,34 +160,6 @@ def test_data_that_stay_with_the_host_and_random_transforms(crops, memory):
             found = run(FedAvg, engine, data=data)
             assert ("vectorised" in found.header["engine"]) == (engine != "sequential")
             same(found, expected)
-
-
-class Caller(Executor):
-    """Works in the caller's thread, as the simulated device is in that alone."""
-
-    def __init__(self, *_):
-        pass
-
-    def submit(self, call, *args):
-        done = Future()
-        done.set_result(call(*args))
-        return done
-
-
-def test_sites_of_this_process_train_on_the_device(monkeypatch):
-    """Beside the data, which are there; weights are rounded on their way."""
-    monkeypatch.setattr(correspondence, "ThreadPoolExecutor", Caller)
-
-    def go(accelerator):
-        module = FedPer(mlp(), optimizer=HEAVY, persist_optimizer=True)
-        codec = Codecs("qsgd", "cast")
-        return run(module, "loopback", accelerator, data=blobs(), codec=codec)
-
-    expected = go("cpu")
-    with simulated():
-        found = go(NAME)
-        assert {v.device.type for v in found.server.shared.values()} == {NAME}
-        same(found, expected)
 
 
 def test_a_stack_that_gives_other_numbers_is_refused_on_the_device_too():

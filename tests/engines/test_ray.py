@@ -21,8 +21,7 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.transport.pool import WorkerError
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from tests.engines.agreement import numbers, same
-from tests.engines.remote.sites import without
+from tests.engines.agreement import numbers, same, without
 from tests.engines.test_workers import SIZES, Dies, Misses, fit, with_dropout
 from tests.helpers.federation import HEAVY, context, job
 from tests.helpers.messages import parts

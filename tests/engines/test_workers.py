@@ -40,8 +40,7 @@ from pfl.engines.transport.pool import (
 from pfl.engines.transport.worker import Recipe, Worker
 from pfl.federation.sampling import UniformSampler
 from tests.engines import agreement
-from tests.engines.agreement import same
-from tests.engines.remote.sites import without
+from tests.engines.agreement import same, without
 from tests.helpers.discovery import build, methods
 from tests.helpers.federation import HEAVY, SGD, context, equal, job
 from tests.helpers.messages import parts

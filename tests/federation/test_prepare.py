@@ -8,7 +8,6 @@ import torch
 from lightning_modules.fedavg import FedAvg
 from pfl.callbacks.early_stopping import EarlyStopping
 from pfl.core.kernels import kernels
-from pfl.engines.remote.loopback import LoopbackEngine
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
@@ -32,7 +31,6 @@ from tests.helpers.messages import parts
             "each of evaluate_at ~ got 'after_local'",
         ),
         (FederatedLoop, {"on_nonfinite": "Stop"}, "on_nonfinite must be one of stop, skip"),
-        (LoopbackEngine, {"on_lost": "Stop"}, "on_lost must be one of stop, initial, got 'Stop'"),
     ],
 )
 def test_other_words_than_the_known_ones_are_refused(owner, given, message):

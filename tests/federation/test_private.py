@@ -31,7 +31,7 @@ from pfl.results.files import read_table
 from pfl.testing import blobs, mlp, normed
 from pfl.testing.federation import fit, outcome
 from tests.helpers import discovery
-from tests.helpers.extras import needs
+from tests.helpers.extras import LOOPBACK, needs
 from tests.helpers.messages import parts
 
 POISSON = BernoulliSampler(0.5, minimum=0, train_all=False)
@@ -125,7 +125,7 @@ def test_a_resume_in_python_keeps_its_privacy(tmp_path):
     assert "test/personal/acc" in loop.test(FedAvg(mlp()), blobs(), str(begun.folder))
 
 
-@pytest.mark.parametrize("engine", ["threads", "loopback"])
+@pytest.mark.parametrize("engine", ["threads", LOOPBACK])
 def test_engines_give_the_same_bits(engine):
     given = noisy(sigma=0.01, adaptive=True)
     assert (
@@ -249,7 +249,7 @@ def test_cohorts_are_poisson():
 
 
 @pytest.mark.parametrize("level", ["user", "sample"])
-@pytest.mark.parametrize("engine", ["sequential", "loopback"])
+@pytest.mark.parametrize("engine", ["sequential", LOOPBACK])
 def test_weights_that_are_counted_in_the_data_are_refused(level, engine):
     """Six samples of each class have the weights 1, 1, 1, which may be given as well."""
     x, y = torch.randn(18, 5, generator=torch.Generator().manual_seed(0)), torch.arange(18) % 3

@@ -15,6 +15,7 @@ from pfl.passage.privacy import Privacy
 from pfl.testing.federation import fit
 from pfl.testing.toy import blobs, mlp
 from tests.helpers.discovery import subject
+from tests.helpers.extras import LOOPBACK, needs
 from tests.helpers.messages import parts
 
 pytest.importorskip("dp_accounting")
@@ -83,12 +84,13 @@ def test_the_run_ends_before_the_round_that_would_exceed_epsilon():
         run(privacy=Privacy(1.0, 1.0, 1e-2, epsilon=1e-3, level="sample"))
 
 
+@needs("sites")
 def test_what_sites_cannot_keep_private_is_found_without_their_samples():
     with pytest.raises(ValueError, match=parts("'he' ~ mean over the samples")):
         fit(UniVarFL(mlp()), blobs(), privacy=SAMPLE, engine="loopback", sampler=ALL)
 
 
-@pytest.mark.parametrize("engine", ["threads", "vectorised", "loopback"])
+@pytest.mark.parametrize("engine", ["threads", "vectorised", LOOPBACK])
 @pytest.mark.parametrize("method", [FedPer, Ditto])
 def test_engines_draw_the_same_noise(method, engine):
     one = run(method, engine="sequential", precision="64-true")

@@ -16,3 +16,7 @@ def needs(*names):
     """Return the mark of a test that uses some extras."""
     missing = [name for name in names if not has(name)]
     return pytest.mark.skipif(bool(missing), reason=f"the extra {', '.join(missing)} was removed")
+
+
+# An engine of sites, as a parameter of tests of what travels.
+LOOPBACK = pytest.param("loopback", marks=needs("sites"))

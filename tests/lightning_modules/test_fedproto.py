@@ -13,6 +13,7 @@ from lightning_modules.nets import SplitNet
 from lightning_modules.steps.prototypes import class_means, class_sums, known, merge_prototypes
 from pfl.core.server import ServerState
 from pfl.core.types import Batch, Upload
+from tests.helpers.extras import needs
 from tests.helpers.federation import Federation, equal, fit, sgd
 from tests.helpers.messages import refuses
 from tests.helpers.toy import ToyData, blobs, mlp, normed
@@ -72,6 +73,7 @@ def test_uploads_are_rows_of_the_own_classes():
     assert sum(value.numel() for value in first.upload.extra.values()) == 2 * (2 + 1)
 
 
+@needs("sites")
 def test_counts_of_samples_pass_the_check_of_what_sites_send():
     runs = [
         fit(FedProto(mlp(), optimizer=sgd(), weighting="samples"), blobs(), 2, engine=engine)

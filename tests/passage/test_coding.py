@@ -22,6 +22,7 @@ from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import mlp, normed
 from pfl.training import client_round
 from pfl.training.server_round import uploads_of
+from tests.helpers.extras import LOOPBACK
 from tests.helpers.messages import parts, refuses
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -105,7 +106,7 @@ def test_identity_changes_no_bit_and_counts_whole_messages():
 CODED = Codecs(up="topk", down=QSGD(bits=8))
 
 
-@pytest.mark.parametrize("engine", ["threads", "vectorised", "loopback"])
+@pytest.mark.parametrize("engine", ["threads", "vectorised", LOOPBACK])
 @pytest.mark.parametrize("codecs", [CODED, Codecs(up="qsgd", down="cast")], ids=["topk", "qsgd"])
 def test_engines_send_the_same(engine, codecs):
     options = {"codec": codecs, "precision": "64-true"}

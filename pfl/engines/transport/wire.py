@@ -66,7 +66,7 @@ class Hello:
     """What the server says of a run before its first round.
 
     Attributes:
-        facts: What both must agree on; see :mod:`pfl.engines.remote.facts`.
+        facts: What both must agree on; see :mod:`pfl.extras.sites.facts`.
         counts: Whether the method's server needs the samples of each class.
         config: The run's configuration as YAML; ``None`` for a run started from Python.
     """

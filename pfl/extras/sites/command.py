@@ -1,0 +1,219 @@
+"""``pfl site``: one client at its own place, which trains for servers elsewhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pfl.cli.config import REFUSALS, Experiment, inner_values
+from pfl.cli.explain import FailedError, UsageError, explained
+from pfl.cli.parser import make_parser
+from pfl.cli.runs import recipe_of
+from pfl.core import export
+from pfl.core.client import ClientModule
+from pfl.core.failure import last_words
+from pfl.core.kernels import repeatable
+from pfl.disk.lock import locked
+from pfl.disk.writing import write
+from pfl.engines.transport.clients import Refusal
+from pfl.extras.sites import flower, nvflare
+from pfl.extras.sites.budget import Budget
+from pfl.extras.sites.host import Allowed, Host
+from pfl.extras.sites.leash import end, leashed
+from pfl.extras.sites.relay import Door, private_folder
+from pfl.federation import resume
+from pfl.federation.later import TRANSFORMS, Adopts
+from pfl.federation.private import check_delta, check_loss
+from pfl.imports.trust import Trust, check_calls
+from pfl.training.context import Context
+
+# Settings of data and of the loop that are the run's, and not the owner's.
+_OF_DATA = ("batch_size", "eval_batch_size", "drop_last", "shuffle", "metrics")
+_OF_LOOP = ("precision", "gradient_clip_val")
+# A server names only what belongs to this project, to torch or to a plug-in of the owner's.
+_OF_SERVER = Trust(own=())
+
+
+def site(argv: Sequence[str]) -> None:
+    """Answer servers for one client, until the owner ends it.
+
+    Raises:
+        UsageError: What the owner gives is wrong.
+        FailedError: NVFlare's or Flower's process ended.
+    """
+    owner = Experiment.parse(make_parser("site"), argv)
+    values = owner.values
+    if (values.kit is None) == (values.superlink is None):
+        raise UsageError("give either kit, NVFlare's startup kit, or superlink, Flower's address")
+    folder = Path(values.folder)
+    if (values.epsilon is None) != (values.delta is None):
+        raise UsageError("give both epsilon and delta, or neither")
+    if values.epsilon is None and (values.clip is not None or values.sigma is not None):
+        raise UsageError(
+            "clip and sigma are of the owner's epsilon: give epsilon and delta as well"
+        )
+    if values.epsilon is not None and values.class_counts:
+        raise UsageError("class_counts tells of single samples: leave it out, or epsilon")
+    with explained(owner.settings, *REFUSALS), ExitStack() as scope:
+        sockets = private_folder()
+        scope.callback(shutil.rmtree, sockets, ignore_errors=True)
+        command, env = _connection(values, sockets / "door")
+        scope.enter_context(locked(folder))
+        scope.enter_context(repeatable())
+        local = values.client if values.local is None else values.local
+        if not 0 <= local < owner.data.num_clients:
+            raise ValueError(
+                f"local: the data have the clients 0 to {owner.data.num_clients - 1}, not {local}"
+            )
+        allowed = Allowed(
+            tuple(values.methods),
+            values.upload_megabytes,
+            values.class_counts,
+            values.epsilon is None if values.scores is None else values.scores,
+            values.most_rounds,
+            _budget(owner, local, folder),
+        )
+        shop = Workshop(owner, folder)
+        host = Host(values.client, local, folder / "kept", allowed, shop.build, _tell, shop.export)
+        scope.callback(host.close)
+        scope.callback(Door(sockets / "door", host.answer).close)
+        log = folder / "connection.log"
+        process = leashed(command, scope.enter_context(log.open("wb")), env)
+        scope.callback(end, process)
+        _tell(f"client {values.client} waits for a server; Ctrl-C ends it")
+        while process.poll() is None:
+            time.sleep(0.2)
+    said = last_words(log) or "it said nothing"
+    raise FailedError(f"the connection ended: {said} (see {log})")
+
+
+def _budget(owner: Experiment, local: int, folder: Path) -> Budget | None:
+    """Return what the owner lets out of single samples, if they are to be kept private."""
+    values = owner.values
+    if values.epsilon is None:
+        return None
+    samples = len(owner.data.split(local, "train"))
+    check_delta("delta", values.delta, samples, "training samples", "one sample")
+    check_loss(owner.data)
+    file = _spent_file(owner.data, folder)
+    return Budget(file, values.epsilon, values.delta, values.clip, values.sigma)
+
+
+def _spent_file(data: object, folder: Path) -> Path:
+    """Return the file of a budget: beside the table or the folder that the data are read from.
+
+    So there is one for the data, whatever an owner's files say. It lies in the site's folder if the
+    data tell of no file.
+    """
+    source = getattr(data, "path", None) or getattr(data, "root", None)
+    if source is None:
+        return folder / "spent.json"
+    place = Path(source).expanduser().resolve()
+    return place.with_name(f"{place.name}.spent.json")
+
+
+def _connection(values: Any, door: Path) -> tuple[list[str], dict[str, str]]:  # noqa: ANN401
+    """Return the command of NVFlare's or Flower's process, and its environment variables."""
+    if values.kit is not None:
+        return nvflare.client_command(Path(values.kit), door)
+    return flower.client_command(
+        values.superlink, door, values.root_certificates, values.private_key
+    )
+
+
+class Workshop:
+    """Builds what a server asks for on the owner's data and device, and exports the owner's model.
+
+    Args:
+        owner: What the owner has given.
+        folder: Where the part of a run's configuration that is used is written, for the owner, and
+            how the data are read.
+
+    Raises:
+        CheckpointError: The file for the model holds something else.
+    """
+
+    def __init__(self, owner: Experiment, folder: Path) -> None:
+        self._owner, self._folder = owner, folder
+        self._arguments: dict[str, Any] = {}
+        given = owner.values.export
+        self._file = None if given is None else resume.beside(Path(given), folder)
+
+    def build(self, run: Mapping[str, Any]) -> Context:
+        """Return the context of a run: the server's method, on the owner's data and device.
+
+        Raises:
+            Refusal: The method cannot be built, or names what no site builds for a server.
+        """
+        owner, file = self._owner, self._folder / "run.yaml"
+        try:
+            loop = {name: run["loop"][name] for name in _OF_LOOP if name in run["loop"]}
+            options = run["data"].get("init_args") or {}
+            asked = {name: options[name] for name in _OF_DATA if name in options}
+            # Before the parser, which imports what is named; and after it, as it understood names.
+            _check_texts([run.get("seed"), loop, run["model"], asked])
+            data = yaml.safe_load(owner.text)["data"]
+            used = {
+                "seed": run.get("seed"),
+                "loop": {**loop, "accelerator": owner.values.loop.accelerator},
+                "model": run["model"],
+                "data": {**data, "init_args": {**(data.get("init_args") or {}), **asked}},
+            }
+            write(file, yaml.safe_dump(used, sort_keys=False))
+            study = Experiment.parse(make_parser("fit"), ["--config", str(file)])
+            trust = replace(_OF_SERVER, filled=study.parser.filled)
+            check_calls(study.values.model, ClientModule, ("model",), trust)
+            # Its constructor checks the options; the owner's data are not read again.
+            with explained(study.settings, *REFUSALS, part="data"):
+                made = study.make("data", study.values.data)
+            for name in asked:
+                setattr(owner.data, name, getattr(made, name))
+            study.data = owner.data
+            module, fabric = study.module, study.loop.fabric
+            owner.data.to(fabric.device)
+            fabric.strategy.precision.convert_module(module)
+            context = Context(module, owner.data, fabric, study.loop.gradient_clip_val)
+            if isinstance(owner.data, Adopts):
+                # For the owner, whose model expects inputs on this scale.
+                content = json.dumps(owner.data.transforms(), indent=1)
+                write(self._folder / TRANSFORMS, content)
+        except (UsageError, *REFUSALS) as error:
+            raise Refusal(f"the run's method cannot be built here: {error}") from error
+        self._arguments = recipe_of(study)
+        return context
+
+    def export(self, context: Context) -> None:
+        """Write the model that was just tested, if the owner wants it.
+
+        A full disk is the owner's matter, and does not end the run.
+        """
+        if self._file is None:
+            return
+        try:
+            export.write(self._file, context.module, self._arguments)
+        except OSError as error:
+            _tell(f"the model was not written: {error}")
+
+
+def _check_texts(value: Any) -> None:  # noqa: ANN401
+    """Refuse text of a server that names what it may not name, or that a parser reads as more.
+
+    Raises:
+        TrustError: There is such text.
+    """
+    if isinstance(value, str):
+        _OF_SERVER.check_text(value)
+    for item in inner_values(value):
+        _check_texts(item)
+
+
+def _tell(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)

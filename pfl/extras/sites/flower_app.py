@@ -1,0 +1,81 @@
+"""The two halves of our app in Flower's processes: ``server`` and ``client``.
+
+Both pass messages on and look into none; see :mod:`pfl.extras.sites.relay`. An app names them as
+parts of the installed package, and so brings no code to a site. Flower is imported only when it
+asks for them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pfl.extras.sites.relay import LineError, ask, relay
+
+# Flower reads here what it may ask for.
+__all__ = ["client", "server"]  # noqa: F822 (see __getattr__)
+
+# An object of Flower, which is optional, so that its types cannot be named here.
+Flower: TypeAlias = Any
+_RECORD = "pfl"
+
+
+def __getattr__(name: str) -> Flower:
+    if name == "server":
+        server: Flower = import_module("flwr.serverapp").ServerApp()
+        server.main()(_serve)
+        return server
+    if name == "client":
+        client: Flower = import_module("flwr.clientapp").ClientApp()
+        client.query()(_answer)
+        return client
+    raise AttributeError(name)
+
+
+def _serve(grid: Flower, context: Flower) -> None:
+    """Relay messages until the run is over."""
+    settings = context.run_config
+    seconds, count = float(settings["answer-seconds"]), int(settings["sites"])
+    message = import_module("flwr.app").Message
+
+    def addresses() -> list[str]:
+        return [f"node {node}" for node in grid.get_node_ids()]
+
+    def send(address: str, verb: str, content: bytes) -> bytes:
+        node = int(address.removeprefix("node "))
+        sent = message(_packed(verb, content), node, "query")
+        replies = list(grid.send_and_receive([sent], timeout=seconds))
+        if not replies:
+            raise LineError(f"there was no answer within {seconds:g} seconds")
+        if replies[0].has_error():
+            # Further sentences guess at causes.
+            raise LineError(str(replies[0].error.reason).partition(". ")[0])
+        said = replies[0].content[_RECORD]
+        if said["verb"] == "error":
+            raise LineError(said["content"].decode())
+        answer: bytes = said["content"]
+        return answer
+
+    # A node's number is drawn anew at each start.
+    relay(Path(str(settings["folder"])), count, addresses, send)
+
+
+def _answer(message: Flower, context: Flower) -> Flower:
+    """Pass a message on to the process that holds the site."""
+    asked = message.content[_RECORD]
+    try:
+        door = context.node_config.get("door")
+        if door is None:
+            raise LineError("no site is here: start Flower's SuperNode with pfl site")
+        answered = _packed(
+            asked["verb"], ask(Path(door), "pfl site", {"verb": asked["verb"]}, asked["content"])
+        )
+    except LineError as error:
+        answered = _packed("error", str(error).encode())
+    return import_module("flwr.app").Message(answered, reply_to=message)
+
+
+def _packed(verb: str, content: bytes) -> Flower:
+    flwr = import_module("flwr.app")
+    return flwr.RecordDict({_RECORD: flwr.ConfigRecord({"verb": verb, "content": content})})

@@ -1,0 +1,69 @@
+"""A process that ends with the one that started it, even if that one is killed.
+
+``python -m pfl.extras.sites.leash COMMAND...`` runs a command in a process group of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+END_SECONDS = 20.0
+
+
+def leashed(
+    command: Sequence[str], log: IO[bytes], env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a command that ends with this process, and that Ctrl-C does not reach."""
+    programs = Path(sys.executable).parent
+    return subprocess.Popen(
+        [sys.executable, "-m", "pfl.extras.sites.leash", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+        # The programs that are installed beside this Python come first.
+        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}", **env},
+    )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a leashed command, and wait for it."""
+    process.terminate()
+    try:
+        process.wait(2 * END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _run(command: Sequence[str]) -> int:
+    parent = os.getppid()
+
+    def leave(number: int, frame: FrameType | None) -> Any:  # noqa: ANN401
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        while process.poll() is None and os.getppid() == parent:
+            time.sleep(0.2)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
+    return process.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(_run(sys.argv[1:]))

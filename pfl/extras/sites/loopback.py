@@ -1,0 +1,89 @@
+"""Sites in threads of this process: everything travels as bytes, as to another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
+
+from pfl.core.held_out import members
+from pfl.engines import threads
+from pfl.extras.sites.engine import RemoteEngine
+from pfl.extras.sites.site import Site
+from pfl.extras.sites.transport import SiteError, Transport, Verb
+from pfl.training.context import Context
+
+
+class Loopback(Transport):
+    """Carries messages to sites of this process.
+
+    Args:
+        sites: By client.
+        together: Whether several sites may work at a time.
+        folder: A temporary folder of the sites, which ends with them.
+    """
+
+    def __init__(
+        self,
+        sites: Mapping[int, Site],
+        together: bool = True,
+        folder: TemporaryDirectory[str] | None = None,
+    ) -> None:
+        self._sites, self._folder = dict(sites), folder
+        self._turn: AbstractContextManager[object] = nullcontext() if together else Lock()
+
+    def sites(self) -> Mapping[int, str]:
+        """Return the address of each client."""
+        return dict.fromkeys(self._sites, "loopback")
+
+    def call(self, client: int, verb: Verb, content: bytes) -> bytes:
+        """Send a message to a client's site and return its answer."""
+        if client not in self._sites:
+            raise SiteError(f"there is no site of client {client}")
+        with self._turn:
+            return self._sites[client].answer(verb, content)
+
+    def close(self) -> None:
+        """Close the sites."""
+        for site in self._sites.values():
+            site.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+class LoopbackEngine(RemoteEngine):
+    """Runs each client at a site of its own in this process, for tests of what travels.
+
+    Its numbers are the sequential engine's, bit for bit.
+
+    Args:
+        folder: Where the sites keep their states, each in a folder of its own; ``None`` takes a
+            temporary one, which ends with the engine.
+        options: As for :class:`~pfl.extras.sites.engine.RemoteEngine`.
+
+    Raises:
+        ValueError: See :class:`~pfl.extras.sites.engine.RemoteEngine`.
+    """
+
+    name = "loopback"
+    simulates = True
+
+    def __init__(self, folder: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.folder, self.forgets = folder, folder is None
+
+    def connect(self, context: Context) -> Transport:
+        """Make a site for each client that trains."""
+        temporary = None if self.folder else TemporaryDirectory(prefix="pfl-sites-")
+        folder = Path(self.folder or temporary.name)  # type: ignore[union-attr]
+        clients = members(context.data)
+        together = threads.obstacle(context, len(clients)) is None
+        return Loopback(made(context, clients, folder), together, temporary)
+
+
+def made(context: Context, clients: Sequence[int], folder: Path) -> dict[int, Site]:
+    """Return a site for each client, each with a copy of the module, and a folder of its own."""
+    return {client: Site(context.replica(), client, folder / str(client)) for client in clients}

@@ -1,0 +1,221 @@
+"""The engine whose messages NVFlare carries, in its simulator or to real sites."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from pfl.core.failure import last_words
+from pfl.core.held_out import members
+from pfl.disk.reading import read_json
+from pfl.extras.sites.leash import end, leashed
+from pfl.extras.sites.loopback import made
+from pfl.extras.sites.relay import DOOR, Door, Header, Switchboard, Trouble
+from pfl.extras.sites.relayed import RelayedEngine
+from pfl.extras.sites.transport import SiteError
+from pfl.training.context import Context
+
+LOGIN_SECONDS, END_SECONDS = 30.0, 30.0
+_JOB = "pfl.extras.sites.nvflare_job"
+_COLLAB = "nvflare.collab.runtime"
+# What a site, and the server, must allow a job to build.
+CLASSES = (f"{_COLLAB}.", f"{_JOB}.")
+
+
+class NVFlareEngine(RelayedEngine):
+    """An engine whose sites are clients of NVFlare; its numbers are the sequential engine's bits.
+
+    Without ``kit`` NVFlare's simulator runs on this machine, with a process of its own for each
+    site's client; the sites' data stay in this process. With it, a job is submitted to a running
+    server of NVFlare on this machine, and the sites are those that ``pfl site`` has started.
+
+    Args:
+        kit: Startup kit of the user who submits the job, as NVFlare provisions it; ``None`` runs
+            the simulator.
+        folder: Where the simulator's sites keep their states; ``None`` takes a temporary one, which
+            ends with the engine.
+        options: As for :class:`~pfl.extras.sites.relayed.RelayedEngine`.
+
+    Raises:
+        ImportError: NVFlare is not installed.
+        ValueError: A number is out of its range, or there is no such kit.
+    """
+
+    name = package = "nvflare"
+
+    def __init__(self, kit: str | None = None, folder: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        if kit is not None and not Path(kit, "startup", "fed_admin.json").is_file():
+            raise ValueError(
+                f"kit: {kit} is no startup kit of a user, which has startup/fed_admin.json"
+            )
+        self.kit, self.folder = kit, folder
+        self.forgets = kit is None and folder is None
+
+    def start(self, board: Switchboard, context: Context, count: int) -> Trouble:
+        """Start the simulator, or submit a job to the server."""
+        if self.kit is None:
+            return self._simulate(board, context, members(context.data))
+        return self._submit(board, Path(self.kit), count)
+
+    def _simulate(self, board: Switchboard, context: Context, clients: Sequence[int]) -> Trouble:
+        held = {f"site-{client}": client for client in clients}
+        sites = made(context, clients, Path(self.folder or board.folder / "sites"))
+        for site in sites.values():
+            board.scope.callback(site.close)
+
+        def answer(header: Header, content: bytes) -> bytes:
+            client = held[header["site"]]
+            if header["verb"] == "who":
+                return str(client).encode()
+            return sites[client].answer(header["verb"], content)
+
+        door = Door(board.folder / "door", answer)
+        board.scope.callback(door.close)
+        job = write_job(board.folder, len(clients), self.answer_seconds)
+        workspace = board.folder / "workspace"
+        (workspace / "local").mkdir(parents=True)
+        allowed = {"format_version": 2, "class_allow_list": [*CLASSES]}
+        (workspace / "local" / "resources.json").write_text(json.dumps(allowed))
+        command = [
+            *(sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator", str(job)),
+            *("-w", str(workspace), "-c", ",".join(held), "-t", str(len(clients))),
+            *("-m", str(len(clients))),
+        ]
+        log = board.folder / "log"
+        file = board.scope.enter_context(log.open("wb"))
+        process = leashed(command, file, {DOOR: str(door.path)})
+
+        def leave() -> None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
+            end(process)
+
+        def trouble() -> str | None:
+            if process.poll() is None:
+                return None
+            said = last_words(log) or "it said nothing"
+            return shorten(f"NVFlare's simulator ended: {said}", 600)
+
+        board.scope.callback(leave)
+        return trouble
+
+    def _submit(self, board: Switchboard, kit: Path, count: int) -> Trouble:
+        job = write_job(board.folder, count, self.answer_seconds)
+        try:
+            api = import_module("nvflare.fuel.flare_api.flare_api")
+            # NVFlare prints what it does.
+            with redirect_stdout(io.StringIO()):
+                session = api.new_secure_session(
+                    kit.name, str(kit.resolve()), timeout=LOGIN_SECONDS
+                )
+                board.scope.callback(session.close)
+                number = session.submit_job(str(job))
+        except Exception as error:
+            raise SiteError(f"NVFlare's server takes no job of {kit}: {error}") from error
+
+        def trouble() -> str | None:
+            status = str(session.get_job_status(number))
+            if not status.startswith("FINISHED"):
+                return None
+            return (
+                f"NVFlare's server ended the job ({status}): the log of job {number} on its server "
+                "says why; both the server and the sites must allow the classes of such a job"
+            )
+
+        def leave() -> None:
+            """Let the job end, or abort it if it does not."""
+            until = time.monotonic() + END_SECONDS
+            while trouble() is None:
+                if time.monotonic() > until:
+                    session.abort_job(number)
+                    break
+                time.sleep(1.0)
+
+        board.scope.callback(leave)
+        return trouble
+
+
+def client_command(kit: Path, door: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command that starts NVFlare's client of a site, and what its environment needs.
+
+    Args:
+        kit: The site's startup kit, as NVFlare provisions it.
+        door: The door of the process that holds the site.
+
+    Raises:
+        ValueError: There is no such kit, or it does not allow our jobs.
+    """
+    script = kit / "startup" / "sub_start.sh"
+    if not (kit / "startup" / "fed_client.json").is_file():
+        raise ValueError(
+            f"kit: {kit} is no startup kit of a site, which has startup/fed_client.json"
+        )
+    edited, usual = (kit / "local" / name for name in ("resources.json", "resources.json.default"))
+    file = edited if edited.is_file() else usual
+    allowed = read_json(file).get("class_allow_list", [])
+    if missing := [name for name in CLASSES if name not in allowed]:
+        raise ValueError(
+            f"kit: {file} must list {' and '.join(missing)} in class_allow_list; see docs/sites.md"
+        )
+    return ["bash", str(script.resolve()), "--once"], {DOOR: str(door)}
+
+
+def write_job(folder: Path, count: int, answer_seconds: float) -> Path:
+    """Write the definition of a job, which names installed classes and brings no code.
+
+    Args:
+        folder: That of the run's :class:`~pfl.extras.sites.relay.Switchboard`.
+        count: Number of sites that it needs.
+        answer_seconds: Longest time that a site may take for an answer.
+    """
+
+    def part(path: str, **arguments: Any) -> dict[str, Any]:
+        return {"path": path, "args": arguments}
+
+    calls = {"max_inbound_call_threads": count + 1, "max_outbound_call_threads": count + 1}
+    controller = part(
+        f"{_COLLAB}.controller.CollabController",
+        server_obj_id="_server",
+        sync_task_timeout=600,
+        **calls,
+    )
+    executor = part(f"{_COLLAB}.executor.CollabExecutor", client_obj_id="_client", **calls)
+    halves = {
+        "server": {
+            "workflows": [{"id": "controller", **controller}],
+            "components": [
+                {
+                    "id": "_server",
+                    **part(f"{_JOB}.ServerHalf", folder=str(folder), seconds=answer_seconds),
+                }
+            ],
+        },
+        "client": {
+            "executors": [{"tasks": ["*"], "executor": executor}],
+            "components": [{"id": "_client", **part(f"{_JOB}.SiteHalf")}],
+        },
+    }
+    meta = {
+        "name": "pfl",
+        "resource_spec": {},
+        "min_clients": count,
+        "deploy_map": {"app": ["@ALL"]},
+    }
+    job = folder / "pfl"
+    config = job / "app" / "config"
+    config.mkdir(parents=True)
+    (job / "meta.json").write_text(json.dumps(meta))
+    for name, half in halves.items():
+        text = json.dumps({"format_version": 2, **half})
+        (config / f"config_fed_{name}.json").write_text(text)
+    return job

@@ -1,0 +1,91 @@
+"""The states that a site keeps on its own disk, in two versions each."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from pathlib import Path
+
+from pfl.core.elsewhere import Reference
+from pfl.core.state import digest
+from pfl.core.types import State
+from pfl.disk import container
+from pfl.disk.container import ContainerError
+from pfl.disk.lock import locked
+from pfl.disk.writing import no_link, written
+from pfl.extras.sites.transport import LostStateError
+
+_FILE = re.compile(r"(\d{1,9})-([0-9a-f]{64})\.state")
+_SCRATCH = re.compile(rf"\.{_FILE.pattern}\.\d+")
+
+
+class KeptVersions:
+    """One client's kept states: that of its last participation, and the one before.
+
+    If the server is killed in a round, its checkpoint asks for the earlier one.
+
+    Args:
+        folder: Where the files are; it is made if it is missing. Until :meth:`close`, no other
+            process can use it.
+
+    Raises:
+        BusyError: Another site uses the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._scope = ExitStack()
+        self._scope.enter_context(locked(no_link(folder)))
+        self.folder = folder
+        # Left by a killed process.
+        for file in folder.iterdir():
+            if _SCRATCH.fullmatch(file.name):
+                file.unlink()
+
+    def close(self) -> None:
+        """Let other processes use the folder."""
+        self._scope.close()
+
+    def versions(self) -> list[Reference]:
+        """Return what is stored, the oldest first."""
+        named = (_FILE.fullmatch(file.name) for file in self.folder.iterdir())
+        return sorted(
+            (Reference(one[2], int(one[1])) for one in named if one), key=lambda ref: ref.round
+        )
+
+    def load(self, wanted: Reference) -> State:
+        """Return a stored state, on the CPU.
+
+        Raises:
+            LostStateError: It is not there, or was changed.
+        """
+        path = self._path(wanted)
+        if not path.is_file() or path.is_symlink():
+            have = ", ".join(str(one.round) for one in self.versions()) or "none"
+            raise LostStateError(
+                f"the state of round {wanted.round} ({wanted.digest[:16]}) is not there; of rounds "
+                f"that are: {have}"
+            )
+        try:
+            _, state = container.unpack(path.read_bytes())
+        except ContainerError as error:
+            raise LostStateError(f"{path.name} is damaged: {error}") from error
+        if digest(state) != wanted.digest:
+            raise LostStateError(f"{path.name} is damaged: it holds another state")
+        return state
+
+    def store(self, state: State, number: int, before: Reference | None) -> Reference:
+        """Store the state of a round; remove all others but the one that it came from.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        new = Reference(digest(state), number)
+        with written(self._path(new), synced=True) as file:
+            file.write(container.pack({"round": number}, state))
+        for old in self.versions():
+            if old not in (new, before):
+                self._path(old).unlink(missing_ok=True)
+        return new
+
+    def _path(self, reference: Reference) -> Path:
+        return self.folder / f"{reference.round}-{reference.digest}.state"

@@ -1,0 +1,135 @@
+"""Sites of one process whose traffic is recorded, and which can fail at will."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from pathlib import Path
+
+from lightning_modules.fedper import FedPer
+from pfl.core.held_out import members
+from pfl.core.types import Cohort
+from pfl.engines.transport import wire
+from pfl.extras.sites.loopback import Loopback, LoopbackEngine, made
+from pfl.extras.sites.transport import SiteError
+from tests.engines.agreement import fit, numbers
+from tests.helpers.federation import SGD
+from tests.helpers.toy import mlp
+
+Call = namedtuple("Call", "client verb sent answer")
+
+
+class Recorded(LoopbackEngine):
+    """A loopback that records each call.
+
+    Args:
+        before: Called with client, verb and message before each call; what it raises, the transport
+            raises, and what it returns the site gets instead.
+        data: What the sites have, if that is not what the server is given.
+    """
+
+    def __init__(self, folder=None, before=None, data=None, **options):
+        super().__init__(folder, **options)
+        self.calls, self.before, self.data = [], before, data
+
+    def connect(self, context):
+        whole = context.replica(context.fabric, data=self.data)
+        self.at = made(whole, members(whole.data), Path(self.folder))
+        engine = self
+
+        class Transport(Loopback):
+            def call(self, client, verb, content):
+                changed = engine.before and engine.before(client, verb, content)
+                answer = super().call(client, verb, changed or content)
+                engine.calls.append(Call(client, verb, content, answer))
+                return answer
+
+        return Transport(self.at)
+
+    def of(self, verb):
+        return [call for call in self.calls if call.verb == verb]
+
+
+class Garbles(Recorded):
+    """One answer of client 1 is not what the site said: by default that to its second training.
+
+    Args:
+        change: Makes of the answer another one.
+        verb: The verb of the answer.
+        turn: Which one of this verb, from 1.
+    """
+
+    def __init__(self, folder, change, verb="train", turn=2, **options):
+        super().__init__(folder, **options)
+        self.change, self.verb, self.turn, self.asked = change, verb, turn, 0
+
+    def connect(self, context):
+        engine, transport = self, super().connect(context)
+
+        class Noisy(Loopback):
+            def call(self, client, verb, content):
+                answer = transport.call(client, verb, content)
+                if (client, verb) != (1, engine.verb):
+                    return answer
+                engine.asked += 1
+                return engine.change(answer) if engine.asked == engine.turn else answer
+
+        return Noisy(self.at)
+
+
+KINDS = ("error", "refusal", "lost", "silence", "damaged message", "damaged answer")
+
+
+class Faulty(Recorded):
+    """Some jobs fail at their sites.
+
+    Args:
+        faults: The kind of a job's fault, by client, round and verb.
+    """
+
+    def __init__(self, folder, faults, **options):
+        super().__init__(folder, **options)
+        self.faults = faults
+
+    def connect(self, context):
+        engine, transport = self, super().connect(context)
+
+        class Transport(Loopback):
+            def call(self, client, verb, content):
+                kind = None
+                if verb in ("train", "test"):
+                    number = wire.asked(verb, wire.Order, content)[0].round
+                    kind = engine.faults.get((client, number, verb))
+                if kind == "silence":
+                    raise SiteError("nobody is there")
+                if kind == "damaged message":
+                    content = content[:-1] + bytes([content[-1] ^ 1])
+                answer = transport.call(client, verb, content)
+                if kind == "damaged answer":
+                    return answer[: len(answer) // 2]
+                names = {"error": "failed", "refusal": "refused", "lost": "lost"}
+                if kind in names:
+                    return wire.written("error", wire.Failure(names[kind], f"a {kind}\n=1+1"))
+                return answer
+
+        return Transport(self.at)
+
+
+def everyone(eligible, rng, number):
+    return Cohort(tuple(eligible), tuple(eligible))
+
+
+def small(**options):
+    return FedPer(mlp(), **{"optimizer": SGD, **options})
+
+
+def same(one, other):
+    """Return whether two runs have the same bits, but for the lengths of messages."""
+    # As texts, in which the order of columns counts, and values that are not finite are equal.
+    rows = [
+        [{k: v for k, v in row.items() if not k.startswith("comm/wire")} for row in numbers(run)]
+        for run in (one, other)
+    ]
+    return one.fingerprint == other.fingerprint and str(rows[0]) == str(rows[1])
+
+
+__all__ = ["KINDS", "Faulty", "Garbles", "Recorded", "everyone", "fit", "same", "small"]

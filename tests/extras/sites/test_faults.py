@@ -1,0 +1,205 @@
+"""Sites that fail: a round goes on with those that must answer, or the run ends in one sentence."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from lightning_modules.fedper import FedPer
+from pfl.core.failure import JobError
+from pfl.core.held_out import HeldOut
+from pfl.core.state import digest
+from pfl.core.types import Cohort
+from pfl.disk import container
+from pfl.extras.sites.transport import GoneError, SiteError
+from pfl.passage.coding import Codecs
+from tests.extras.sites.sites import Garbles, Recorded, everyone, fit, same, small
+from tests.helpers.federation import SGD
+from tests.helpers.messages import parts
+from tests.helpers.toy import blobs, mlp
+
+SIZES = (4, 9, 3)
+
+
+def without(client, *rounds):
+    """Return a sampler that leaves a client out of some rounds."""
+
+    def sampler(eligible, rng, number):
+        left = tuple(c for c in eligible if c != client or number not in rounds)
+        return Cohort(left, left)
+
+    return sampler
+
+
+class Dead:
+    """A site that is silent in some of the train messages that it gets."""
+
+    def __init__(self, client, *turns):
+        self.client, self.turns, self.trained, self.asked = client, turns, 0, []
+
+    def __call__(self, client, verb, content):
+        if client != self.client:
+            return
+        self.trained += verb == "train"
+        self.asked.append(verb)
+        if self.trained in self.turns and verb in ("train", "test"):
+            raise SiteError("nobody is there")
+
+
+def test_a_round_goes_on_without_a_site_that_is_killed_in_it(tmp_path):
+    """As if client 1 had been left out in round 2; it has no scores there, and comes back."""
+    dead = Dead(1, 2)
+    engine = Recorded(tmp_path, dead, min_sites=2)
+    with pytest.warns(UserWarning, match=parts("round 2 ~ without client 1: ~ nobody is there")):
+        away = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
+    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=without(1, 2))
+    assert away.fingerprint == alone.fingerprint
+    assert [row["train/discarded"] for row in away.history] == [0, 1, 0]
+    # A silent site is not asked again before the next round.
+    assert dead.asked == ["hello", "train", "test", "train", "train", "test", "bye"]
+    assert away.history[2]["test/personal/acc"] == alone.history[2]["test/personal/acc"]
+    assert away.failures == {"discarded": {1: 1}}
+
+
+@pytest.mark.parametrize("up", ["identity", "qsgd"])
+def test_what_others_sent_is_decoded_as_theirs_if_a_site_is_silent(up, tmp_path):
+    """Client 0 does not upload, so that its job says nothing of a codec, and client 1 is silent."""
+
+    def two_upload(*clients):
+        return lambda eligible, rng, number: Cohort(clients, (1, 2))
+
+    options = {"data": blobs(SIZES), "codec": Codecs(up=up)}
+    engine = Recorded(tmp_path, Dead(0, 2), min_sites=2)
+    with pytest.warns(UserWarning, match=parts("round 2 ~ without client 0: ~ nobody is there")):
+        away = fit(small(), engine, sampler=two_upload(0, 1, 2), **options)
+    alone = fit(small(), "sequential", sampler=two_upload(0, 1, 2), **options)
+    assert digest(away.server.shared) == digest(alone.server.shared)
+
+
+def test_a_site_that_is_gone_for_good_is_left_out_to_the_end(tmp_path):
+    engine = Recorded(tmp_path, Dead(1, 2, 3), min_sites=2)
+    with pytest.warns(UserWarning, match=parts("without client 1: ~ nobody")):
+        away = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
+    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=without(1, 2, 3))
+    assert away.fingerprint == alone.fingerprint
+    rows = [row for row in away.latest.clients if "test/personal/acc" in row]
+    assert [row["client"] for row in rows] == [0, 2]
+
+
+def test_newcomers_are_compared_with_the_members_that_answer(tmp_path):
+    """The gap of training to test scores is a mean over clients 0 and 2 if client 1 is silent."""
+    gaps = {}
+    for who, turns in (("all", ()), ("some", (2,))):
+        data = blobs((4, 9, 3, 6))
+        data.held_out = HeldOut((3,))
+        dead = Dead(1, *turns)
+        engine = Recorded(tmp_path / who, dead, min_sites=2)
+        with warnings.catch_warnings(record=True):
+            run = fit(small(), engine, 2, data, sampler=everyone, join_rounds=1)
+        gaps[who] = run.history[-1]["gap/sample"]
+        assert "test/unseen_joined/acc" in run.history[-1]
+    assert gaps["all"] != gaps["some"]
+    # Newcomers train within the round: who was silent in it is not asked again.
+    assert dead.asked == ["hello", "train", "test", "train"]
+
+
+def test_too_few_sites_end_the_run(tmp_path):
+    options = {"data": blobs(SIZES), "sampler": everyone}
+    with (
+        pytest.raises(SiteError, match=parts("2 of 3 sites ~ min_sites ~ 3")),
+        pytest.warns(UserWarning, match=parts("without client 1: ~ nobody")),
+    ):
+        fit(small(), Recorded(tmp_path, Dead(1, 1), min_sites=3), **options)
+    with pytest.raises(GoneError, match=parts("site 1 is gone (loopback): nobody")):
+        fit(small(), Recorded(tmp_path, Dead(1, 1)), **options)
+
+
+def test_a_site_that_is_killed_between_training_and_tests_stops_the_run(tmp_path):
+    def before(client, verb, content):
+        if (client, verb) == (2, "test"):
+            raise SiteError("nobody is there")
+
+    with pytest.raises(GoneError, match=parts("site 2 is gone (loopback): nobody")):
+        fit(small(), Recorded(tmp_path, before), 1, blobs(SIZES))
+
+
+def of_another_form(answer):
+    return container.pack({"train": {"client": "one"}}, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda answer: answer[:-1], "checksum"),
+        (lambda answer: b"", "0 bytes"),
+        (lambda answer: b"\x80\x04." + answer, "begins ~ b'PFLMSG'"),
+        (of_another_form, "train.client: ~ valid integer ~ 'one'"),
+        (lambda answer: container.pack({"test": {"scores": {}}}, {}), "train ~ test"),
+        (lambda answer: container.pack([1], {}), "message ~ train ~ no name"),
+    ],
+)
+def test_a_damaged_answer_is_no_answer(change, told, tmp_path):
+    with pytest.raises(GoneError, match=parts(f"client 1 ~ answer to train: ~ {told}")):
+        fit(small(), Garbles(tmp_path / "a", change), data=blobs(SIZES), sampler=everyone)
+    engine = Garbles(tmp_path / "b", change, min_sites=1)
+    with pytest.warns(UserWarning, match=parts("round 2 ~ without client 1")):
+        away = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
+    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=without(1, 2))
+    assert away.fingerprint == alone.fingerprint
+
+
+class Fails(FedPer):
+    def receive(self, broadcast, info):
+        if info.client == 1 and info.round == 2:
+            raise KeyError("net.head")
+        super().receive(broadcast, info)
+
+
+def test_a_method_that_fails_at_a_site_is_told_as_in_a_worker(tmp_path):
+    """Which client, which round and which line; min_sites does not hide it."""
+    told = (
+        r"round 2, client 1 \(.*test_faults\.py, line \d+\): KeyError: 'net.head', at the site of"
+    )
+    with pytest.raises(JobError, match=told):
+        fit(
+            Fails(mlp(), optimizer=SGD),
+            Recorded(tmp_path, min_sites=1),
+            data=blobs(SIZES),
+            sampler=everyone,
+        )
+
+
+def test_a_client_whose_numbers_are_not_finite_is_discarded_as_elsewhere(tmp_path):
+    class Bursts(FedPer):
+        def losses(self, batch):
+            terms = super().losses(batch)
+            return {name: term * self.worse for name, term in terms.items()}
+
+        def receive(self, broadcast, info):
+            super().receive(broadcast, info)
+            self.worse.fill_(float("nan") if (info.client, info.round) == (0, 2) else 1.0)
+
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.worse = torch.nn.Buffer(torch.ones(()))
+
+    runs = [
+        fit(
+            Bursts(mlp(), optimizer=SGD),
+            engine,
+            data=blobs(SIZES),
+            sampler=everyone,
+            on_nonfinite="skip",
+        )
+        for engine in ("sequential", Recorded(tmp_path))
+    ]
+    assert same(*runs)
+    assert runs[0].failures == {"discarded": {0: 1}}
+
+
+@pytest.mark.parametrize("option", ["workers", "min_sites"])
+def test_numbers_of_sites_are_at_least_one(option):
+    with pytest.raises(ValueError, match=f"{option} must be at least 1, got 0"):
+        Recorded("x", **{option: 0})

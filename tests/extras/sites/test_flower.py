@@ -1,0 +1,229 @@
+"""Flower carries a run: three terminals as docs/sites.md has them, and what fails on the way."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from lightning_modules.fedper import FedPer
+from pfl.extras.sites.flower import FlowerEngine, client_command
+from tests.extras.sites.terminals import (
+    ROOT,
+    Terminals,
+    blocks,
+    fingerprint,
+    free_port,
+    marks,
+    sequential,
+)
+from tests.helpers.messages import refuses
+
+needs_flower, without_flower = marks("flwr")
+SHORT = ["--data.num_clients=2", "--loop.rounds=3"]
+
+
+@without_flower
+def test_without_flower_the_engine_says_what_to_install():
+    with pytest.raises(ImportError, match=r"pip install 'pfl-lightning\[flower\]'"):
+        FlowerEngine()
+
+
+def test_numbers_out_of_their_range_are_refused_by_name():
+    refuses(FlowerEngine, "at least 1", sites=0)
+    refuses(FlowerEngine, "positive", answer_seconds=0.0, start_seconds=-1.0)
+
+
+def test_a_site_is_encrypted_if_it_has_a_certificate(tmp_path):
+    certificate, key = tmp_path / "ca.crt", tmp_path / "key"
+    for file in (certificate, key):
+        file.touch()
+    words, env = client_command("far.example:443", Path("door"), str(certificate), str(key))
+    assert words[:3] == ["flower-supernode", "--superlink", "far.example:443"]
+    assert words[words.index("--root-certificates") + 1] == str(certificate)
+    assert words[words.index("--auth-supernode-private-key") + 1] == str(key)
+    assert words[words.index("--node-config") + 1] == 'door="door"'
+    assert "--insecure" not in words
+    assert env["FLWR_TELEMETRY_ENABLED"] == "0"
+    words, _ = client_command("127.0.0.1:9000", Path("door"), None, None)
+    assert "--insecure" in words
+
+
+@pytest.fixture
+def terminals(tmp_path):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "my_site.yaml").write_text(blocks("yaml")[0])
+    found = Terminals(tmp_path, FLWR_HOME=str(tmp_path / "flower"))
+    yield found
+    found.end()
+
+
+def first_terminal(terminals):
+    """Return the page's lines of the first terminal, with a port that is free: set-up and run."""
+    text = next(block for block in blocks("text") if "flower-superlink" in block)
+    port = free_port()
+    text = text.replace("9000", str(port))
+    file = terminals.folder / "my_site.yaml"
+    file.write_text(file.read_text().replace("9000", str(port)))
+    before, run = text.rsplit("pfl fit", 1)
+    return before.replace(" &\n", "\n"), shlex.split(run)
+
+
+def site(terminals, number, name=None, **options):
+    """Start a site as the page does, or under a name of its own and with further options."""
+    words = ["--client", str(number), "--folder", name or f"site_{number}"]
+    words += [word for key, value in options.items() for word in (f"--{key}", value)]
+    terminals.pfl(name or f"site{number}", "site", "--config", "my_site.yaml", *words)
+
+
+@pytest.mark.slow
+@needs_flower
+def test_the_three_terminals_of_the_page(terminals):
+    before, run = first_terminal(terminals)
+    terminals.start("link", "bash", "-c", before)
+    terminals.pfl("run", "fit", *run, "--loop.progress=false")
+    first, second, exporting = (block for block in blocks("bash") if "pfl site" in block)
+    assert exporting.startswith(first.strip())
+    for number, words in enumerate((exporting, second)):
+        terminals.pfl(f"site{number}", *shlex.split(words)[1:])
+    assert terminals.wait("run") == 0, terminals.said("run")
+    assert fingerprint(terminals.said("run")) == sequential(terminals, *SHORT)
+    for number in (0, 1):
+        assert terminals.said(f"site{number}").count("trained") == 3
+    assert FedPer.load_from_checkpoint(terminals.folder / "model.ckpt")
+
+
+@pytest.mark.slow
+@needs_flower
+def test_a_killed_site_and_a_killed_server(terminals):
+    """In one run: a site dies, is started again, and the run resumes; its server dies likewise."""
+    before, run = first_terminal(terminals)
+    terminals.start("link", "bash", "-c", before)
+    run += ["--loop.progress=false", "--loop.checkpoint_every=1", "--loop.name=killed"]
+    for number in (0, 1):
+        site(terminals, number)
+    terminals.pfl("run", "fit", *run)
+    terminals.wait_for("site1", "round 2: trained")
+    terminals.kill("site1")
+    assert terminals.wait("run") == 2
+    assert "site 1 is gone" in terminals.said("run")
+    site(terminals, 1)
+    terminals.pfl("again", "fit", *run, "--ckpt_path", "last")
+    terminals.wait_for("site0", "round 3: trained")
+    terminals.kill("again")
+    terminals.pfl("last", "fit", *run, "--ckpt_path", "last")
+    assert terminals.wait("last") == 0, terminals.said("last")
+    assert fingerprint(terminals.said("last")) == sequential(terminals, *SHORT)
+
+
+@pytest.mark.slow
+@needs_flower
+def test_two_sites_of_one_number_and_one_that_never_comes(terminals):
+    before, run = first_terminal(terminals)
+    terminals.start("link", "bash", "-c", before)
+    run = [word for word in run if not word.startswith("--loop.engine")]
+    engine = ["--loop.engine=FlowerEngine", "--loop.default_root_dir=null"]
+    terminals.pfl("site", "site", "--config", "my_site.yaml")
+    terminals.pfl("alone", "fit", *run, *engine, "--loop.engine.start_seconds=25")
+    assert terminals.wait("alone") == 2
+    assert "not all sites were there within 25 seconds" in terminals.said("alone")
+    terminals.pfl("same", "site", "--config", "my_site.yaml")
+    assert terminals.wait("same") == 2
+    assert "is already working on site_0" in terminals.said("same")
+    terminals.pfl("other", "site", "--config", "my_site.yaml", "--folder", "other")
+    terminals.pfl("twice", "fit", *run, *engine)
+    assert terminals.wait("twice") == 2
+    assert "two sites say that they are client 0: node " in terminals.said("twice")
+
+
+def certificates(folder):
+    """Make an authority of our own, and the certificate of a server on this machine."""
+    extensions = folder / "extensions"
+    extensions.write_text("subjectAltName = IP:127.0.0.1, DNS:localhost")
+    for line in (
+        "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=authority -keyout ca.key -out ca.crt",
+        "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr",
+        "x509 -req -days 1 -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial"
+        " -extfile extensions -out server.pem",
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@needs_flower
+def test_sites_with_certificates_and_keys(terminals):
+    """Who trusts another authority, or has a key that the server does not know, stays outside."""
+    folder = terminals.folder
+    (folder / "else").mkdir()
+    certificates(folder / "else")
+    certificates(folder)
+    for name in ("key0", "key1", "key2"):
+        words = ["-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", name]
+        subprocess.run(["ssh-keygen", *words], cwd=folder, check=True)
+    before, run = first_terminal(terminals)
+    files = "--ssl-certfile server.pem --ssl-keyfile server.key --ssl-ca-certfile ca.crt"
+    before = before.replace("--insecure", f"{files} --enable-supernode-auth")
+    before = before.replace("insecure = true", f'root-certificates = "{folder}/ca.crt"')
+    terminals.start("link", "bash", "-c", before)
+    for name in ("key0", "key1"):
+        for _ in range(60):
+            terminals.start("known", "flwr", "supernode", "register", f"{name}.pub")
+            if terminals.wait("known") == 0:
+                break
+        else:
+            pytest.fail(terminals.said("known"))
+    site(terminals, 1, "fooled", root_certificates="else/ca.crt", private_key="key1")
+    site(terminals, 1, "unknown", root_certificates="ca.crt", private_key="key2")
+    for name, why in (("fooled", "certificate verify failed"), ("unknown", "Failed to activate")):
+        assert terminals.wait(name) == 1
+        assert why in " ".join(terminals.said(name).split())
+    for number in (0, 1):
+        site(terminals, number, root_certificates="ca.crt", private_key=f"key{number}")
+    terminals.pfl("run", "fit", *run, "--loop.progress=false")
+    assert terminals.wait("run") == 0, terminals.said("run")
+    assert fingerprint(terminals.said("run")) == sequential(terminals, *SHORT)
+
+
+@pytest.mark.slow
+@needs_flower
+def test_a_run_goes_on_without_a_killed_site_and_asks_it_again(terminals):
+    before, run = first_terminal(terminals)
+    terminals.start("link", "bash", "-c", before)
+    run = [word for word in run if not word.startswith(("--loop.engine", "--loop.rounds"))]
+    run += ["--loop.rounds=6", "--loop.engine=FlowerEngine", "--loop.engine.min_sites=1"]
+    for number in (0, 1):
+        site(terminals, number)
+    terminals.pfl("run", "fit", *run, "--loop.progress=false", "--loop.name=fewer")
+    terminals.wait_for("site1", "round 1: trained")
+    terminals.kill("site1")
+    terminals.wait_for("site0", "round 3: trained")
+    site(terminals, 1)
+    assert terminals.wait("run") == 0, terminals.said("run")
+    assert terminals.said("site0").count("trained") == 6
+    trained = terminals.said("site1")
+    assert "round 2: trained" not in trained
+    assert "round 6: trained" in trained
+
+
+@pytest.mark.slow
+@needs_flower
+def test_a_site_with_another_version_is_refused_with_both(terminals):
+    before, run = first_terminal(terminals)
+    terminals.start("link", "bash", "-c", before)
+    (terminals.folder / "sitecustomize.py").write_text(
+        "from importlib import metadata\n"
+        "true = metadata.version\n"
+        "metadata.version = lambda name: '0.0.9' if name == 'pfl-lightning' else true(name)\n"
+    )
+    site(terminals, 0)
+    terminals.env["PYTHONPATH"] = f"{terminals.folder}{os.pathsep}{ROOT}"
+    site(terminals, 1)
+    terminals.env["PYTHONPATH"] = str(ROOT)
+    terminals.pfl("run", "fit", *run, "--loop.default_root_dir=null")
+    assert terminals.wait("run") == 2
+    version = metadata.version("pfl-lightning")
+    assert f"pfl {version} (here 0.0.9)" in terminals.said("run")

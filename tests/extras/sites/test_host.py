@@ -1,0 +1,375 @@
+"""``pfl site``: what an owner allows, and a run over two owners' own data and settings."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torchmetrics import MeanMetric
+
+from datamodules import Digits
+from lightning_modules.fedas import FedAS
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedper import FedPer
+from lightning_modules.nets import MLP
+from pfl.__main__ import main
+from pfl.cli.config import Experiment
+from pfl.cli.parser import make_parser
+from pfl.cli.runs import fit
+from pfl.core.elsewhere import reference_of
+from pfl.engines.transport import wire
+from pfl.extras.sites import nvflare
+from pfl.extras.sites.host import Allowed
+from pfl.extras.sites.site import Refusal
+from pfl.extras.sites.transport import SiteError
+from pfl.federation.run import Callback
+from tests.extras.sites.hosts import OWNER, RUN, Hosted, host, owner, ran, workshop
+from tests.helpers.messages import parts
+
+
+class OwnersData(Digits):
+    """A data set of the owner's own code."""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # What a site must not import could be.
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+
+
+def test_sites_that_build_what_the_server_names_give_the_sequential_bits():
+    """Also where the owner allows no round more: the last tests are of the last round."""
+    (one, told), (other, _) = host(0, allowed=Allowed(("FedPer",), most_rounds=2)), host(1)
+    assert ran(one, other).fingerprint == ran().fingerprint
+    assert told[0] == "a server asks for FedPer, 2 rounds"
+    assert [line.split(",")[0] for line in told[1:]] == ["round 1: trained", "round 2: trained"]
+    # What was built lies before the owner; callbacks and folders of the server's are no part of it.
+    built = yaml.safe_load(Path("site0/run.yaml").read_text())
+    assert built.keys() == {"seed", "loop", "model", "data"}
+    assert built["loop"].keys() == {"precision", "gradient_clip_val", "accelerator"}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "told"),
+    [
+        (Allowed(("FedAvg", "Ditto")), "the owner ~ FedAvg, Ditto ~ FedPer"),
+        (Allowed(("FedPer",), most_rounds=1), "the owner ~ 1 rounds ~ 2"),
+        (
+            Allowed(("FedPer",), upload_megabytes=0.001),
+            "the owner ~ 0.001 MB ~ train ~ 0.0014",
+        ),
+    ],
+)
+def test_what_the_owner_does_not_allow_ends_the_run_with_both_values(allowed, told):
+    (one, said), (other, _) = host(0, allowed=allowed), host(1)
+    with pytest.raises(SiteError, match=parts(f"client 0 (here) refuses ~ : {told}")):
+        ran(one, other)
+    assert re.search(parts(told), said[-1])
+
+
+def test_rounds_beyond_the_last_are_refused_whatever_the_run_said():
+    found, _ = host(allowed=Allowed(("FedPer",), most_rounds=3))
+    found._site = object()
+    order = wire.Order(0, 4, 9, 1, [], "personal", False, op_threads=1)
+    for name, form in (("train", wire.Report), ("test", wire.Marks)):
+        answer = found.answer({"verb": name}, wire.written(name, order))
+        record, _ = wire.read(name, form, answer)
+        assert record == wire.Failure("refused", "the owner allows 3 rounds; this is round 4")
+
+
+@pytest.mark.parametrize(
+    ("verb", "content", "told"),
+    [
+        ("train", b"", "no server has said hello yet"),
+        ("hello", b"noise", "too few for a message"),
+        ("hello", wire.written("hello", wire.Hello({}, False)), "started from Python"),
+        ("hello", wire.written("hello", wire.Hello({}, False, "a: [")), "this is not YAML"),
+        ("hello", wire.written("hello", wire.Hello({}, False, "a: 1")), "lacks model, data or"),
+    ],
+)
+def test_other_messages_are_refused_in_words(verb, content, told):
+    found, _ = host()
+    record, _ = wire.read(verb, wire.Report, found.answer({"verb": verb}, content))
+    assert told in record.message
+
+
+class OwnersNet(MLP):
+    """A network of the owner's own code."""
+
+
+class OwnersMetric(MeanMetric):
+    """A metric of the owner's own code."""
+
+
+def refused(told, model=RUN["model"], loop=(), **options):
+    """Expect a run with some options of the data to be refused, without an import of its code."""
+    code = f"open({str(Path('imported').resolve())!r}, 'w')\nclass Net: pass\n"
+    for name in ("my_code", "my-code", "é"):
+        Path(f"{name}.py").write_text(code)
+    data = {**RUN["data"], "init_args": {**RUN["data"]["init_args"], **options}}
+    run = {**RUN, "model": model, "loop": {**RUN["loop"], **dict(loop)}, "data": data}
+    with pytest.raises(Refusal, match=parts(f"the run's method ~ {told}")):
+        workshop().build(run)
+    assert not Path("imported").exists()
+
+
+NAMED = {"class_path": "my_code.Net"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"net": NAMED},
+        {"net": "my_code.Net"},
+        {"net": ["my_code.Net"]},
+        {"net": [[NAMED]]},
+        {"net": {"_target_": "my_code.Net"}},
+        {"net": {"class_path": "MLP", "dict_kwargs": {"hidden": NAMED}}},
+        {"net": {"class_path": "MLP", "init_args": {"hidden": NAMED}}},
+        {"net.class_path": "my_code.Net"},
+        {"net": "MLP", "optimizer": NAMED},
+        {"net": {"class_path": "é.Net"}},
+        {"net": "é.Net"},
+    ],
+)
+def test_a_server_names_nothing_of_the_owners_own(options):
+    """No method, no network and no optimizer; a module is not even imported."""
+    refused("names my_code.Net", NAMED)
+    refused("names ~ .Net", {"class_path": "FedPer", "init_args": options})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{class_path: my_code.Net}",
+        '{"class_path": "my_code.Net"}',
+        "[my_code.Net]",
+        "- my_code.Net",
+        "'my_code.Net'",
+        "my_code.Net # a comment",
+        "|\n my_code.Net",
+        "!!str my_code.Net",
+        "&a my_code.Net",
+        "!!python/object/apply:os.system [touch imported]",
+    ],
+)
+def test_nor_in_text_that_a_parser_reads(text):
+    told = "expected plain text"
+    refused(told, {"class_path": "FedPer", "init_args": {"net": text}})
+    refused(told, loop={"precision": text})
+    refused(told, metrics=[text])
+    refused(told, batch_size=text)
+
+
+def test_nor_a_class_that_is_already_imported():
+    net = {"class_path": "OwnersNet", "init_args": {"hidden": 4}}
+    refused("model.net: names ~ OwnersNet", {"class_path": "FedPer", "init_args": {"net": net}})
+
+
+@pytest.mark.parametrize("net", ["my-code.Net", {"class_path": "my-code.Net"}])
+def test_nor_a_module_whose_name_is_no_identifier(net):
+    refused("model.net", {"class_path": "FedPer", "init_args": {"net": net}})
+    refused("'my-code.Net' is not a metric", metrics=["my-code.Net"])
+
+
+@pytest.mark.parametrize(
+    ("net", "told"),
+    [
+        ({"class_path": "os.system", "init_args": {"command": "touch imported"}}, "names os"),
+        ({"class_path": "torch.hub.load"}, "names torch.hub.load"),
+        ({"class_path": "GraphModule"}, "names torch.fx.GraphModule"),
+        ({"class_path": "LightningModule"}, "names lightning.LightningModule"),
+        (
+            {"class_path": "torchvision.transforms.v2.Lambda", "init_args": {"lambd": "os.abort"}},
+            "names os.abort",
+        ),
+        (
+            {
+                "class_path": "torchvision.transforms.v2.Lambda",
+                "init_args": {"lambd": "pfl.core.export.write"},
+            },
+            "the function pfl.core.export.write is not allowed",
+        ),
+        (
+            {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}},
+            "weights may be downloaded only with",
+        ),
+    ],
+)
+def test_nor_what_runs_commands_or_downloads(net, told):
+
+    refused(told, {"class_path": "FedPer", "init_args": {"net": net}})
+
+
+@pytest.mark.parametrize("precision", [NAMED, "my_code.Net", "lightning.fabric.MixedPrecision"])
+def test_nor_a_plug_in_of_lightning_s(precision):
+    refused("names", loop={"precision": precision})
+
+
+@pytest.mark.parametrize("form", [str, lambda path: {"metric": path}, lambda path: [path]])
+def test_nor_a_metric_of_the_owner_s(form):
+    refused("names ~ OwnersMetric", metrics=[form(f"{__name__}.OwnersMetric")])
+    refused("names my_code.Net", metrics=[form("my_code.Net")])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("batch_size", "abc", "expected int, got abc"),
+        ("batch_size", 0, "batch_size must be at least 1, got 0"),
+        ("eval_batch_size", -3, "eval_batch_size must be at least 1, got -3"),
+        ("shuffle", "x", "expected bool, got x"),
+        ("drop_last", [1], "expected bool"),
+        ("metrics", "abc", "expected list, got abc"),
+    ],
+)
+def test_options_of_the_run_are_checked_as_those_of_a_configuration(option, value, told):
+    refused(told, **{option: value})
+    # The owner's data are as they were.
+    shop = workshop()
+    before = vars(shop._owner.data)[option]
+    with pytest.raises(Refusal):
+        shop.build({**RUN, "data": {"init_args": {option: value}}})
+    assert vars(shop._owner.data)[option] == before
+
+
+def test_an_owner_s_own_data_set_stays_allowed():
+    """Only what the server names is restricted."""
+    init_args = {"num_clients": 2, "partition": "IID", "max_samples": 200}
+    data = {"class_path": f"{__name__}.OwnersData", "init_args": init_args}
+    context = workshop(data=data).build(RUN)
+    assert type(context.data) is OwnersData
+    assert context.data.batch_size == 16
+
+
+def test_the_same_hello_builds_once():
+    built = []
+
+    def build(run):
+        built.append(run["seed"])
+        return shop.build(run)
+
+    shop = workshop()
+    (one, _), (other, _) = host(0, build=build), host(1)
+    ran(one, other)
+    ran(one, other)
+    assert built == [7]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"superlink": None}, "give either kit, NVFlare's startup kit, or superlink"),
+        ({"kit": "kit"}, "give either kit, NVFlare's startup kit, or superlink"),
+        ({"superlink": "somewhere"}, "superlink: expected host:port, got somewhere"),
+        ({"root_certificates": "ca.crt"}, "root_certificates: there is no file ca.crt"),
+        ({"superlink": None, "kit": "kit"}, "kit is no startup kit of a site"),
+        ({"client": 2}, "local: the data have the clients 0 to 1, not 2"),
+        ({"kits": "kit"}, "kits"),
+    ],
+)
+def test_a_mistake_of_the_owner_is_told_in_one_line(changed, told, capsys):
+    owner_file = {**OWNER, "data": RUN["data"], **changed}
+    Path("my_site.yaml").write_text(yaml.safe_dump(owner_file))
+    assert main(["site", "--config", "my_site.yaml"]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_a_kit_that_does_not_allow_the_job_is_refused(tmp_path):
+    for name in ("startup/fed_client.json", "local/resources.json.default"):
+        file = tmp_path / "kit" / name
+        file.parent.mkdir(parents=True)
+        file.write_text('{"class_allow_list": ["nvflare.collab.runtime."]}')
+    with pytest.raises(
+        ValueError,
+        match=parts("resources.json.default ~ pfl.extras.sites.nvflare_job. ~ class_allow_list"),
+    ):
+        nvflare.client_command(tmp_path / "kit", tmp_path / "door")
+
+
+@pytest.mark.parametrize("method", [FedAS, FedAvg, FedPer])
+def test_an_owner_gets_the_model_that_was_tested_last(method):
+    """Tested after training, as the global model, and after the broadcast; the bits stay."""
+    (one, _), (other, _) = host(0, export="model.ckpt"), host(1)
+    run = ran(one, other, method=method.__name__)
+    assert run.fingerprint == ran(method=method.__name__).fingerprint
+    data = owner().data
+    test = data.split(0, "test")
+    batch = test.batch(torch.arange(len(test)))
+    model = method.load_from_checkpoint("model.ckpt").eval()
+    with torch.inference_mode():
+        right = (model(batch.x).argmax(1) == batch.y).double().mean().item()
+    assert right == pytest.approx(run.latest.clients[0]["test/personal/acc"])
+    assert not Path("site1/model.ckpt").exists()
+
+
+def test_a_table_s_scale_lies_beside_the_owner_s_model():
+    lines = ["hospital,age,ill", *(f"{n % 2},{20 + n % 50},{n % 3 == 0:d}" for n in range(80))]
+    Path("table.csv").write_text("\n".join(lines))
+    options = {"path": "table.csv", "target": "ill", "client_column": "hospital", "task": "binary"}
+    shop = workshop(export="model.ckpt", data={"class_path": "TabularData", "init_args": options})
+    data = {"class_path": "TabularData", "init_args": {**options, "batch_size": 16}}
+    shop.export(shop.build({**RUN, "data": data}))
+    assert "moments" in json.loads(Path("site0/transforms.json").read_text())
+
+
+def test_an_owner_s_full_disk_does_not_end_the_run(capsys, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pfl.core.export.tensor_file.write", full)
+    (one, _), (other, _) = host(0, export="model.ckpt"), host(1)
+    assert ran(one, other).round == 2
+    assert re.search("the model was not written: .*No space left", capsys.readouterr().out)
+
+
+def test_a_model_replaces_no_other_file():
+    Path("notes.txt").write_text("of the owner")
+    with pytest.raises(ValueError, match=r"notes\.txt exists and is no exported model"):
+        workshop(export="notes.txt")
+
+
+def test_a_site_that_is_started_anew_goes_on_where_it_was():
+    (one, _), (other, _) = host(0), host(1)
+    run = ran(one, other)
+    anew, _ = host(0)
+    kept = reference_of(run.kept[0])
+    order = wire.Order(0, 2, 2, 1, ["test"], "personal", False, op_threads=1, kept=kept)
+    answers = [one.answer({"verb": "test"}, wire.written("test", order))]
+    one.close()
+    answers += [anew.answer({"verb": "test"}, wire.written("test", order))]
+    assert answers[0] == answers[1]
+    assert "acc" in wire.read("test", wire.Marks, answers[1])[0].scores["test"].names
+    assert [file.name[0] for file in sorted(Path("site0").rglob("*.state"))] == ["1", "2"]
+
+
+class Stop(Callback):
+    """Interrupts the run in its second round."""
+
+    def on_round_end(self, run, result):
+        raise KeyboardInterrupt
+
+
+def test_a_resumed_run_finds_the_states_that_sites_keep():
+    Path("run.yaml").write_text(yaml.safe_dump(RUN))
+    (one, _), (other, _) = host(0), host(1)
+
+    def again(*words, callbacks=()):
+        found = Experiment.parse(make_parser("fit"), ["--config", "run.yaml", *words])
+        loop = replace(found.loop, engine=Hosted((one, other)), callbacks=[*callbacks])
+        return loop.fit(found.module, found.data, found.values.ckpt_path, found.text)
+
+    with pytest.raises(KeyboardInterrupt):
+        again("--loop.default_root_dir=runs", callbacks=[Stop()])
+    (run,) = Path("runs").glob("*/*")
+    resumed = again("--loop.default_root_dir=runs", "--ckpt_path", str(run))
+    assert resumed.fingerprint == fit(["--config", "run.yaml"]).fingerprint

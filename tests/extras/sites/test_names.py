@@ -1,0 +1,65 @@
+"""Engines of sites are found by their names, which are known without an import of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pfl.__main__ import main
+from pfl.cli import slips
+from pfl.cli.config import Experiment
+from pfl.cli.explain import UsageError
+from pfl.cli.parser import make_parser
+from pfl.extras.sites.loopback import LoopbackEngine
+from tests.helpers.messages import parts
+
+QUICK = ["--config", "quickstart"]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("lopback", "'lopback' ~ auto, sequential ~ loopback ~ did you mean 'loopback'"),
+        ("LopbackEngine", "'LopbackEngine' ~ did you mean 'LoopbackEngine'"),
+    ],
+)
+def test_a_slip_is_told_with_the_nearest_name(word, message):
+    with pytest.raises(UsageError, match=parts(message)):
+        slips.check("fit", [*QUICK, f"--loop.engine={word}"])
+
+
+@pytest.mark.parametrize("word", ["loopback", "flower", "nvflare", "LoopbackEngine"])
+def test_a_right_name_is_no_slip(word):
+    slips.check("fit", [*QUICK, f"--loop.engine={word}", "--loop.engine.min_sites=2"])
+
+
+def engine(*flags):
+    words = [*QUICK, *flags]
+    slips.check("fit", words)
+    return Experiment.parse(make_parser("fit"), words).loop.runner
+
+
+def test_a_short_name_takes_options_as_a_class_does():
+    """In any order of the flags."""
+    for words in (["loopback", "2"], ["LoopbackEngine", "2"]):
+        flags = ["--loop.engine", words[0], f"--loop.engine.min_sites={words[1]}"]
+        for given in (flags, [flags[0], words[0], *flags[2:]]):
+            made = engine(*given)
+            assert (type(made), made.min_sites) == (LoopbackEngine, 2)
+
+
+def test_options_are_checked_and_no_suggestion_is_what_was_given(tmp_path):
+    with pytest.raises(UsageError, match=r"LoopbackEngine has no argument .* 'min_sites'"):
+        engine("--loop.engine=loopback", "--loop.engine.min_sitez=2")
+    file = tmp_path / "engine.yaml"
+    file.write_text("loop: {engine: loopback}\n")
+    with pytest.raises(UsageError, match="loopback is a word without arguments") as told:
+        engine("--config", str(file), "--loop.engine.min_sites=2")
+    assert "did you mean" not in str(told.value)
+
+
+def test_helps_and_lists_have_what_is_here(capsys):
+    assert main(["fit", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "'processes' | 'flower' | 'loopback' | 'nvflare'" in shown
+    assert main(["--help"]) == 0
+    assert "site          take part in a run with data that stay here" in capsys.readouterr().out
