@@ -18,7 +18,6 @@ from pfl.cli import shipped
 from pfl.cli.explain import UsageError
 from pfl.disk.reading import read_yaml
 from pfl.engines.cores import processor
-from pfl.extras.papers import kept
 from pfl.extras.papers.cells import Cell, expand
 from pfl.extras.papers.plan import plan
 from pfl.extras.papers.reader import read
@@ -63,7 +62,7 @@ def keep(options: Namespace, flags: Sequence[str]) -> Iterator[str]:
                 " as --departure, so that it is not judged as the paper's cell"
             )
     for cell, seed, name in runs:
-        source = kept.finished(planned.runs[name])
+        source = planned.runs[name].finished
         if source is not None:
             _copy(source, options.folder, _entry(cell, seed, source, {**about, **told}))
         yield f"{cell.label}, seed {seed}: {'kept' if source else 'not finished'}"

@@ -1,1 +1,1 @@
-"""A set of runs: its progress, for whatever makes several runs."""
+"""A set of runs: claimed by locks, resumed, and made by one or several processes."""

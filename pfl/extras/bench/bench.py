@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -21,9 +22,8 @@ from pfl.extras.bench.play import Budget, Player
 from pfl.extras.bench.rows import REFERENCE, Leaderboard
 from pfl.extras.bench.task import BenchTask
 from pfl.federation import identity
+from pfl.federation.run import Callback
 
-# Seconds between two looks at what other processes have finished.
-PAUSE = 1.0
 # A method that its cost leaves less than this share of the reference's rounds is tested in as many
 # rounds, too.
 FEW_ROUNDS = 0.5
@@ -85,27 +85,19 @@ class Bench:
         samples = self.budgets[self.task.tuning_seeds[0]].samples
         return {"trials": self.trials, "samples": samples, "seeds": self.seeds}
 
-    def work(self) -> Iterator[Piece]:
-        """Compute all pieces that are missing, beside other processes; yield each one done here."""
-        while missing := [piece for one in self.contenders for piece in self._missing(one)]:
-            idle = True
-            for piece in missing:
-                if self.store.find(piece) is None and self.store.claim(piece, self.computed):
-                    idle = False
-                    yield piece
-            if idle:
-                # The rest is being computed elsewhere.
-                time.sleep(PAUSE)
+    def missing(self) -> Sequence[BenchRun]:
+        """Return the runs that can be made now: trials of each method, then its final runs."""
+        return [BenchRun(self, piece) for one in self.contenders for piece in self._missing(one)]
 
     @property
     def size(self) -> int:
-        """The largest number of pieces; fewer where defaults are the best, or cheap."""
+        """The largest number of runs; fewer where defaults are the best, or cheap."""
         trials = self.trials * len(self.task.tuning_seeds)
         return len(self.contenders) * (trials + 3 * self.seeds)
 
     @property
     def finished(self) -> int:
-        """The number of finished pieces."""
+        """The number of finished ones."""
         return self.size - sum(self._left(one) for one in self.contenders)
 
     def _left(self, contender: Contender) -> int:
@@ -165,10 +157,15 @@ class Bench:
                     Piece(contender, seed, settings, None, self.task_hash)
                     for seed in self.task.tuning_seeds
                 ]
-                for settings in contender.trials(self.trials)
+                for settings in self._settings[contender.identifier]
             ]
             for contender in self.contenders
         }
+
+    @cached_property
+    def _settings(self) -> dict[str, list[dict[str, Any]]]:
+        """The settings of all trials, by the method."""
+        return {one.identifier: one.trials(self.trials) for one in self.contenders}
 
     def _outcomes(self, contender: Contender) -> list[dict[str, Any]]:
         """Return the outcome of each trial, all of which are finished."""
@@ -182,7 +179,7 @@ class Bench:
 
         Where the defaults have few rounds, those with equal rounds are further ones.
         """
-        settings, outcomes = contender.trials(self.trials), self._outcomes(contender)
+        settings, outcomes = self._settings[contender.identifier], self._outcomes(contender)
         rounds = [outcome.get("rounds", 0) for outcome in outcomes]
         best, whole = rows.chosen(outcomes), self.reference.default.values.loop.rounds
         plans = {
@@ -229,7 +226,8 @@ class Bench:
             which: {piece.seed: self.store.find(piece) or {} for piece in pieces}
             for which, pieces in self._finals(contender).items()
         }
-        return rows.tuned(head, contender.trials(self.trials), self._outcomes(contender), finals)
+        settings = self._settings[contender.identifier]
+        return rows.tuned(head, settings, self._outcomes(contender), finals)
 
     def _majority(self) -> Row | None:
         """Return the row of the most frequent class; ``None`` where there are no classes."""
@@ -250,6 +248,38 @@ class Bench:
     def _spent(self, contender: Contender) -> list[float]:
         groups = (*self._trials[contender.identifier], *self._finals(contender).values())
         return [(self.store.find(piece) or {}).get("seconds", 0.0) for piece in _distinct(groups)]
+
+
+@dataclass(frozen=True)
+class BenchRun:
+    """A run of a benchmark: one of its pieces."""
+
+    bench: Bench
+    piece: Piece
+
+    @property
+    def name(self) -> str:
+        """The piece's name."""
+        return self.piece.name
+
+    @property
+    def label(self) -> str:
+        """Its method, its kind and its seed."""
+        return f"{self.piece.contender.identifier}: {self.piece.kind}, seed {self.piece.seed}"
+
+    @property
+    def home(self) -> Path:
+        """The folder that stands for it while it is made."""
+        return self.bench.store.folder / "claims" / self.name
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its outcome is stored."""
+        return self.bench.store.find(self.piece) is not None
+
+    def make(self, callbacks: Sequence[Callback] = ()) -> None:
+        """Make it, without callbacks, as several runs may stand behind a piece."""
+        self.bench.store.keep(self.piece, self.bench.computed(self.piece))
 
 
 def _distinct(groups: Iterable[Sequence[Piece]]) -> list[Piece]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
-from pfl.campaign.progress import progress_bars
+from pfl.campaign.campaign import work
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
@@ -44,8 +41,13 @@ def bench(options: argparse.Namespace) -> None:
     made = _made(file, options, out)
     if beside is not None and beside.task["hash"] != made.task_hash:
         raise UsageError(f"--beside {options.beside}: these rows belong to another task")
-    with _others(options, file, out):
-        _work(made, quiet=False)
+    if made.missing():
+        # If there are no data, no run can be made.
+        made.reference.default.look()
+    again = partial(_made, file, options, out)
+    if failures := work(made, Console(stderr=True), options.workers, again):
+        first = next(iter(failures.values()))
+        raise UsageError(f"{len(failures)} runs failed, as the notes above say; the first: {first}")
     board = _joined(made, beside)
     board.write(out / "leaderboard.json")
     seconds = made.seconds()
@@ -121,43 +123,6 @@ def _made(file: Path, options: argparse.Namespace, out: Path) -> Bench:
     described = task.read(file)
     methods = contenders(described, options.methods, options.flags, make_parser("fit"))
     return Bench(described, methods, PieceFolder(out), options.budget, options.seeds)
-
-
-def _work(made: Bench, quiet: bool) -> None:
-    console = Console(stderr=True, quiet=quiet)
-    with progress_bars(console) as progress:
-        shown = progress.add_task("runs", total=made.size, completed=made.finished)
-        for piece in made.work():
-            progress.update(shown, completed=made.finished)
-            what = f"{piece.contender.identifier}: {piece.kind}, seed {piece.seed}"
-            progress.console.print(escape(what), highlight=False)
-
-
-@contextmanager
-def _others(options: argparse.Namespace, file: Path, out: Path) -> Iterator[None]:
-    """Let further processes work beside this one; they end with it."""
-    start = multiprocessing.get_context("spawn")
-    processes = [
-        start.Process(target=_helper, args=(file, options, out), daemon=True)
-        for _ in range(options.workers - 1)
-    ]
-    for process in processes:
-        process.start()
-    try:
-        yield
-        for process in processes:
-            process.join()
-    finally:
-        for process in processes:
-            process.terminate()
-
-
-def _helper(file: Path, options: argparse.Namespace, out: Path) -> None:
-    """Work as a further process; what fails is reported by the first one."""
-    try:
-        _work(_made(file, options, out), quiet=True)
-    except (KeyboardInterrupt, OSError, UsageError):
-        sys.exit(1)
 
 
 def _joined(made: Bench, beside: Leaderboard | None) -> Leaderboard:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from pfl.cli.explain import UsageError
 from pfl.disk import canonical, reading
-from pfl.disk.lock import BusyError, locked
 from pfl.disk.writing import write
 from pfl.extras.bench import forms
 from pfl.extras.bench.contender import Contender
@@ -94,22 +93,15 @@ class PieceFolder:
                 raise UsageError(f"{error}; remove it, and the run is made again") from error
         return self._found.get(piece.name)
 
-    def claim(self, piece: Piece, compute: Callable[[Piece], dict[str, Any]]) -> bool:
-        """Compute a piece, unless another process does; return ``False`` if one does.
+    def keep(self, piece: Piece, outcome: Mapping[str, Any]) -> None:
+        """Store the outcome of a piece.
 
         Raises:
             OSError: The folder cannot be written.
         """
-        try:
-            with locked(self.folder / "claims" / piece.name):
-                if self.find(piece) is None:
-                    outcome = compute(piece)
-                    file = self._file(piece)
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    write(file, canonical.text({"key": piece.key, "outcome": outcome}))
-        except BusyError:
-            return False
-        return True
+        file = self._file(piece)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(file, canonical.text({"key": piece.key, "outcome": outcome}))
 
     def _file(self, piece: Piece) -> Path:
         return self.folder / f"{piece.kind}s" / f"{piece.name}.json"

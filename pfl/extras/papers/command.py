@@ -6,11 +6,13 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
 
+from pfl.campaign.campaign import work
 from pfl.cli import catalogue
 from pfl.cli.explain import UsageError, explained
 from pfl.extras.papers import estimate, illustrate
@@ -19,7 +21,6 @@ from pfl.extras.papers.outcome import CellOutcome, outcome
 from pfl.extras.papers.plan import ROOT, TablePlan, plan
 from pfl.extras.papers.reader import unknown
 from pfl.extras.papers.render import sheets
-from pfl.extras.papers.runner import run_all, unfinished
 from pfl.extras.papers.spec import TableFile
 from pfl.results import pictures
 from pfl.results import sheets as forms
@@ -43,7 +44,8 @@ def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespa
     failures: dict[str, str] = {}
     try:
         if not options.read:
-            failures = run_all(planned, console)
+            again = partial(plan, described, cells, seeds, options.scale, options.flags)
+            failures = work(planned, console, options.workers, again)
     except KeyboardInterrupt:
         print(_advice(planned, options.argv), file=sys.stderr)
         raise
@@ -85,8 +87,7 @@ def _show(
 
 
 def _advice(planned: TablePlan, argv: Sequence[str]) -> str:
-    left = len(unfinished(planned))
     return (
-        f"interrupted: {len(planned.runs) - left} of {len(planned.runs)} runs are finished and "
+        f"interrupted: {planned.finished} of {planned.size} runs are finished and "
         f"will not be run again. To resume:\npfl table {shlex.join(argv)}"
     )

@@ -9,14 +9,14 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import track
 
-from pfl.cli.config import REFUSALS, Experiment
+from pfl.campaign.campaign import reason
+from pfl.cli.config import REFUSALS
 from pfl.cli.explain import UsageError, explained
 from pfl.core.sheet import Sheet
-from pfl.extras.papers import kept
 from pfl.extras.papers.cells import Cell
-from pfl.extras.papers.plan import PlannedRun, TablePlan
+from pfl.extras.papers.plan import TablePlan
+from pfl.extras.papers.planned import PlannedRun
 from pfl.extras.papers.render import shortened
-from pfl.extras.papers.runner import reason
 from pfl.extras.papers.shorten import limit_samples
 from pfl.extras.papers.spec import TableFile
 from pfl.results.statistics import NONE
@@ -44,17 +44,15 @@ def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, S
     done, together = 0, [0.0, 0.0]
     for run in track(plan.runs.values(), "runs", console=console):
         told = [NONE] * 2
-        if kept.finished(run) is not None:
+        if run.is_finished:
             state = "done"
             done += 1
         else:
-            folder = kept.resumable(run)
-            before = 0 if folder is None else kept.rounds_done(folder)
-            state = "missing" if folder is None else f"round {before} of {run.rounds}"
+            state = f"round {run.done} of {run.rounds}" if run.resumable else "missing"
             try:
                 if (cell := cells_of[run.name]) not in measured:
                     measured[cell] = _round(run)
-                cost = _left(run, before, measured[cell])
+                cost = _left(run, measured[cell])
                 together = [sum(both) for both in zip(together, cost, strict=True)]
                 told = _told(*cost)
             except Exception as error:  # whatever a method raises, the others are estimated
@@ -83,8 +81,7 @@ def _round(run: PlannedRun) -> Mapping[str, float]:
     Raises:
         UsageError: The configuration is wrong, or the data are not here.
     """
-    planned = run.experiment
-    experiment = Experiment(planned.parser, planned.values.clone(), planned.settings)
+    experiment = run.fresh()
     for name, value in _SILENT.items():
         experiment.values.loop[name] = value
     data = experiment.values.data.init_args
@@ -96,9 +93,9 @@ def _round(run: PlannedRun) -> Mapping[str, float]:
         return experiment.loop.fit(experiment.module, experiment.data).history[-1]
 
 
-def _left(run: PlannedRun, before: int, row: Mapping[str, float]) -> tuple[float, float]:
-    """Return the seconds of the rounds after ``before``, and the bytes that they move both ways."""
-    loop, left = run.experiment.loop, range(before + 1, run.rounds + 1)
+def _left(run: PlannedRun, row: Mapping[str, float]) -> tuple[float, float]:
+    """Return the seconds of the rounds that are left, and the bytes that they move both ways."""
+    loop, left = run.experiment.loop, range(run.done + 1, run.rounds + 1)
     tests = sum(loop.is_tested(number, run.rounds) for number in left)
     seconds = len(left) * (row["time/round"] - row["time/evaluate"]) + tests * row["time/evaluate"]
     return seconds, len(left) * (row["comm/bytes_down"] + row["comm/bytes_up"])

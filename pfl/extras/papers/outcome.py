@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pfl.extras.papers import kept
 from pfl.extras.papers.cells import Cell
 from pfl.extras.papers.plan import TablePlan
 from pfl.extras.papers.reported import printed
@@ -68,7 +67,7 @@ def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOut
     trouble: dict[str, None] = {}
     for seed, name in plan.names[cell].items():
         try:
-            folder = kept.finished(plan.runs[name])
+            folder = plan.runs[name].finished
             if folder is None:
                 trouble[failures.get(name, "not run yet")] = None
                 continue

@@ -19,41 +19,12 @@ from pfl.cli.parser import Parser, make_parser
 from pfl.cli.shipped import with_config_files
 from pfl.core.client import ClientModule
 from pfl.extras.papers.cells import Cell
+from pfl.extras.papers.planned import PlannedRun
 from pfl.extras.papers.shorten import shorten
 from pfl.extras.papers.spec import TableFile
 from pfl.federation import identity
-from pfl.federation.identity import Identity
 
 ROOT = "runs/tables"
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedRun:
-    """A run that one or several cells need.
-
-    Attributes:
-        name: Name of its folder; equal runs have the same name.
-        label: The first cell that needs it, and the seed.
-        experiment: Its configuration.
-        identity: The settings that its numbers depend on.
-        scale: Share of rounds (already applied) and of data.
-    """
-
-    name: str
-    label: str
-    experiment: Experiment
-    identity: Identity
-    scale: float
-
-    @property
-    def root(self) -> str:
-        """The folder of all runs."""
-        return str(self.experiment.values.loop.default_root_dir)
-
-    @property
-    def rounds(self) -> int:
-        """The number of planned rounds."""
-        return int(self.experiment.values.loop.rounds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +42,20 @@ class TablePlan:
     runs: Mapping[str, PlannedRun]
     seeds: Sequence[int]
     scale: float
+
+    @property
+    def size(self) -> int:
+        """The number of runs."""
+        return len(self.runs)
+
+    @property
+    def finished(self) -> int:
+        """The number of finished ones."""
+        return self.size - len(self.missing())
+
+    def missing(self) -> Sequence[PlannedRun]:
+        """Return the runs that are not finished."""
+        return [run for run in self.runs.values() if not run.is_finished]
 
 
 def plan(

@@ -39,6 +39,8 @@ def table(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     if not 0 < options.scale <= 1:
         raise UsageError(f"--scale must lie in (0, 1], got {options.scale:g}")
+    if options.workers < 1:
+        raise UsageError(f"--workers: expected a whole number, at least 1, got {options.workers}")
     if options.dry_run and options.read:
         raise UsageError("--read: not allowed with --dry-run")
     if options.dry_run and (options.out or options.pictures):

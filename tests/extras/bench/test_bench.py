@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from datamodules.base import FederatedDataModule
+from pfl.campaign import campaign
 from pfl.disk.lock import locked
 from pfl.disk.reading import FileError
 from pfl.extras.bench import pieces
@@ -130,13 +131,15 @@ def test_a_task_may_set_options_of_one_method(tmp_path):
     assert bench(task(tmp_path), tmp_path).task_hash == made.task_hash
 
 
-def test_what_a_process_works_on_is_left_to_it(tmp_path):
+def test_what_a_process_works_on_is_left_to_it(tmp_path, monkeypatch):
     made = bench(task(tmp_path), tmp_path / "out")
-    piece = made._missing(made.reference)[0]
-    with locked(tmp_path / "out" / "claims" / piece.name):
-        assert not made.store.claim(piece, lambda piece: pytest.fail("computed twice"))
-    assert made.store.claim(piece, lambda piece: {"failed": "by hand"})
-    assert made.store.find(piece) == {"failed": "by hand"}
+    (one, *_) = made.missing()
+    monkeypatch.setattr(Bench, "computed", lambda *given: {"failed": "by hand"})
+    with locked(tmp_path / "out" / "claims" / one.name):
+        assert campaign.attempt(one).state == "elsewhere"
+        assert not one.is_finished
+    assert campaign.attempt(one).state == "done"
+    assert made.store.find(one.piece) == {"failed": "by hand"}
 
 
 def test_a_process_waits_for_what_others_compute(copied, monkeypatch):
@@ -146,16 +149,15 @@ def test_a_process_waits_for_what_others_compute(copied, monkeypatch):
     piece.unlink()
     made = bench(copied / "toys.yaml", copied / "out")
     monkeypatch.setattr(
-        "pfl.extras.bench.bench.time.sleep", lambda seconds: piece.write_text(outcome)
+        "pfl.campaign.campaign.time.sleep", lambda seconds: piece.write_text(outcome)
     )
     with locked(copied / "out" / "claims" / piece.stem):
-        assert [*made.work()] == []
-    assert made.leaderboard().rows["FedAvg"] == rows(copied / "out")["FedAvg"]
+        assert worked(made).rows["FedAvg"] == rows(copied / "out")["FedAvg"]
 
 
 def test_a_changed_source_is_another_piece(copied, monkeypatch):
     made = bench(copied / "toys.yaml", copied / "out")
-    assert made.finished == made.size or not [*made.work()]
+    assert not made.missing()
     (one,) = (c for c in made.contenders if c.name == "FedAvgP")
     one.__dict__["source_hash"] = "another"
     fresh = Bench(made.task, made.contenders, pieces.PieceFolder(made.store.folder), 2, 2)

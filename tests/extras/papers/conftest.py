@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pfl.__main__ import main
-from pfl.extras.papers import runner
+from pfl.campaign import campaign
 
 CONFIG = """\
 loop:
@@ -72,13 +72,13 @@ def snapshot(*folders):
 def fits(monkeypatch):
     """Seed and first round of each run that is made or resumed."""
     calls = []
-    start = runner._Rounds.on_fit_start
+    start = campaign._Rounds.on_fit_start
 
     def noting(self, run):
         calls.append((run.seed, run.round + 1))
         start(self, run)
 
-    monkeypatch.setattr(runner._Rounds, "on_fit_start", noting)
+    monkeypatch.setattr(campaign._Rounds, "on_fit_start", noting)
     return calls
 
 
@@ -96,10 +96,10 @@ def failing(monkeypatch):
             if (run.seed, run.round) == plan.get("where"):
                 raise plan["error"]
 
-        monkeypatch.setattr(runner._Rounds, name, event)
+        monkeypatch.setattr(campaign._Rounds, name, event)
 
     for name in ("on_fit_start", "on_round_end"):
-        wrap(name, getattr(runner._Rounds, name))
+        wrap(name, getattr(campaign._Rounds, name))
 
     def arm(error, seed=None, number=None):
         plan.clear()

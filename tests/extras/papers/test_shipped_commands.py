@@ -17,7 +17,6 @@ import torchvision
 
 from pfl.cli.commands import parser as parser_of
 from pfl.cli.parser import make_parser
-from pfl.extras.papers import kept, runner
 from pfl.extras.papers.cells import expand
 from pfl.extras.papers.plan import parse, plan
 from pfl.extras.papers.reader import read
@@ -107,8 +106,8 @@ def play(file, cell, root):
         values[SMALLEST] = 0
     if str(values.get("model.init_args.net.class_path")).endswith(".ResNet18"):
         values["data.init_args.max_samples"] = 800
-    runner._run(run, runner.Callback())
-    folder = RunFolder.read(kept.finished(run))
+    run.make()
+    folder = RunFolder.read(run.finished)
     assert folder.round == 1
     return folder.mean(cell.metric, folder.chosen(cell.at, cell.metric))
 

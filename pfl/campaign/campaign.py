@@ -1,0 +1,257 @@
+"""A set of runs, each known by its identity and made once, by whoever is free.
+
+Processes and machines that share the folders share the work: a run is claimed by a lock while it is
+made, and one that was interrupted is resumed by the next claim.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from multiprocessing import active_children, get_context, parent_process
+from pathlib import Path
+from threading import Thread
+from types import FrameType
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from pfl.cli.explain import UsageError, explained
+from pfl.core.failure import error_line
+from pfl.core.types import RoundResult
+from pfl.disk.lock import BusyError, locked
+from pfl.disk.reading import first_line
+from pfl.federation.run import Callback, Run
+
+# Seconds between two looks at what other processes have finished.
+PAUSE = 1.0
+
+
+class Planned(Protocol):
+    """A run of a campaign."""
+
+    @property
+    def name(self) -> str:
+        """Its identity: equal runs have the same name."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in messages."""
+
+    @property
+    def home(self) -> Path:
+        """The folder that is locked while it is made."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its outcome is stored."""
+
+    def make(self, callbacks: Sequence[Callback]) -> None:
+        """Start or resume it, and store its outcome."""
+
+
+class Campaign(Protocol):
+    """A set of runs."""
+
+    @property
+    def size(self) -> int:
+        """The number of runs, at most."""
+
+    @property
+    def finished(self) -> int:
+        """The number of finished ones."""
+
+    def missing(self) -> Sequence[Planned]:
+        """Return the unfinished runs that can be made now; others may wait for their outcomes."""
+
+
+class Outcome(NamedTuple):
+    """What came of an attempt at a run; ``elsewhere`` means that another process makes it."""
+
+    state: Literal["done", "elsewhere", "failed"]
+    reason: str = ""
+    details: str = ""
+
+
+Make: TypeAlias = Callable[[Planned, Sequence[Callback]], "Future[Outcome]"]
+
+
+def work(
+    campaign: Campaign, console: Console, workers: int, recipe: Callable[[], Campaign]
+) -> dict[str, str]:
+    """Make every run that is missing, and wait for those that other commands make.
+
+    A run that fails is reported and skipped.
+
+    Args:
+        campaign: The runs.
+        console: Shows the progress.
+        workers: Number of processes; 1 is this one, and more are started beside it.
+        recipe: Makes the campaign again in a started process, to which it is pickled.
+
+    Returns:
+        The reasons of failed runs, by name.
+
+    Raises:
+        KeyboardInterrupt: What was being made was saved.
+    """
+    failures: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
+    busy: dict[Future[Outcome], tuple[Planned, TaskID, float]] = {}
+    with _bars(console) as bars, ExitStack() as scope:
+        make = scope.enter_context(_processes(workers, recipe)) if workers > 1 else _here
+        total = bars.add_task("runs", total=campaign.size, completed=campaign.finished)
+        while True:
+            known = {*failures, *elsewhere, *(run.name for run, *_ in busy.values())}
+            waiting = [run for run in campaign.missing() if run.name not in known]
+            for run in waiting[: workers - len(busy)]:
+                task, start = bars.add_task(escape(run.label), total=None), time.perf_counter()
+                busy[make(run, [_Rounds(bars, task)])] = run, task, start
+            if not busy and not elsewhere:
+                return failures
+            if not busy:
+                time.sleep(PAUSE)
+                elsewhere.clear()
+                continue
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                run, task, start = busy.pop(future)
+                outcome = future.result()
+                bars.remove_task(task)
+                bars.update(total, completed=campaign.finished)
+                told = f"done in {time.perf_counter() - start:.0f} s"
+                if outcome.state != "done":
+                    told = f"{outcome.state}: {outcome.reason}"
+                    kept = failures if outcome.state == "failed" else elsewhere
+                    kept[run.name] = outcome.reason
+                text = escape(f"{outcome.details}{run.label}: {told}")
+                bars.console.print(text, highlight=False)
+
+
+def attempt(run: Planned, callbacks: Sequence[Callback] = ()) -> Outcome:
+    """Make a run, unless another process is at it or has just finished it."""
+    try:
+        with explained((), OSError):
+            run.home.mkdir(parents=True, exist_ok=True)
+        with locked(run.home):
+            if not run.is_finished:
+                run.make(callbacks)
+    except BusyError as error:
+        return Outcome("elsewhere", first_line(error))
+    except Exception as error:
+        usual = isinstance(error, UsageError)
+        # Not a user error, so show the traceback.
+        return Outcome("failed", reason(error), "" if usual else traceback.format_exc())
+    return Outcome("done")
+
+
+def reason(error: Exception) -> str:
+    """Return an error as one line; errors other than the user's are preceded by their type."""
+    return first_line(error) if isinstance(error, UsageError) else error_line(error)
+
+
+def _here(run: Planned, callbacks: Sequence[Callback]) -> Future[Outcome]:
+    """Make a run in this process."""
+    future: Future[Outcome] = Future()
+    future.set_result(attempt(run, callbacks))
+    return future
+
+
+@contextmanager
+def _processes(count: int, recipe: Callable[[], Campaign]) -> Iterator[Make]:
+    """Start processes; yield how one of them makes a run, without callbacks.
+
+    Raises:
+        UsageError: A process was killed.
+    """
+    # A forked process would lack the op threads of this one.
+    with ProcessPoolExecutor(count, get_context("spawn"), _begin, (recipe,)) as pool:
+        try:
+            yield lambda run, _: pool.submit(_by_name, run.name)
+        except BrokenProcessPool as error:
+            what = "a worker was killed, perhaps for want of memory: repeat the command to resume"
+            raise UsageError(what) from error
+        except BaseException:
+            # SIGTERM lets each save its run.
+            for process in active_children():
+                process.terminate()
+            raise
+
+
+# Of a started process.
+_CAMPAIGNS: list[Campaign] = []
+
+
+def _begin(recipe: Callable[[], Campaign]) -> None:
+    """Prepare a started process."""
+    # Ctrl-C is for the first process, which ends the others; SIGTERM for who makes a run.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Thread(target=_end_with_first, daemon=True).start()
+    _CAMPAIGNS.append(recipe())
+
+
+def _by_name(name: str) -> Outcome:
+    """Make a run in a started process."""
+    run = next((run for run in _CAMPAIGNS[0].missing() if run.name == name), None)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return Outcome("done") if run is None else attempt(run)
+    except KeyboardInterrupt:
+        # Saved. The executor waits for the end of a process that it has asked to end.
+        os._exit(128 + signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _end_with_first() -> None:
+    """End a started process, even in the middle of a run, if the first one is killed."""
+    first = parent_process()
+    if first is not None:
+        first.join()
+    os._exit(1)
+
+
+class _Rounds(Callback):
+    """Advances the progress bar of a run."""
+
+    def __init__(self, bars: Progress, task: TaskID) -> None:
+        self._bars = bars
+        self._task = task
+
+    def on_fit_start(self, run: Run) -> None:
+        """Set the bar to the run's first round."""
+        self._bars.update(self._task, total=run.rounds, completed=run.round)
+
+    def on_round_end(self, run: Run, result: RoundResult) -> None:
+        """Advance the bar."""
+        self._bars.update(self._task, completed=result.round)
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    )
