@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
@@ -42,39 +44,25 @@ from pfl.federation.run import Callback, Run
 PAUSE = 1.0
 
 
-class Planned(Protocol):
-    """A run of a campaign."""
+@dataclass(frozen=True)
+class Planned:
+    """A run of a campaign.
 
-    @property
-    def name(self) -> str:
-        """Its identity: equal runs have the same name."""
+    Attributes:
+        name: Its identity: equal runs have the same name.
+        label: What it is called in messages.
+        home: The folder that is locked while it is made.
+        make: Starts or resumes it, with further callbacks, and stores its outcome.
+    """
 
-    @property
-    def label(self) -> str:
-        """What it is called in messages."""
-
-    @property
-    def home(self) -> Path:
-        """The folder that is locked while it is made."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether its outcome is stored."""
-
-    def make(self, callbacks: Sequence[Callback]) -> None:
-        """Start or resume it, and store its outcome."""
+    name: str
+    label: str
+    home: Path
+    make: Callable[[Sequence[Callback]], None]
 
 
 class Campaign(Protocol):
     """A set of runs."""
-
-    @property
-    def size(self) -> int:
-        """The number of runs, at most."""
-
-    @property
-    def finished(self) -> int:
-        """The number of finished ones."""
 
     def missing(self) -> Sequence[Planned]:
         """Return the unfinished runs that can be made now; others may wait for their outcomes."""
@@ -100,7 +88,7 @@ def work(
 
     Args:
         campaign: The runs.
-        console: Shows the progress.
+        console: Shows the progress, unless it is quiet.
         workers: Number of processes; 1 is this one, and more are started beside it.
         recipe: Makes the campaign again in a started process, to which it is pickled.
 
@@ -111,14 +99,18 @@ def work(
         KeyboardInterrupt: What was being made was saved.
     """
     failures: dict[str, str] = {}
-    elsewhere: dict[str, str] = {}
+    elsewhere, waited = set[str](), set[str]()
     busy: dict[Future[Outcome], tuple[Planned, TaskID, float]] = {}
     with _bars(console) as bars, ExitStack() as scope:
-        make = scope.enter_context(_processes(workers, recipe)) if workers > 1 else _here
-        total = bars.add_task("runs", total=campaign.size, completed=campaign.finished)
+        make: Make = partial(_here, campaign)
+        if workers > 1:
+            make = scope.enter_context(_processes(workers, recipe))
+        total = bars.add_task("runs", total=None)
         while True:
-            known = {*failures, *elsewhere, *(run.name for run, *_ in busy.values())}
-            waiting = [run for run in campaign.missing() if run.name not in known]
+            left = [run for run in campaign.missing() if run.name not in failures]
+            bars.update(total, total=bars.tasks[total].completed + len(left))
+            known = {*elsewhere, *(run.name for run, *_ in busy.values())}
+            waiting = [run for run in left if run.name not in known]
             for run in waiting[: workers - len(busy)]:
                 task, start = bars.add_task(escape(run.label), total=None), time.perf_counter()
                 busy[make(run, [_Rounds(bars, task)])] = run, task, start
@@ -132,23 +124,27 @@ def work(
                 run, task, start = busy.pop(future)
                 outcome = future.result()
                 bars.remove_task(task)
-                bars.update(total, completed=campaign.finished)
+                bars.advance(total, outcome.state != "elsewhere")
                 told = f"done in {time.perf_counter() - start:.0f} s"
+                if outcome.state == "failed":
+                    failures[run.name] = outcome.reason
+                if outcome.state == "elsewhere":
+                    elsewhere.add(run.name)
                 if outcome.state != "done":
                     told = f"{outcome.state}: {outcome.reason}"
-                    kept = failures if outcome.state == "failed" else elsewhere
-                    kept[run.name] = outcome.reason
-                text = escape(f"{outcome.details}{run.label}: {told}")
-                bars.console.print(text, highlight=False)
+                if outcome.state != "elsewhere" or run.name not in waited:
+                    text = escape(f"{outcome.details}{run.label}: {told}")
+                    bars.console.print(text, highlight=False)
+                waited |= elsewhere
 
 
-def attempt(run: Planned, callbacks: Sequence[Callback] = ()) -> Outcome:
+def attempt(campaign: Campaign, run: Planned, callbacks: Sequence[Callback] = ()) -> Outcome:
     """Make a run, unless another process is at it or has just finished it."""
     try:
         with explained((), OSError):
             run.home.mkdir(parents=True, exist_ok=True)
         with locked(run.home):
-            if not run.is_finished:
+            if run.name in {one.name for one in campaign.missing()}:
                 run.make(callbacks)
     except BusyError as error:
         return Outcome("elsewhere", first_line(error))
@@ -164,10 +160,10 @@ def reason(error: Exception) -> str:
     return first_line(error) if isinstance(error, UsageError) else error_line(error)
 
 
-def _here(run: Planned, callbacks: Sequence[Callback]) -> Future[Outcome]:
+def _here(campaign: Campaign, run: Planned, callbacks: Sequence[Callback]) -> Future[Outcome]:
     """Make a run in this process."""
     future: Future[Outcome] = Future()
-    future.set_result(attempt(run, callbacks))
+    future.set_result(attempt(campaign, run, callbacks))
     return future
 
 
@@ -210,7 +206,7 @@ def _by_name(name: str) -> Outcome:
     run = next((run for run in _CAMPAIGNS[0].missing() if run.name == name), None)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return Outcome("done") if run is None else attempt(run)
+        return Outcome("done") if run is None else attempt(_CAMPAIGNS[0], run)
     except KeyboardInterrupt:
         # Saved. The executor waits for the end of a process that it has asked to end.
         os._exit(128 + signal.SIGTERM)
@@ -254,4 +250,5 @@ def _bars(console: Console) -> Progress:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
+        disable=console.quiet,
     )

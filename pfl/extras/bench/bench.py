@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pfl.campaign.campaign import Planned
 from pfl.cli.explain import FailedError, MissingError, UsageError
 from pfl.disk import canonical
 from pfl.disk.reading import first_line
@@ -22,7 +22,6 @@ from pfl.extras.bench.play import Budget, Player
 from pfl.extras.bench.rows import REFERENCE, Leaderboard
 from pfl.extras.bench.task import BenchTask
 from pfl.federation import identity
-from pfl.federation.run import Callback
 
 # A method that its cost leaves less than this share of the reference's rounds is tested in as many
 # rounds, too.
@@ -85,26 +84,18 @@ class Bench:
         samples = self.budgets[self.task.tuning_seeds[0]].samples
         return {"trials": self.trials, "samples": samples, "seeds": self.seeds}
 
-    def missing(self) -> Sequence[BenchRun]:
+    def missing(self) -> list[Planned]:
         """Return the runs that can be made now: trials of each method, then its final runs."""
-        return [BenchRun(self, piece) for one in self.contenders for piece in self._missing(one)]
+        return [self.planned(piece) for one in self.contenders for piece in self._missing(one)]
 
-    @property
-    def size(self) -> int:
-        """The largest number of runs; fewer where defaults are the best, or cheap."""
-        trials = self.trials * len(self.task.tuning_seeds)
-        return len(self.contenders) * (trials + 3 * self.seeds)
-
-    @property
-    def finished(self) -> int:
-        """The number of finished ones."""
-        return self.size - sum(self._left(one) for one in self.contenders)
-
-    def _left(self, contender: Contender) -> int:
-        """Return how many pieces of a method are missing, at most."""
-        missing = self._missing(contender)
-        waiting = 3 * self.seeds if any(piece.rounds is None for piece in missing) else 0
-        return len(missing) + waiting
+    def planned(self, piece: Piece) -> Planned:
+        """Return a piece's part of the campaign, without callbacks, as it may stand for several."""
+        return Planned(
+            name=piece.name,
+            label=f"{piece.contender.identifier}: {piece.kind}, seed {piece.seed}",
+            home=self.store.folder / "claims" / piece.name,
+            make=lambda _: self.store.keep(piece, self.computed(piece)),
+        )
 
     def computed(self, piece: Piece) -> dict[str, Any]:
         """Return the outcome of a piece and the seconds that it took; or why it failed."""
@@ -248,38 +239,6 @@ class Bench:
     def _spent(self, contender: Contender) -> list[float]:
         groups = (*self._trials[contender.identifier], *self._finals(contender).values())
         return [(self.store.find(piece) or {}).get("seconds", 0.0) for piece in _distinct(groups)]
-
-
-@dataclass(frozen=True)
-class BenchRun:
-    """A run of a benchmark: one of its pieces."""
-
-    bench: Bench
-    piece: Piece
-
-    @property
-    def name(self) -> str:
-        """The piece's name."""
-        return self.piece.name
-
-    @property
-    def label(self) -> str:
-        """Its method, its kind and its seed."""
-        return f"{self.piece.contender.identifier}: {self.piece.kind}, seed {self.piece.seed}"
-
-    @property
-    def home(self) -> Path:
-        """The folder that stands for it while it is made."""
-        return self.bench.store.folder / "claims" / self.name
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether its outcome is stored."""
-        return self.bench.store.find(self.piece) is not None
-
-    def make(self, callbacks: Sequence[Callback] = ()) -> None:
-        """Make it, without callbacks, as several runs may stand behind a piece."""
-        self.bench.store.keep(self.piece, self.bench.computed(self.piece))
 
 
 def _distinct(groups: Iterable[Sequence[Piece]]) -> list[Piece]:

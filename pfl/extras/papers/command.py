@@ -87,7 +87,8 @@ def _show(
 
 
 def _advice(planned: TablePlan, argv: Sequence[str]) -> str:
+    size = len(planned.runs)
     return (
-        f"interrupted: {planned.finished} of {planned.size} runs are finished and "
+        f"interrupted: {size - len(planned.missing())} of {size} runs are finished and "
         f"will not be run again. To resume:\npfl table {shlex.join(argv)}"
     )

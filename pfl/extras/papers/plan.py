@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from pfl.campaign.campaign import Planned
 from pfl.campaign.names import name_of
 from pfl.cli import catalogue
 from pfl.cli.config import Experiment
@@ -43,19 +44,9 @@ class TablePlan:
     seeds: Sequence[int]
     scale: float
 
-    @property
-    def size(self) -> int:
-        """The number of runs."""
-        return len(self.runs)
-
-    @property
-    def finished(self) -> int:
-        """The number of finished ones."""
-        return self.size - len(self.missing())
-
-    def missing(self) -> Sequence[PlannedRun]:
+    def missing(self) -> Sequence[Planned]:
         """Return the runs that are not finished."""
-        return [run for run in self.runs.values() if not run.is_finished]
+        return [run.planned for run in self.runs.values() if not run.is_finished]
 
 
 def plan(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pfl.campaign.campaign import Planned
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import explained
 from pfl.extras.papers.shorten import limit_samples
@@ -44,6 +45,11 @@ class PlannedRun:
     def home(self) -> Path:
         """The folder of its folders."""
         return Path(self.experiment.values.loop.default_root_dir, self.name)
+
+    @property
+    def planned(self) -> Planned:
+        """Its part of the campaign."""
+        return Planned(self.name, self.label, self.home, self.make)
 
     @property
     def rounds(self) -> int:

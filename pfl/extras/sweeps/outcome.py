@@ -75,11 +75,13 @@ def _result(sweep: Sweep, trial: FrozenTrial) -> PointResult:
     stopped = trial.state == TrialState.PRUNED and not failed(trial)
     if stopped and trial.last_step is not None:
         value = trial.intermediate_values[trial.last_step]
-    space = sweep.space
+    space, state = sweep.space, trial.state
+    if failed(trial) or state == TrialState.FAIL:  # the latter alone if it is to be resumed
+        state = TrialState.FAIL if failed(trial) else TrialState.WAITING
     return PointResult(
         trial=trial,
         number=trial.user_attrs["point"] + 1,
-        state=_WORDS[TrialState.FAIL if failed(trial) else trial.state],
+        state=_WORDS[state],
         values={name: space.varied[name].decode(trial.params[name]) for name in space.varied},
         value=value,
         seconds=trial.user_attrs.get("seconds") if trial.state.is_finished() else None,

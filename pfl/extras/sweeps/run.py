@@ -7,22 +7,26 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
 import optuna
-from optuna.trial import Trial, TrialState
+from optuna.trial import TrialState
+from rich.console import Console
 
+from pfl.campaign.campaign import Planned, work
 from pfl.cli import runs, shipped
 from pfl.cli.explain import UsageError, refuse
 from pfl.extras.sweeps import outcome as outcomes
 from pfl.extras.sweeps import pictures
 from pfl.extras.sweeps.file import Sweep, read
 from pfl.extras.sweeps.program import fit_words
-from pfl.extras.sweeps.search import Search, identity
+from pfl.extras.sweeps.search import INTERRUPTED, Search, identity
 from pfl.extras.sweeps.trial import UnknownMetricError, value_of
+from pfl.federation.run import Callback
 from pfl.results import sheets
 from pfl.results.pictures import write as write_pictures
 from pfl.results.settings import short_names
@@ -61,7 +65,6 @@ def run(
     # The runs of points stay apart from runs/<name>, unless the sweep or a flag sets the folder.
     place = [] if ROOT in sweep.space.constants else [f"--{ROOT}={storage.with_suffix('')}"]
     _announce(sweep)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     seed = SEED if seed is None else seed
     # What the user has set comes first.
     with patch.dict(os.environ, {**_QUIET_WANDB, **os.environ}):
@@ -69,12 +72,15 @@ def run(
         example = storage.with_suffix("") / "points" / f"example-{os.getpid()}.json"
         configs = _try(sweep, [*place, *flags], example)
         same = identity(sweep, configs, flags, seed)
-        with closing(Search(sweep, storage, seed, limit, same)) as search:
-            if retry:
-                search.retry()
-            while (trial := search.claim()) is not None:
-                _run_point(search, trial, [*place, *flags])
-            _report(search, flags)
+        search = Search(sweep, storage, seed, limit, same)
+        if retry:
+            search.retry()
+        # The runs show their own progress.
+        points = Points(search, [*place, *flags])
+        work(points, Console(stderr=True, quiet=True), 1, lambda: points)
+        if search.hopeless is not None:
+            raise UsageError(search.hopeless)
+        _report(search, flags)
 
 
 def _announce(sweep: Sweep) -> None:
@@ -114,14 +120,35 @@ def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
     return [config for config in configs if config != str(file)]
 
 
-def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
-    """Run a point and store its outcome.
+@dataclass(frozen=True)
+class Points:
+    """The runs of a sweep, with the flags that hold for all of them."""
+
+    search: Search
+    flags: Sequence[str]
+
+    def missing(self) -> list[Planned]:
+        """Return the runs of the points that have not ended."""
+        return [
+            Planned(
+                name=str(number + 1),
+                label=f"point {number + 1}",
+                home=self.search.folder / "points" / str(number + 1),
+                make=partial(_run_point, self.search, number, self.flags),
+            )
+            for number in self.search.missing()
+        ]
+
+
+def _run_point(
+    search: Search, number: int, flags: Sequence[str], callbacks: Sequence[Callback] = ()
+) -> None:
+    """Run a point, whose number counts from 0, and store its outcome.
 
     Raises:
-        KeyboardInterrupt: The process was asked to end; the point is queued again.
-        UnknownMetricError: Runs do not have the metric, so no other point can succeed.
+        KeyboardInterrupt: The process was asked to end; the next call resumes the point.
     """
-    sweep, number = search.sweep, trial.user_attrs["point"] + 1
+    sweep, trial, number = search.sweep, search.ask(number), number + 1
     point = sweep.space.decode(trial.params)
     short = short_names(list(sweep.space.varied))
     varied = [f"{short[name]}={outcomes.value_text(point[name])}" for name in sweep.space.varied]
@@ -130,15 +157,14 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
         file = search.folder / "points" / f"{number}.json"
         value = value_of([*fit_words(sweep, point, file), *flags], trial, sweep)
     except KeyboardInterrupt:
-        search.interrupt(trial)
+        search.end(trial, INTERRUPTED, TrialState.FAIL)
         print("the same command resumes this sweep", file=sys.stderr)
         raise
     except optuna.TrialPruned as pruned:
         search.end(trial, str(pruned), TrialState.PRUNED)
         print(f"point {number} was {pruned}")
     except UnknownMetricError as error:
-        search.fail(trial, str(error))
-        raise
+        search.fail(trial, str(error), hopeless=True)
     except Exception as error:  # the other points continue, whatever the error
         if not isinstance(error, UsageError | ArithmeticError):
             traceback.print_exc()
@@ -149,7 +175,7 @@ def _run_point(search: Search, trial: Trial, flags: Sequence[str]) -> None:
 
 
 def _report(search: Search, flags: Sequence[str]) -> None:
-    """Show the outcomes so far; the process that ends last shows all of them.
+    """Show the outcomes.
 
     Raises:
         UsageError: No point was finished.

@@ -1,8 +1,7 @@
-"""The points of a sweep in a SQLite file: the next one, finished ones, and those in progress.
+"""The points of a sweep in a SQLite file: which are missing, and what came of the others.
 
-Processes that share the file coordinate through file locks beside it. One lock guards the choice of
-a point, so that no point is chosen twice. Another one is held by each process while it lives: if
-the lock of a running point's process is free, the process was killed and the point is queued again.
+Processes that share the file choose points one after another, under a lock beside it, as a choice
+may depend on what others have found.
 """
 
 from __future__ import annotations
@@ -10,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import optuna
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -50,6 +47,7 @@ class Search:
     def __init__(
         self, sweep: Sweep, storage: Path, seed: int, limit: int | None, identity: Mapping[str, str]
     ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.sweep = sweep
         self.folder = storage.with_suffix("")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -59,63 +57,80 @@ class Search:
         choice = self.folder / "choice.lock"
         _check_locks(choice)
         self._mutex = FileLock(choice)
-        self._worker = uuid.uuid4().hex
-        self._alive = self._lock(self._worker)
-        self._alive.acquire()
         with self._mutex:
             self.study = _open(sweep, storage, identity)
 
-    def close(self) -> None:
-        """Release this process's lock."""
-        self._alive.release()
-        Path(self._alive.lock_file).unlink(missing_ok=True)
+    def missing(self) -> list[int]:
+        """Return the numbers of the points that have not ended.
 
-    def claim(self) -> Trial | None:
-        """Return the next point's trial, or ``None`` if no point is left to start."""
+        None is begun once the target is reached, or if runs do not have the metric.
+        """
+        known = {trial.user_attrs["point"]: trial for trial in self.latest()}
+        if self.hopeless is not None:
+            return []
+        values = [one.value for one in known.values() if one.state == TrialState.COMPLETE]
+        reached = any(value is not None and self.sweep.metric.reached(value) for value in values)
+        wanted = {*known, *range(0 if reached else self.size)}
+        return sorted(n for n in wanted if n not in known or not self._has_ended(known[n]))
+
+    @property
+    def hopeless(self) -> str | None:
+        """Why no point can be finished; ``None`` if there is no reason."""
+        reasons = (
+            trial.user_attrs["reason"]
+            for trial in self.latest()
+            if trial.user_attrs.get("hopeless") and self._has_ended(trial)
+        )
+        return next(reasons, None)
+
+    def _has_ended(self, trial: FrozenTrial) -> bool:
+        if failed(trial):
+            return trial.number not in self.study.user_attrs.get("retried", ())
+        return trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+
+    def ask(self, number: int) -> Trial:
+        """Return a trial of a point that this process has claimed.
+
+        The run of an earlier trial is resumed if its folder has a checkpoint.
+        """
         with self._mutex:
-            self._requeue_killed()
-            waiting = self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-            number = waiting[0].user_attrs["point"] if waiting else len(self.latest())
             seed, space = derive(self._seed, "point", number), self.sweep.space
-            if not waiting:
-                if number >= self.size or self._reached():
-                    return None
+            last = next((one for one in self.latest() if one.user_attrs["point"] == number), None)
+            if last is None:
                 grid = self.sweep.method == "grid"
-                self._enqueue(number, space.on_grid(number) if grid else space.weighted(seed))
+                choices = space.on_grid(number) if grid else space.weighted(seed)
+            else:
+                choices = {**last.system_attrs.get("fixed_params", {}), **last.params}
+                if last.state == TrialState.RUNNING:  # whose process has lost its claim
+                    self.end(Trial(self.study, last._trial_id), KILLED, TrialState.FAIL)
+            folder = None if last is None else last.user_attrs.get("folder")
+            self.study.enqueue_trial(choices, {"point": number, "folder": folder})
             sampler = TPESampler if self.sweep.method == "bayes" else RandomSampler
             # Optuna's seeds have 32 bits.
             self.study.sampler = sampler(seed=seed % 2**32)
-            trial = self.study.ask(space.distributions)
-            trial.set_user_attr("worker", self._worker)
-        return trial
+            return self.study.ask(space.distributions)
 
-    def fail(self, trial: Trial, reason: str) -> None:
-        """Store that a point failed.
+    def fail(self, trial: Trial, reason: str, hopeless: bool = False) -> None:
+        """Store that a point failed, and whether all others would.
 
         Optuna's samplers ignore failed trials. For ``bayes`` they are stored as pruned, which ranks
         below all trials with a value: as in W&B, a failure counts as the worst outcome.
         """
         trial.set_user_attr("failed", True)
+        trial.set_user_attr("hopeless", hopeless)
         bayes = self.sweep.method == "bayes"
         self.end(trial, reason, TrialState.PRUNED if bayes else TrialState.FAIL)
 
     def end(self, trial: Trial, reason: str, state: TrialState) -> None:
-        """Store that a point ended without a value."""
+        """Store that a point ended without a value; after ``FAIL`` alone it is missing."""
         trial.set_user_attr("reason", reason)
         self.study.tell(trial, state=state)
 
-    def interrupt(self, trial: Trial) -> None:
-        """Queue an unfinished point again."""
-        with self._mutex:
-            self.end(trial, INTERRUPTED, TrialState.FAIL)
-            self._again(self.study.trials[trial.number])
-
     def retry(self) -> None:
-        """Queue all failed points again."""
+        """Let all failed points be missing."""
         with self._mutex:
-            for trial in self.latest():
-                if failed(trial):
-                    self._again(trial)
+            lost = [trial.number for trial in self.latest() if failed(trial)]
+            self.study.set_user_attr("retried", lost)
 
     def latest(self) -> list[FrozenTrial]:
         """Return the last trial of each point, in the order of the points."""
@@ -123,39 +138,6 @@ class Search:
             trial.user_attrs["point"]: trial for trial in self.study.get_trials(deepcopy=False)
         }
         return [points[number] for number in sorted(points)]
-
-    def _reached(self) -> bool:
-        values = [trial.value for trial in self.latest() if trial.state == TrialState.COMPLETE]
-        return any(value is not None and self.sweep.metric.reached(value) for value in values)
-
-    def _requeue_killed(self) -> None:
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            worker = trial.user_attrs.get("worker")
-            if worker == self._worker or (worker is not None and not self._is_gone(worker)):
-                continue
-            self.end(Trial(self.study, trial._trial_id), KILLED, TrialState.FAIL)
-            self._again(trial)
-
-    def _again(self, trial: FrozenTrial) -> None:
-        """Queue a trial's point; its run is resumed if its folder has a checkpoint."""
-        choices = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
-        self._enqueue(trial.user_attrs["point"], choices, trial.user_attrs.get("folder"))
-
-    def _enqueue(self, number: int, choices: Mapping[str, Any], folder: str | None = None) -> None:
-        self.study.enqueue_trial(dict(choices), {"point": number, "folder": folder})
-
-    def _lock(self, worker: str) -> FileLock:
-        return FileLock(self.folder / f"{worker}.lock")
-
-    def _is_gone(self, worker: str) -> bool:
-        lock = self._lock(worker)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return False
-        lock.release()
-        Path(lock.lock_file).unlink(missing_ok=True)
-        return True
 
 
 def _check_locks(file: Path) -> None:
@@ -176,8 +158,8 @@ def _check_locks(file: Path) -> None:
 
 
 def failed(trial: FrozenTrial) -> bool:
-    """Return ``True`` if a trial ended without a value and was not stopped early."""
-    return trial.state == TrialState.FAIL or bool(trial.user_attrs.get("failed"))
+    """Return ``True`` if a trial failed; it was neither stopped early nor interrupted."""
+    return bool(trial.user_attrs.get("failed"))
 
 
 def identity(
@@ -215,6 +197,9 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
         study = optuna.load_study(study_name=name, storage=store, pruner=pruner)
         stored = study.user_attrs.get("identity", {})
         if stored == identity:
+            for trial in study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+                # Earlier versions queue what is missing; so does who is killed in the middle.
+                study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
             return study
         if not all(failed(trial) for trial in study.get_trials(deepcopy=False)):
             other = [

@@ -133,13 +133,13 @@ def test_a_task_may_set_options_of_one_method(tmp_path):
 
 def test_what_a_process_works_on_is_left_to_it(tmp_path, monkeypatch):
     made = bench(task(tmp_path), tmp_path / "out")
-    (one, *_) = made.missing()
+    (one, *_), (piece, *_) = made.missing(), made._missing(made.reference)
     monkeypatch.setattr(Bench, "computed", lambda *given: {"failed": "by hand"})
     with locked(tmp_path / "out" / "claims" / one.name):
-        assert campaign.attempt(one).state == "elsewhere"
-        assert not one.is_finished
-    assert campaign.attempt(one).state == "done"
-    assert made.store.find(one.piece) == {"failed": "by hand"}
+        assert campaign.attempt(made, one).state == "elsewhere"
+        assert one.name in {left.name for left in made.missing()}
+    assert campaign.attempt(made, one).state == "done"
+    assert made.store.find(piece) == {"failed": "by hand"}
 
 
 def test_a_process_waits_for_what_others_compute(copied, monkeypatch):
