@@ -15,7 +15,6 @@ from pfl.extras.papers.cells import expand
 from pfl.extras.papers.plan import parse, plan
 from pfl.extras.papers.reader import read
 from pfl.extras.papers.render import _is_share
-from pfl.extras.papers.sizes import Surveyor
 from pfl.results.statistics import Estimate, agree
 from tests.test_configs import built
 
@@ -174,32 +173,6 @@ def test_a_printed_error_of_zero_stands_for_half_a_unit_of_its_last_digit():
     assert printed.error == pytest.approx(0.0005)
     assert agree(Estimate.of([0.8427]), printed) is True
     assert agree(Estimate.of([0.8425]), printed) is False
-
-
-@pytest.mark.parametrize(
-    ("stem", "column", "clients", "samples", "pooled"),
-    [
-        # Data sets of which no file is here: their published sizes are divided.
-        ("fedas_table4", "1.0", 20, 60_000, 0),
-        ("univarfl_table2", "0.1", 10, 13_000, 8_000),
-        # Every client is tested on all test samples; they are there once.
-        ("pfedvem_table2", "homogeneous", 50, 60_000, 10_000),
-        ("pfakd_table3", "Fashion-MNIST", 10, 70_000, 0),
-    ],
-)
-def test_sizes_are_known_without_the_data(stem, column, clients, samples, pooled, tmp_path):
-    file = Path("configs", "tables", f"{stem}.yaml")
-    found = described(file)
-    cells = expand(found, columns=[column])[-1:]
-    root = tmp_path / "data"
-    overrides = [f"--data.init_args.root={root}"]
-    (run,) = plan(found, cells, found.seeds[:1], 1, overrides).runs.values()
-    sizes = Surveyor().sizes(run)
-    assert (len(sizes.train), sizes.pooled) == (clients, pooled)
-    # Some samples may be nobody's, as some validate.
-    assert 0.9 * samples < sizes.samples <= samples
-    assert sizes.bytes == sizes.samples * sizes.blank["x"].numel()
-    assert not root.exists()
 
 
 def test_a_dry_run_of_a_papers_table(tmp_path, capsys):
