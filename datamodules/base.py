@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from datamodules.partition.natural import client_names, domain_of_each, warn_of_
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division, Rule, TestProtocol, divide, natural
 from datamodules.partition.unseen import Unseen, later
+from datamodules.report import Report
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import (
     Prepared,
@@ -306,9 +308,32 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """
         return domain_of_each(self.contents, self.division, _MOST_GROUPS)
 
+    def report(self) -> Report:
+        """Describe what was read; a subclass that reads files tells what it read them as."""
+        return Report(f"{len(self.contents.targets):,} samples")
+
+    @cached_property
+    def reading(self) -> Report:
+        """What was read, what of it is doubtful, and the samples of each client and class."""
+        targets, names = self.contents.targets, [*map(str, self.contents.class_names)]
+        labels = targets.labels if targets.has_classes else np.zeros(len(targets), np.int64)
+        names = names if targets.has_classes else ["all"]
+        clients: dict[str, list[int]] = {}
+        for client, held in enumerate(self.division.holdings):
+            name = self.client_names[client] if self.client_names else str(client)
+            own = labels[np.concatenate([held.train, held.val, held.test])]
+            clients[name] = np.bincount(own, minlength=len(names)).tolist()
+        return replace(self.report(), classes=tuple(names), clients=clients)
+
     def setup(self, stage: str | None = None) -> None:
-        """Read the data set and divide it, and the public one; later calls do nothing."""
+        """Read the data set and divide it, and the public one; later calls do nothing.
+
+        What is doubtful in the data is warned of.
+        """
         holdings = self.division.holdings
+        if "reading" not in vars(self):
+            for doubt in self.reading.doubts:
+                warnings.warn(doubt, stacklevel=2)
         if self._learnt is not None:
             held = [(holding.train, holding.test) for holding in holdings]
             self._learnt.check(type(self.task).__name__, held, self.client_names)

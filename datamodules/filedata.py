@@ -176,10 +176,10 @@ def read_superclasses(path: str) -> dict[str, str]:
         ValueError: The file lacks a column, or is empty.
     """
     table = read_table(existing(path, "superclasses"))
-    classes = [*map(str, table.column("class"))]
+    classes, parents = (table.labels(name).astype(str) for name in ("class", "superclass"))
     twice = [row for row, name in enumerate(classes) if name in classes[:row]]
     table.refuse("class", np.array(twice, np.int64), "stands in two rows")
-    return dict(zip(classes, map(str, table.column("superclass")), strict=True))
+    return dict(zip(classes.tolist(), parents.tolist(), strict=True))
 
 
 def _numbers(names: Sequence[str], order: Sequence[str]) -> Ints:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from datamodules.checks import existing
 from datamodules.moments import Standardise
@@ -56,6 +57,7 @@ class HeartDisease(TabularData):
             "num",
             task="binary",
             positive=[1, 2, 3, 4],
+            negative=0,
             categories=["cp", "restecg"],
             client_column="hospital",
             standardise=standardise,
@@ -84,10 +86,10 @@ class HeartDisease(TabularData):
         # On first use: the import takes half a second.
         from sklearn.model_selection import train_test_split
 
-        parts: dict[str, list[list[str]]] = {"train": [], "test": []}
+        parts: dict[str, list[pd.DataFrame]] = {"train": [], "test": []}
         for hospital in HOSPITALS:
             rows = self._rows(hospital)
-            ill = np.array([float(row[-2]) > 0 for row in rows])
+            ill = rows["num"].astype(float) > 0
             # FLamby does not stratify where a class has two patients or fewer.
             rare = min(ill.sum(), (~ill).sum()) <= 2
             split = train_test_split(
@@ -98,12 +100,11 @@ class HeartDisease(TabularData):
                 stratify=None if rare else ill,
             )
             for name, patients in zip(parts, split, strict=True):
-                parts[name] += patients
-        rows = parts["train"] + parts["test"]
-        names = [name for name in (*_COLUMNS, "hospital") if name not in _LEFT_OUT]
-        return Table.of_rows(self.root, names, rows, "patient"), len(parts["train"])
+                parts[name].append(patients)
+        table = Table(self.root, pd.concat(parts["train"] + parts["test"]), "patient")
+        return table, sum(map(len, parts["train"]))
 
-    def _rows(self, hospital: str) -> list[list[str]]:
+    def _rows(self, hospital: str) -> pd.DataFrame:
         """Return the patients of a hospital without missing values, each with its name."""
         link = "https://archive.ics.uci.edu/static/public/45/heart+disease.zip"
         hint = f"the four files processed.<hospital>.data are in {link}"
@@ -111,5 +112,5 @@ class HeartDisease(TabularData):
         table = read_table(file, _COLUMNS)
         names = [name for name in _COLUMNS if name not in _LEFT_OUT]
         lacking = np.any([table.missing(name) for name in names], axis=0)
-        patients = zip(*(table.column(name) for name in names), lacking, strict=True)
-        return [[*map(str, cells), hospital] for *cells, lacks in patients if not lacks]
+        patients: pd.DataFrame = table.frame.loc[~lacking, names]
+        return patients.assign(hospital=hospital)

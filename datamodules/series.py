@@ -16,8 +16,9 @@ from datamodules.checks import require
 from datamodules.moments import ColumnMoments
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding
+from datamodules.report import Report, of_table
 from datamodules.table_targets import columns_of
-from datamodules.tables import Table, read_table, times
+from datamodules.tables import Spelling, Table, read_table
 from datamodules.targets import Catalogue, Floats, Ints
 from datamodules.tensors import TensorData
 from pfl.core.checks import at_least_one
@@ -51,13 +52,18 @@ class TimeSeries(TensorData):
         stride: Rows from the start of a window to that of the next.
         num_clients: Number of clients, N; if not given, one for each natural client.
         partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
-        time_column: Numbers or dates, in any order of rows; without it the rows of a client are in
-            order, and without gaps.
+        time_column: Numbers or dates, as in :class:`~datamodules.tabular.TabularData`, in any order
+            of rows; without it the rows of a client are in order, and without gaps.
         features: Further input columns.
         standardise: With ``train`` each column is standardised by mean and deviation of the rows in
             all clients' training windows; the task standardises targets in the same way, and its
             scores and predictions are in their units.
         missing: ``refuse`` missing values, or ``drop`` windows with one.
+        missing_values: As in :class:`~datamodules.tabular.TabularData`.
+        date_format: As there.
+        decimal: As there.
+        thousands: As there.
+        separator: As there.
         options: As in :class:`FederatedDataModule`, without ``test_protocol``, which is ``future``.
 
     Raises:
@@ -82,6 +88,11 @@ class TimeSeries(TensorData):
         features: Sequence[str] = (),
         standardise: Literal["none", "train"] = "train",
         missing: Literal["refuse", "drop"] = "refuse",
+        missing_values: Sequence[str | float] | None = None,
+        date_format: str | None = None,
+        decimal: str = ".",
+        thousands: str | None = None,
+        separator: str = ",",
         **options: Any,
     ) -> None:
         at_least_one(past=past, horizon=horizon, stride=stride)
@@ -98,6 +109,11 @@ class TimeSeries(TensorData):
         self.features = list(features)
         self.standardise = standardise
         self.missing = missing
+        self.spelling = Spelling(missing_values, date_format, decimal, thousands, separator)
+
+    def report(self) -> Report:
+        """Describe what the columns were read as."""
+        return self._windows.report
 
     def read(self) -> Mapping[str, Any]:
         """Return all windows as tensors, by name."""
@@ -161,14 +177,14 @@ class TimeSeries(TensorData):
 
     @cached_property
     def _windows(self) -> _Windows:
-        table = read_table(self.path)
+        table = everything = read_table(self.path, spelling=self.spelling)
         columns = [*self.target, *self.features]
         if twice := [name for name in columns if columns.count(name) > 1]:
             raise ValueError(f"{twice[0]!r} cannot be both target and feature")
         keys = [self.client_column, *([] if self.time_column is None else [self.time_column])]
         for name in [*keys, *(columns if self.missing == "refuse" else ())]:
             table.refuse(name, np.flatnonzero(table.missing(name)), "is a missing value")
-        table, clients, moments = self._sorted(table)
+        table, clients, moments, kind = self._sorted(table)
         values = np.stack([table.numbers(name) for name in columns], 1)
         run = np.concatenate([[0], np.cumsum(_breaks(clients, moments))])
         lost = np.concatenate([[0], np.cumsum(np.isnan(values).any(1))])
@@ -182,6 +198,10 @@ class TimeSeries(TensorData):
             len(starts) > 0,
             f"{table.path}: no client has {length} rows without a gap (past + horizon)",
         )
+        uses = {self.client_column: "client", self.time_column or "": "time"}
+        uses |= dict.fromkeys(self.features, "feature") | dict.fromkeys(self.target, "target")
+        read = f"{len(starts):,} windows of {len(everything):,} rows"
+        report = of_table(everything, uses, times=kind, read=read)
         if len(without := np.setdiff1d(clients, clients[starts])):
             warnings.warn(
                 f"{table.path}: {len(without)} of {len(np.unique(clients))} clients have no "
@@ -189,24 +209,24 @@ class TimeSeries(TensorData):
                 f"{without[0]}",
                 stacklevel=2,
             )
-        return _Windows(values, clients, moments, starts)
+        return _Windows(values, clients, moments, starts, report)
 
-    def _sorted(self, table: Table) -> tuple[Table, Any, Floats]:
-        """Return the rows by client and time, with their (n,) clients and times."""
+    def _sorted(self, table: Table) -> tuple[Table, Any, Floats, str]:
+        """Return the rows by client and time, their (n,) clients and times, and the times' kind."""
         clients = table.labels(self.client_column)
         owner = np.unique(clients, return_inverse=True)[1]
         if self.time_column is None:
             order = np.argsort(owner, kind="stable")
             place = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
-            return table.take(order), clients[order], place.astype(np.float64)
-        moments = times(table, self.time_column)
+            return table.take(order), clients[order], place.astype(np.float64), ""
+        moments, kind = table.times(self.time_column)
         order = np.lexsort((moments, owner))
         table, clients, moments = table.take(order), clients[order], moments[order]
         again = (clients[1:] == clients[:-1]) & (np.diff(moments) == 0)
         table.refuse(
             self.time_column, np.flatnonzero(again) + 1, "stands in two rows of its client"
         )
-        return table, clients, moments
+        return table, clients, moments, kind
 
 
 def _breaks(clients: NDArray[Any], moments: Floats) -> NDArray[np.bool_]:
@@ -229,9 +249,11 @@ class _Windows(NamedTuple):
         clients: (rows,) clients.
         times: (rows,) times.
         starts: (n,) first row of each window.
+        report: What the columns were read as.
     """
 
     values: Floats
     clients: Any
     times: Floats
     starts: Ints
+    report: Report

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from datamodules.checks import require
 from datamodules.tables import Table
+from datamodules.targets import plain_name
 
 
 class KnownClasses(NamedTuple):
@@ -43,6 +44,7 @@ def targets(
     names: Sequence[str],
     task: str | None,
     positive: Any = None,  # noqa: ANN401
+    negative: Any = None,  # noqa: ANN401
     known: KnownClasses | None = None,
 ) -> dict[str, Any]:
     """Return the targets and the names of classes, in the form that ``TensorData`` takes.
@@ -52,23 +54,25 @@ def targets(
         names: The target columns.
         task: What is predicted; ``None`` if the values say it.
         positive: In a binary task, the value or values of the positive class.
+        negative: The value or values of the negative class; ``None`` if there is one other value.
         known: The classes, if they are known already.
 
     Raises:
         ValueError: The targets do not fit the task, or the task must be given.
     """
     first = names[0]
-    words = len(names) == 1 and table.holds(first) == "words"
+    words = len(names) == 1 and table.holds(first) in ("words", "dates")
     task = "classification" if task is None and words else task
     require(
         task is not None,
         f"{first!r} contains numbers: give task: classification, multilabel or regression, "
         "or binary for a positive class",
     )
-    require(positive is None or task == "binary", "positive belongs to task: binary")
+    for key, value in (("positive", positive), ("negative", negative)):
+        require(value is None or task == "binary", f"{key} belongs to task: binary")
     if task == "binary":
         require(len(names) == 1, "task: binary needs one target column")
-        return _marked(table, first, positive, known)
+        return _marked(table, first, positive, negative, known)
     if task == "classification":
         require(len(names) == 1, "task: classification needs one target column")
         if known is None:
@@ -80,7 +84,7 @@ def targets(
                     stacklevel=2,
                 )
             return {"y": y, "class_names": classes}
-        y = table.places(first, known.names)
+        y = table.column(first).places(known.names)
         _refuse_classes(table, first, y < 0, known.names)
         return {"y": y, "class_names": known.names}
     y = np.stack([table.numbers(name) for name in names], 1)
@@ -95,12 +99,13 @@ def _marked(
     table: Table,
     name: str,
     positive: Any,  # noqa: ANN401
+    negative: Any,  # noqa: ANN401
     known: KnownClasses | None,
 ) -> dict[str, Any]:
     """Return zeros and ones of a binary task, and the names of the two classes."""
     if known is not None and known.values:
         negative, words = known.values[0], [*chain(*known.values)]
-        place = table.places(name, words)
+        place = table.column(name).places(words)
         _refuse_classes(table, name, place < 0, words)
         return {"y": place >= len(negative), "class_names": known.names}
     values = table.labels(name).astype(str)
@@ -110,21 +115,38 @@ def _marked(
         zero_one = {*present} <= {"0", "1"}
         require(zero_one, f"{name!r} has the values {shown}: say which are positive")
         positive = 1
-    positives = positive if isinstance(positive, list | tuple) else [positive]
-    # Whole numbers as labels() has them.
-    chosen = [str(v if isinstance(v, str) or v != int(v) else int(v)) for v in positives]
+    chosen, others = _named(positive), _named([] if negative is None else negative)
     y = np.isin(values, chosen).astype(np.int64)
     if known is not None:
         # Of an earlier version: the names of the classes may be made of the values.
         parts = {*known.names, *" or ".join(known.names).split(" or ")}
         _refuse_classes(table, name, ~np.isin(values, [*parts]) & (not y.any()), known.names)
         return {"y": y, "class_names": known.names}
-    if lost := [value for value in chosen if value not in present]:
-        raise ValueError(f"positive: {name!r} has no value {lost[0]!r}, only {shown}")
-    others = [value for value in present if value not in chosen]
-    require(len(others) > 0, f"positive: all values of {name!r} ({shown}) would be positive")
+    for key, words in (("positive", chosen), ("negative", others)):
+        if lost := [value for value in words if value not in present]:
+            raise ValueError(f"{key}: {name!r} has no value {lost[0]!r}, only {shown}")
+    left = [value for value in present if value not in chosen]
+    require(len(left) > 0, f"positive: all values of {name!r} ({shown}) would be positive")
+    require(
+        len(left) == 1 or bool(others),
+        f"{name!r} has {len(left)} values besides the positive ones ({', '.join(left[:10])}): say "
+        "which are negative; name those that mark a missing outcome in missing_values",
+    )
+    others = others or left
+    both = np.array([*others, *chosen])
+    require(len(set(both)) == len(both), f"a value of {name!r} is both positive and negative")
+    unmarked = np.flatnonzero(~np.isin(values, both))
+    table.refuse(name, unmarked, "is neither a positive nor a negative value")
     names = [" or ".join(words) if len(words) < 5 else "other" for words in (others, chosen)]
     return {"y": y, "class_names": names}
+
+
+def _named(values: Any) -> list[str]:  # noqa: ANN401
+    """Return one or several values as texts, whole numbers as :meth:`Column.labels` has them."""
+    several = values if isinstance(values, list | tuple) else [values]
+    return [
+        plain_name(v) if isinstance(v, str) else str(int(v) if v == int(v) else v) for v in several
+    ]
 
 
 def _refuse_classes(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,9 @@ from datamodules.moments import Standardise, standardised
 from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division
+from datamodules.report import Report, identifies, of_table
 from datamodules.table_targets import KnownClasses, columns_of, targets
-from datamodules.tables import Table, read_table, times
+from datamodules.tables import Spelling, Table, read_table
 from datamodules.targets import Floats, Ints
 from datamodules.tensors import TensorData
 from pfl.core.types import Inputs
@@ -41,19 +41,21 @@ class TabularData(TensorData):
 
     Args:
         path: A CSV file in UTF-8 with commas and a header, an ARFF file (``*.arff``), or a Parquet
-            file (``*.parquet``; needs pyarrow). Empty cells, NA, NaN, null and ? are missing
-            values.
+            file (``*.parquet``; needs pyarrow).
         target: The column to predict, or several, for regression and multilabel (zeros and ones).
         num_clients: Number of clients, N; if not given, one for each natural client.
         partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
         task: What is predicted; required if the targets are numbers. Words are classes.
-        positive: In a ``binary`` task, the value (or several) of the positive class; all others are
-            negative. It may be left out if the values are 0 and 1.
+        positive: In a ``binary`` task, the value (or several) of the positive class. It may be left
+            out if the values are 0 and 1.
+        negative: In a ``binary`` task, the value (or several) of the negative class; it must be
+            given if the target has several other values than ``positive``.
         features: The input columns, in this order; if not given, all columns without another use.
         categories: Features whose values are categories although some are numbers.
         client_column: The natural client of each row, for ``ByDomain``.
-        time_column: Numbers or dates (ISO 8601, UTC if there is no time zone), which become the
-            column ``time``, in seconds.
+        time_column: Numbers or dates (ISO 8601, also months, weeks and quarters, or whole numbers
+            such as 20260331; UTC if there is no time zone), which become the column ``time``, in
+            seconds.
         standardise: Subtract the mean from each feature, and divide by its standard deviation
             unless it is zero. With ``train`` both are computed on the training samples of all
             clients that are not held out; with ``client``, which is not possible with a common test
@@ -63,6 +65,12 @@ class TabularData(TensorData):
             replace a missing number by the ``mean`` of the training samples that ``standardise``
             uses (those of ``train`` for ``none``), and a missing category by zeros in all its
             columns. Missing targets, clients and times are never replaced.
+        missing_values: Texts or numbers that mark a missing value, in place of the usual ones,
+            which are those of pandas but None, and ?. An empty cell always does.
+        date_format: The form of dates in Python's codes, such as ``%d.%m.%Y``.
+        decimal: The decimal sign of numbers.
+        thousands: The sign between groups of three digits of numbers.
+        separator: The sign between the columns of a text file.
         options: As in :class:`FederatedDataModule`.
 
     Raises:
@@ -89,6 +97,12 @@ class TabularData(TensorData):
         time_column: str | None = None,
         standardise: Standardise = "none",
         missing: Literal["refuse", "drop", "mean"] = "refuse",
+        negative: str | float | Sequence[str | float] | None = None,
+        missing_values: Sequence[str | float] | None = None,
+        date_format: str | None = None,
+        decimal: str = ".",
+        thousands: str | None = None,
+        separator: str = ",",
         **options: Any,
     ) -> None:
         super().__init__(
@@ -97,6 +111,8 @@ class TabularData(TensorData):
         self.path = path
         self.target = columns_of(target)
         self.positive = positive
+        self.negative = negative
+        self.spelling = Spelling(missing_values, date_format, decimal, thousands, separator)
         self.features = features
         self.categories = categories
         self.client_column = client_column
@@ -110,7 +126,11 @@ class TabularData(TensorData):
 
     def table(self) -> Table:
         """Read the table, before rows are dropped."""
-        return read_table(self.path)
+        return read_table(self.path, spelling=self.spelling)
+
+    def report(self) -> Report:
+        """Describe what the columns were read as."""
+        return self._columns.report
 
     def read(self) -> Mapping[str, Any]:
         """Read the columns as tensors, by name."""
@@ -154,7 +174,8 @@ class TabularData(TensorData):
 
     @cached_property
     def _columns(self) -> _Columns:
-        table, learnt = self._complete(self.table()), self._learnt
+        whole, learnt = self.table(), self._learnt
+        table = self._complete(whole)
         features: Mapping[str, Sequence[str] | None]
         classes = None
         if learnt is None:
@@ -164,20 +185,24 @@ class TabularData(TensorData):
             classes = KnownClasses(learnt.class_names, learnt.class_values)
             _warn_of_values(table, features)
         names, numbers, x = _inputs(table, features)
-        y = targets(table, self.target, self._task, self.positive, classes)
+        y = targets(table, self.target, self._task, self.positive, self.negative, classes)
         values: list[list[str]] = []
         if self._task == "binary":
             marked = table.labels(self.target[0]).astype(str)
             values = [np.unique(marked[y["y"] == mark]).tolist() for mark in (0, 1)]
+        kind = ""
         tensors: dict[str, Any] = {"x": x, **y}
         if (client := self._clients_of(table)) is not None:
             tensors["client"] = table.labels(client)
-        for name in table.columns:
+        for name in filter(table.usable, table.columns):
             if table.holds(name) == "numbers" and not table.missing(name).any():
                 tensors[f"column.{name}"] = table.numbers(name)
         if self.time_column is not None:
-            tensors["column.time"] = times(table, self.time_column)
-        return _Columns(tensors, features, names, numbers, values)
+            tensors["column.time"], kind = table.times(self.time_column)
+        uses = {client or "": "client", self.time_column or "": "time"}
+        uses |= dict.fromkeys(features, "feature") | dict.fromkeys(self.target, "target")
+        report = of_table(whole, uses, len(whole) - len(table), kind)
+        return _Columns(tensors, features, names, numbers, values, report)
 
     def _clients_of(self, table: Table) -> str | None:
         """Return the column of clients, if there is one; a later client's own table may lack it."""
@@ -227,6 +252,7 @@ class _Columns(NamedTuple):
         names: (F,) names of the input columns.
         numbers: (F,) mask of the columns that are quantities, not from categories.
         class_values: The values of the two classes of a binary task.
+        report: What the columns were read as.
     """
 
     tensors: dict[str, Any]
@@ -234,6 +260,7 @@ class _Columns(NamedTuple):
     names: list[str]
     numbers: NDArray[np.bool_]
     class_values: list[list[str]]
+    report: Report
 
 
 def _categories(
@@ -244,20 +271,25 @@ def _categories(
         require(name in features, f"categories names {name!r}, which is not a feature")
     by_feature: dict[str, Sequence[str] | None] = dict.fromkeys(features)
     for name in features:
-        if name not in categories and table.holds(name) != "words":
+        if name not in categories and table.holds(name) in ("numbers", "both"):
             continue
-        values = np.unique(table.labels(name)[~table.missing(name)])
-        require(
-            name in categories or not all(re.fullmatch(r"-?\d+,\d+", value) for value in values),
-            f"{table.path}: {name!r} has numbers with a comma, such as '{values[0]}': write a "
-            "point; if it is a category, name it in categories",
-        )
+        column = table.column(name)
+        values = column.values()
+        if name not in categories:
+            hint = "list the features without it, or name it in categories"
+            advice = column.advice()
+            require(not advice, f"{table.path}: {name!r} {advice}; {hint}")
+            require(
+                not identifies(column),
+                f"{table.path}: {name!r} has another value in nearly every row, such as "
+                f"{values[:1]}, and is no category; {hint}",
+            )
         require(
             len(values) <= MOST_VALUES,
             f"{table.path}: {name!r} has {len(values):,} different values, too many for a "
             "category; list the features without it",
         )
-        by_feature[name] = [str(value) for value in values]
+        by_feature[name] = values
     return by_feature
 
 
@@ -278,7 +310,9 @@ def _inputs(
             continue
         names += [f"{name}={value}" for value in values]
         numbers += [False] * len(values)
-        parts.append((table.places(name, values)[:, None] == np.arange(len(values))).astype(float))
+        parts.append(
+            (table.column(name).places(values)[:, None] == np.arange(len(values))).astype(float)
+        )
     return names, np.array(numbers), np.concatenate(parts, 1)
 
 
@@ -286,7 +320,7 @@ def _warn_of_values(table: Table, features: Mapping[str, Sequence[str] | None]) 
     """Warn of values of a category that nobody had in training."""
     for name, values in features.items():
         if values is not None:
-            new = (table.places(name, values) < 0) & ~table.missing(name)
+            new = (table.column(name).places(values) < 0) & ~table.missing(name)
             if new.any():
                 seen = ", ".join(map(str, np.unique(table.labels(name)[new])[:5]))
                 warnings.warn(

@@ -139,6 +139,16 @@ class Catalogue:
         return parts.hexdigest()[:32]
 
 
+def plain_name(name: str) -> str:
+    """Return a name without blanks around it, in Unicode's form NFC; equal names then look equal.
+
+    Example:
+        >>> plain_name(" Zu\u0308rich") == "Z\u00fcrich"
+        True
+    """
+    return unicodedata.normalize("NFC", name).strip()
+
+
 def array_digest(*arrays: NDArray[Any]) -> str:
     """Hash the shapes and values of arrays."""
     digest = hashlib.sha256()

@@ -70,5 +70,5 @@ class WISDM(TabularData):
                 rows = np.flatnonzero((people == person) & (activities == activity))
                 place = (np.arange(len(rows)) + 0.5) / max(1, len(rows))
                 time[rows[np.argsort(order[rows], kind="stable")]] = place
-        columns = {n: cells for n, cells in table.columns.items() if n != "UNIQUE_ID"}
-        return Table(table.path, {**columns, "time": time}, table.lines, table.unit)
+        frame = table.frame.drop(columns="UNIQUE_ID").assign(time=time)
+        return Table(table.path, frame, table.unit, table.spelling, table.line)

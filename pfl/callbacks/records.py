@@ -18,7 +18,7 @@ import yaml
 from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.row_file import RowFile
 from pfl.core import portable
-from pfl.core.data import FederatedData, info_of
+from pfl.core.data import FederatedData, TellsReading, info_of
 from pfl.core.held_out import client_names
 from pfl.core.kernels import kernels
 from pfl.core.types import RoundResult
@@ -28,6 +28,8 @@ from pfl.engines.cores import processor
 from pfl.federation import identity
 from pfl.federation.later import PARTITION, TRANSFORMS, Adopts
 from pfl.federation.run import Run
+
+READING = "reading.json"
 
 
 class Records(Analysis):
@@ -40,7 +42,7 @@ class Records(Analysis):
 
     file = "clients.csv"
     files = (
-        *("config.yaml", "environment.json", PARTITION, TRANSFORMS, "summary.json"),
+        *("config.yaml", "environment.json", PARTITION, READING, TRANSFORMS, "summary.json"),
         *("metrics.csv", "clients.csv"),
     )
     _metrics: RowFile | None = None
@@ -80,6 +82,8 @@ class Records(Analysis):
         counts = {} if known is None else {"label_counts": known}
         # Not indented, because it lists every sample.
         _write_json(folder / PARTITION, run.data.description() | counts, indent=None)
+        if isinstance(run.data, TellsReading):
+            _write_json(folder / READING, run.data.reading.plain())
         if isinstance(run.data, Adopts):
             _write_json(folder / TRANSFORMS, run.data.transforms())
 

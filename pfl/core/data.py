@@ -93,6 +93,25 @@ class FederatedData(Protocol):
         """Describe the partition in plain values: recipe, seed, indices, content hash."""
 
 
+class Reading(Protocol):
+    """What a reader of data tells of them."""
+
+    def line(self) -> str:
+        """Return it in a line."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return it in plain values, ready for JSON."""
+
+
+@runtime_checkable
+class TellsReading(Protocol):
+    """Federated data that tell what they were read as."""
+
+    @property
+    def reading(self) -> Reading:
+        """What was read, what of it is doubtful, and the samples of each client and class."""
+
+
 @runtime_checkable
 class TellsShapes(Protocol):
     """Federated data whose samples lie elsewhere."""

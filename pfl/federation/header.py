@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lightning.fabric import Fabric
 
-from pfl.core.data import FederatedData, TellsShapes
+from pfl.core.data import FederatedData, TellsReading, TellsShapes
 from pfl.core.devices import on_host
 from pfl.core.held_out import held_out
 from pfl.core.plain import spelled
@@ -31,6 +31,7 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
         "method": type(module).__name__,
         "network": f"{type(module.net).__name__}, {size:,} parameters",
         "data": _data(data),
+        "read": data.reading.line() if isinstance(data, TellsReading) else "",
         "clients": f"{data.num_clients}, of which {training} hold training data",
         "unseen": _held_out(data),
         "device": _device(fabric),

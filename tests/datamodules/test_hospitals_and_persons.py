@@ -67,8 +67,8 @@ def test_a_hospitals_test_patients_are_the_rows_that_scikit_learn_draws():
         np.arange(303), test_size=0.34, train_size=0.66, random_state=43, stratify=ill
     )
     table = HeartDisease(str(HEART)).table()
-    own = [row for row, name in enumerate(table.columns["hospital"]) if name == "cleveland"]
-    found = [(table.columns["age"][row], table.columns["chol"][row]) for row in own[199:]]
+    own = table.frame[table.frame["hospital"] == "cleveland"].iloc[199:]
+    found = [*zip(own["age"], own["chol"], strict=True)]
     assert found == [(rows[row][0], rows[row][4]) for row in drawn]
 
 

@@ -35,7 +35,7 @@ def numbers(y, num_clients=2, **options):
 def test_natural_clients_are_named(tmp_path, monkeypatch):
     given = {"x": torch.zeros(8, 1), "y": [0, 1] * 4, "client": np.repeat(["Bern", "Chur"], 4)}
     data = TensorData(given)
-    (line,) = (one for one in printed(data).splitlines() if one.startswith("Chur "))
+    *_, line = (one for one in printed(data).splitlines() if one.startswith("Chur "))
     assert " 3 " in line
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda picture, *_, **__: drawn.append(picture))

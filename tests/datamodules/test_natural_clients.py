@@ -134,7 +134,7 @@ def test_an_arff_file_is_a_table(tmp_path):
         missing="mean",
     )
     assert data.num_clients == 2
-    assert data.table().column("age in years") == ["1", "?", "3"]
+    assert data.table().frame["age in years"].tolist() == ["1", "?", "3"]
     assert data.contents.targets.labels.tolist() == [0, 1, 0]
 
 

@@ -198,6 +198,7 @@ def test_a_column_of_equal_values_is_only_centred(tmp_path, standardise, expecte
 
 def test_clients_are_not_standardised_alone_where_test_samples_are_shared(tmp_path):
     options = {"missing": "drop", "standardise": "client", "test_protocol": "global"}
+    options["features"] = ["age"]
     with pytest.raises(
         ValueError,
         match=parts("standardise: client ~ test_protocol: pooled or future ~ standardise: train"),
@@ -220,7 +221,7 @@ def test_columns_with_a_number_in_every_row_order_clients(tmp_path):
     holdings = [{*h.train.tolist(), *h.test.tolist()} for h in data.division.holdings]
     assert holdings == [{0, 2}, {1, 4}, {3, 5}]
     with pytest.raises(ValueError, match=parts("'age' ~ site")):
-        table(tmp_path, partition=ByColumn("age"), missing="mean").setup()
+        table(tmp_path, partition=ByColumn("age"), features=["age"], missing="mean").setup()
 
 
 @pytest.mark.parametrize(
@@ -245,8 +246,9 @@ def test_numbers_are_predicted_as_the_task_says(tmp_path, target, task, kind, y)
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("a,y\n1,p\n2,q,r\n", {}, "csv, line 3: 3 values ~ 2 columns"),
-        ('a,y\n1,p\n"2,q\n', {}, "csv, line 3: unexpected end of data"),
+        ("a,y\n1,p\n2,q,r\n", {}, "csv: Expected 2 fields in line 3, saw 3"),
+        ("a,b,y\n1,2,p\n\n2,q\n", {}, "csv, line 4: 2 values ~ 3 columns"),
+        ('a,y\n1,p\n"2,q\n', {}, "csv: EOF inside string"),
         ('a,y\n"1\n",p\nx,q\n', {}, "csv, line 4, column 'a': 'x' ~ finite ~ categories"),
         ("a,y\n1,p\n\n1_0,q\n", {}, "csv, line 4, column 'a': '1_0' ~ finite"),
         ("a,y\n1,p\ninf,q\n", {}, "csv, line 3, column 'a': 'inf' ~ finite"),
@@ -266,7 +268,7 @@ def test_numbers_are_predicted_as_the_task_says(tmp_path, target, task, kind, y)
         ("a,t,y\n1,2020-13-01,p\n", {"time_column": "t"}, "line 2, column 't': '2020-13-01'"),
         ("a,a,y\n1,2,p\n", {}, "csv, line 1: two columns ~ 'a'"),
         (",a,y\n0,1,p\n", {}, "csv, line 1: column 1 ~ no name; pandas ~ index=False"),
-        ("a;y\n1;p\n", {}, "csv, line 1: ~ commas, got ';'"),
+        ("a;y\n1;p\n", {}, "csv, line 1: ~ ';', not by ',' ~ separator: ';'"),
         ("a,y\n", {}, "csv ~ no rows"),
         ("", {}, "csv ~ no rows"),
     ],
@@ -294,7 +296,7 @@ def test_comments_of_arff_may_have_an_apostrophe(tmp_path):
 
 
 def test_a_category_with_too_many_values_is_refused(tmp_path):
-    text = "name,y\n" + "".join(f"n{i},{'pq'[i % 2]}\n" for i in range(1001))
+    text = "name,y\n" + "".join(f"n{i},{'pq'[i % 2]}\n" for i in range(1001)) * 2
     with pytest.raises(ValueError, match=parts("csv: 'name' ~ 1,001")):
         table(tmp_path, text, target="y").setup()
 
@@ -302,7 +304,7 @@ def test_a_category_with_too_many_values_is_refused(tmp_path):
 def test_numbers_with_a_comma_are_a_category_only_if_it_is_named(tmp_path):
     text = 'x,y\n"1,5",a\n"-2,25",b\n"1,5",a\n'
     with pytest.raises(
-        ValueError, match=parts("'x' ~ comma, such as '-2,25' ~ point ~ categories")
+        ValueError, match=parts("'x' ~ such as '1,5': give decimal or thousands ~ categories")
     ):
         table(tmp_path, text, target="y").setup()
     data = table(tmp_path, text, target="y", categories=["x"])

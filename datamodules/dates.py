@@ -1,0 +1,79 @@
+"""Dates in the columns of tables, in seconds since 1970."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from datamodules.targets import Floats
+
+# Dates that pandas does not know: a week becomes its Monday, a quarter its first day.
+_WEEK = re.compile(r"(\d{4})-?W(\d{2})(?:-?(\d))?")
+_QUARTER = re.compile(r"(\d{4})-?Q([1-4])")
+# Whole numbers that may be dates, by their number of digits, in the order in which they are tried.
+_COMPACT = {6: ("%Y%m", "%G%V%u"), 8: ("%Y%m%d",), 12: ("%Y%m%d%H%M",), 14: ("%Y%m%d%H%M%S",)}
+_ISO = re.compile(r"\d{4}-\d{2}(?:-\d{2}(?:[T ]\d{2}(?::?\d{2}.*)?)?)?")
+
+
+def dates_of(texts: Sequence[str], form: str | None) -> Floats | None:
+    """Return the seconds since 1970 of dates, UTC if there is no time zone.
+
+    Without a form, dates are ISO 8601 (also months, weeks and quarters), or whole numbers of 6, 8,
+    12 or 14 digits that are all dates, such as 202603, 20260331 and 20260331120000.
+
+    Args:
+        texts: Texts without blanks around them.
+        form: Their form in Python's codes.
+
+    Returns:
+        (n,) seconds; ``None`` if a text is not a date.
+
+    Example:
+        >>> dates_of(["2026-01-01", "1970-01-02T01:00:00+01:00"], None)
+        array([1.7672256e+09, 8.6400000e+04])
+    """
+    if form is not None:
+        return _parsed(texts, form)
+    if all(text.isdecimal() for text in texts):
+        return _of_numbers(texts)
+    words = [_plain(text) for text in texts]
+    if not all(_ISO.fullmatch(word) for word in words):
+        return None
+    return _parsed(words, "ISO8601")
+
+
+def _plain(text: str) -> str:
+    """Return a week or a quarter as the date of its first day, and any other text as it is."""
+    if week := _WEEK.fullmatch(text):
+        year, number, day = week[1], week[2], week[3] or "1"
+        stamp = pd.to_datetime(f"{year}{number}{day}", format="%G%V%u", errors="coerce")
+        return text if pd.isna(stamp) else str(stamp.date())
+    if quarter := _QUARTER.fullmatch(text):
+        return f"{quarter[1]}-{3 * int(quarter[2]) - 2:02}-01"
+    return text
+
+
+def _of_numbers(texts: Sequence[str]) -> Floats | None:
+    lengths = {len(text) for text in texts}
+    for form in _COMPACT.get(min(lengths), ()) if len(lengths) == 1 else ():
+        # Weeks have no day.
+        words = [f"{text}1" if form == "%G%V%u" else text for text in texts]
+        if all(1900 <= int(text[:4]) <= 2100 for text in texts):
+            found = _parsed(words, form)
+            if found is not None:
+                return found
+    return None
+
+
+def _parsed(texts: Sequence[str], form: str) -> Floats | None:
+    try:
+        stamps = pd.to_datetime(pd.Series([*texts], dtype=object), format=form, utc=True)
+    except (ValueError, OverflowError):
+        return None
+    if stamps.isna().any():
+        return None
+    micro = stamps.dt.tz_convert(None).to_numpy().astype("datetime64[us]").astype(np.int64)
+    return micro / 10**6

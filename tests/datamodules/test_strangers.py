@@ -1,0 +1,350 @@
+"""Tables of strangers: how a cell is spelt, and what it is read as or refused for.
+
+Each table of cases has the right value beside what is read; where there is none, what the message
+must say.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import unicodedata
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from datamodules import IID, TabularData, TimeSeries
+from datamodules.dates import dates_of
+from datamodules.tables import Spelling, read_table
+from lightning_modules.fedavg import FedAvg
+from tests.helpers.federation import fit
+from tests.helpers.messages import parts
+from tests.helpers.toy import mlp
+
+
+def written(tmp_path, text, name="t.csv"):
+    file = tmp_path / name
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(file)
+
+
+def outcomes(tmp_path, spelling, **options):
+    """Ninety patients of three sites, every third without an outcome."""
+    words = ["no", "yes", spelling]
+    rows = "".join(f"{n},H{n // 3 % 3},{words[n % 3]}\n" for n in range(90))
+    file = written(tmp_path, f"a,site,ill\n{rows}")
+    options = {"task": "binary", "positive": "yes", "missing": "drop", **options}
+    return TabularData(file, "ill", client_column="site", **options)
+
+
+@pytest.mark.parametrize("spelling", ["", "NA", "N/A", "n/a", "NaN", "#N/A", "<NA>", "NULL", "?"])
+def test_an_outcome_that_pandas_takes_for_missing_is_missing(tmp_path, spelling):
+    data = outcomes(tmp_path, spelling)
+    data.setup()
+    assert (data.class_names, data.division.sizes.sum()) == (["no", "yes"], 60)
+    (column,) = (one for one in data.reading.columns if one.name == "ill")
+    assert column.missing == {spelling: 30}
+    assert data.reading.left_out == (("30 rows", "a value is missing"),)
+
+
+@pytest.mark.parametrize("spelling", ["unknown", "-", "None", "not available", "#VALUE!", "-9"])
+def test_another_outcome_is_refused_or_named(tmp_path, spelling):
+    """It is no negative: scores of the positive class would be wrong."""
+    with pytest.raises(ValueError, match=parts("'ill' has 2 values ~ negative ~ missing_values")):
+        outcomes(tmp_path, spelling).setup()
+    data = outcomes(tmp_path, spelling, missing_values=[spelling])
+    data.setup()
+    assert data.division.sizes.sum() == 60
+    both = outcomes(tmp_path, spelling, negative=["no", spelling])
+    both.setup()
+    assert both.division.sizes.sum() == 90
+    with pytest.raises(ValueError, match=parts("line 4, column 'ill' ~ neither")):
+        outcomes(tmp_path, spelling, negative="no").setup()
+
+
+@pytest.mark.parametrize("spelling", ["unknown", "-", "None", "#DIV/0!"])
+def test_a_word_that_may_say_that_a_class_is_missing_is_warned_of(tmp_path, spelling):
+    data = outcomes(tmp_path, spelling, task=None, positive=None)
+    with pytest.warns(UserWarning, match=parts(f"'ill' has '{spelling}' in 30 rows")):
+        data.setup()
+    assert len(data.class_names) == 3
+
+
+def test_a_number_that_stands_for_a_missing_value_is_warned_of_and_can_be_named(tmp_path):
+    """Of the ages 20 to 59 and -999, everybody's mean would be negative."""
+    rows = "".join(f"{20 + n if n % 4 else -999},{'pq'[n % 2]},S\n" for n in range(40))
+    file = written(tmp_path, f"age,y,site\n{rows}")
+    data = TabularData(file, "y", client_column="site")
+    with pytest.warns(UserWarning, match=parts("'age' is -999 in 10 rows ~ missing_values")):
+        data.setup()
+    named = TabularData(
+        file, "y", client_column="site", missing="mean", missing_values=[-999], standardise="none"
+    )
+    named.setup()
+    assert named.inputs(np.arange(40))[0].nan_to_num(30).min() >= 20
+
+
+DAYS = [dt.date(2026, 1, 1) + dt.timedelta(n) for n in range(90)]
+MONTHS = [(2024 + n // 12, n % 12 + 1) for n in range(30)]
+WEEKS = [(dt.date(2026, 1, 5) + dt.timedelta(7 * n)).isocalendar() for n in range(60)]
+MINUTES = [dt.datetime(2026, 1, 31, 23) + dt.timedelta(minutes=n) for n in range(90)]
+
+
+@pytest.mark.parametrize(
+    ("stamps", "form"),
+    [
+        ([f"{t}" for t in DAYS], None),
+        ([f"{t:%Y%m%d}" for t in DAYS], None),
+        ([f"{t}T00:00:00Z" for t in DAYS], None),
+        ([f"{t} 00:00" for t in DAYS], None),
+        ([f"{t:%d.%m.%Y}" for t in DAYS], "%d.%m.%Y"),
+        ([f"{t:%b %d %Y}" for t in DAYS], "%b %d %Y"),
+        ([f"{y}-{m:02}" for y, m in MONTHS], None),
+        ([f"{y}{m:02}" for y, m in MONTHS], None),
+        ([f"{y}-W{w:02}" for y, w, _ in WEEKS], None),
+        ([f"{y}{w:02}" for y, w, _ in WEEKS], None),
+        ([f"{2010 + n // 4}Q{n % 4 + 1}" for n in range(30)], None),
+        ([f"{2010 + n}" for n in range(30)], None),
+        ([f"{t:%Y-%m-%dT%H:%M:%S}" for t in MINUTES], None),
+        ([f"{t:%Y%m%d%H%M}" for t in MINUTES], None),
+        ([f"{t:%Y%m%d%H%M%S}" for t in MINUTES], None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_series_without_gaps_has_all_its_windows(tmp_path, stamps, form, kind):
+    """Whole numbers leap at the end of a month, a year or an hour; dates do not."""
+    rows = [(site, stamp, n) for site in "AB" for n, stamp in enumerate(stamps)]
+    file = tmp_path / f"t.{kind}"
+    if kind == "csv":
+        file.write_text("site,day,load\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        columns = dict(zip(("site", "day", "load"), zip(*rows, strict=True), strict=True))
+        if stamps[0].isdecimal():
+            columns["day"] = [int(stamp) for stamp in columns["day"]]
+        parquet.write_table(pyarrow.table({k: [*v] for k, v in columns.items()}), file)
+    data = TimeSeries(str(file), "load", "site", past=7, time_column="day", date_format=form)
+    data.setup()
+    assert data.division.sizes.sum(1).tolist() == [len(stamps) - 7] * 2
+
+
+@pytest.mark.parametrize(
+    "stamp", ["31.01.2026", "1/2/2026", "2026-02-30", "2026-W54", "12:30", "Jan 2026", "yesterday"]
+)
+def test_a_date_in_another_form_is_refused_and_its_form_asked_for(tmp_path, stamp):
+    file = written(tmp_path, f"site,day,load\nA,2026-01-01,1\nA,{stamp},2\n")
+    with pytest.raises(ValueError, match=parts(f"line 3, column 'day': '{stamp}' ~ date_format")):
+        TimeSeries(file, "load", "site", past=1, time_column="day").setup()
+
+
+@pytest.mark.parametrize(
+    ("texts", "seconds"),
+    [
+        (["1970-01-02", "1970-01-01T01:00:00+01:00"], [86400, 0]),
+        (["1970-01-01T00:00:00.25Z"], [0.25]),
+        (["19700102", "19700201"], [86400, 31 * 86400]),
+        (["197002"], [31 * 86400]),
+        # The first week of 1970 began on Monday, 29 December.
+        (["1970-W01", "1970W02"], [-3 * 86400, 4 * 86400]),
+        (["197001", "197053"], [-3 * 86400, (-3 + 52 * 7) * 86400]),
+        (["1970Q2"], [90 * 86400]),
+        (["20261301"], None),
+        (["202600"], None),
+        (["12345678"], None),
+        (["19700102", "3"], None),
+    ],
+)
+def test_dates_in_seconds(texts, seconds):
+    found = dates_of(texts, None)
+    assert (found if found is None else found.tolist()) == seconds
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ([f"${1000 + 37 * n:,}.50" for n in range(120)], "amounts ~ without a unit"),
+        ([f"{n % 50} %" for n in range(120)], "amounts ~ '0 %'"),
+        ([f"EUR {n}" for n in range(120)], "amounts"),
+        ([f"{1000 + 37 * n:,}" for n in range(120)], "thousands: ',' ~ more than a thousand"),
+        ([f"{n},5" for n in range(120)], "decimal: ','"),
+        ([f"1.{n % 1000:03},50" for n in range(120)], "give decimal or thousands"),
+        ([f"2026-{1 + n % 12:02}-{1 + n % 28:02}" for n in range(120)], "dates"),
+        ([f"{1 + n % 28}/{1 + n % 12}/2026" for n in range(120)], "dates"),
+        ([f"{n % 24}:{n % 60:02}" for n in range(120)], "dates"),
+        ([f"Jan {1 + n % 28}, 2026" for n in range(120)], "dates"),
+        ([f"patient {n}" for n in range(120)], "nearly every row ~ categories"),
+    ],
+)
+def test_what_is_no_category_is_refused_by_name(tmp_path, cells, message):
+    """Each would be a column of zeros and ones for each of its values."""
+    rows = "".join(f'"{c}",H{n % 3},{["no", "yes"][n // 3 % 2]}\n' for n, c in enumerate(cells))
+    file = written(tmp_path, f"price,site,ill\n{rows}")
+    with pytest.raises(ValueError, match=parts(f"'price' ~ {message}")):
+        TabularData(file, "ill", client_column="site").setup()
+    named = TabularData(file, "ill", client_column="site", categories=["price"])
+    named.setup()
+    others = TabularData(file, "ill", client_column="site", features=["site"])
+    others.setup()
+
+
+@pytest.mark.parametrize(
+    ("cell", "spelling", "number"),
+    [
+        ("1037.5", {}, 1037.5),
+        ("1,037.5", {"thousands": ","}, 1037.5),
+        ("1.037,5", {"thousands": ".", "decimal": ","}, 1037.5),
+        ("1 037", {"thousands": " "}, 1037),
+        ("1,5", {"decimal": ","}, 1.5),
+        ("-12,345,678", {"thousands": ","}, -12345678),
+        # Not a group of three digits.
+        ("1,5", {"thousands": ","}, None),
+        ("1,0375", {"thousands": ","}, None),
+        ("1.5", {"decimal": ","}, None),
+        ("1_000", {}, None),
+        ("1e400", {}, None),
+        ("0x10", {}, None),
+    ],
+)
+def test_numbers_as_they_are_spelt(cell, spelling, number):
+    found = Spelling(**spelling).number(cell)
+    assert found == number if number is not None else np.isnan(found)
+
+
+@pytest.mark.parametrize("column", ["client", "class", "category"])
+def test_a_name_in_two_forms_of_unicode_is_one(tmp_path, column):
+    forms = [unicodedata.normalize(form, "Zürich") for form in ("NFC", "NFD")]
+    words = [[forms[n % 2], "Bonn"][n // 2 % 2] for n in range(40)]
+    place = {"client": 0, "class": 1, "category": 2}[column]
+    rows = [[f"S{n % 2}", ["no", "yes"][n // 3 % 2], f"c{n % 2}"] for n in range(40)]
+    for row, word in zip(rows, words, strict=True):
+        row[place] = word
+    file = written(tmp_path, "site,y,kind\n" + "".join(f"{','.join(row)}\n" for row in rows))
+    data = TabularData(file, "y", client_column="site")
+    data.setup()
+    found = {
+        "client": data.client_names,
+        "class": data.class_names,
+        "category": data.transforms()["features"]["kind"],
+    }[column]
+    assert [*found] == ["Bonn", "Zürich"]
+
+
+def test_names_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path):
+    rows = "".join(f"{n},{['Bonn', 'bonn', 'Ulm'][n % 3]},{'pq'[n % 2]}\n" for n in range(12))
+    with pytest.warns(UserWarning, match=parts("'site' has 'Bonn' and 'bonn'")):
+        TabularData(written(tmp_path, f"a,site,y\n{rows}"), "y", client_column="site").setup()
+
+
+def test_columns_of_lists_are_refused_only_where_they_are_used(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"a": [*range(8)], "y": ["p", "q"] * 4, "site": ["A", "B", "B", "A"] * 2}
+    nested = {"scan": [[1, 2]] * 8, "who": [{"age": 3}] * 8, "raw": [b"x"] * 8}
+    file = tmp_path / "t.parquet"
+    parquet.write_table(pyarrow.table(columns | nested), file)
+    for name in nested:
+        with pytest.raises(ValueError, match=parts(f"'{name}' holds ~ not a single value")):
+            TabularData(str(file), "y", client_column="site", features=["a", name]).setup()
+    data = TabularData(str(file), "y", client_column="site", features=["a"])
+    data.setup()
+    kinds = {one.name: one.kind for one in data.reading.columns}
+    assert kinds["scan"] == kinds["who"] == "lists or records"
+
+
+def test_the_index_of_pandas_is_no_input(tmp_path):
+    pytest.importorskip("pyarrow")
+    import pandas as pd
+
+    frame = pd.DataFrame({"a": [1.0, 2, 3, 4], "y": ["p", "q"] * 2}, index=[7, 8, 11, 3])
+    frame.to_parquet(tmp_path / "t.parquet")
+    data = TabularData(str(tmp_path / "t.parquet"), "y", 1, IID())
+    assert data.input_shape == (1,)
+
+
+HOSTILE = {
+    "long": (f"a,note,y\n1,{'x' * 200_000},p\n2,z,q\n", None),
+    "archive": (b"PK\x03\x04 a,y\n1,p\n", "t.csv"),
+    "zeros": (b"a,y\n1\x00,p\n", "NUL"),
+    "utf16": ("a,y\n1,p\n".encode("utf-16"), "UTF-8"),
+    "control": ("a,\x1b[2Jb,y\n1,1,p\n", "control character"),
+    "short": ("a,b,y\n1,2,p\n2,q\n", "line 3: 2 values for 3 columns"),
+    "shorter": ('a,b,y\n1,"\n\n",p\n2,q\n', "line 5: 2 values for 3 columns"),
+    "long row": ("a,y\n1,p\n2,q,r\n", "Expected 2 fields in line 3, saw 3"),
+    "formula": ("a,y\n=1+1,p\n2,q\n", "line 2, column 'a': '=1+1' is not a finite number"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_is_read_as_it_stands_or_refused(tmp_path, case):
+    content, message = HOSTILE[case]
+    data = TabularData(written(tmp_path, content), "y", 1, "x", features=["a"])
+    if message is None:
+        assert len(data.read()["x"]) == 2
+        return
+    with pytest.raises(ValueError, match=parts(message)):
+        data.read()
+
+
+def test_columns_may_be_separated_by_another_sign(tmp_path):
+    text = "a;y;site\n1,5;p;A\n2,5;q;A\n3,5;p;A\n"
+    options = {"client_column": "site", "separator": ";", "decimal": ","}
+    data = TabularData(written(tmp_path, text), "y", **options)
+    assert data.read()["x"].ravel().tolist() == [1.5, 2.5, 3.5]
+
+
+def test_the_report_says_what_each_column_was_read_as(tmp_path):
+    rows = "".join(
+        f"{n if n % 10 else 'NA'},{'uv'[n % 2]},2026-01-{1 + n % 28:02},id{n},S{n % 2},"
+        f"{'pq'[n // 2 % 2]}\n"
+        for n in range(40)
+    )
+    file = written(tmp_path, f"age,kind,day,who,site,y\n{rows}")
+    data = TabularData(
+        file, "y", features=["age", "kind"], client_column="site", time_column="day",
+        test_protocol="future", missing="mean",
+    )  # fmt: skip
+    data.setup()
+    found = {one.name: (one.use, one.kind, dict(one.missing)) for one in data.reading.columns}
+    assert found == {
+        "age": ("feature", "numbers, 1 to 39", {"NA": 4}),
+        "kind": ("feature", "category: u 20, v 20", {}),
+        "day": ("time", "dates, 2026-01-01 to 2026-01-28", {}),
+        "who": ("none", "identifier", {}),
+        "site": ("client", "category: S0 20, S1 20", {}),
+        "y": ("target", "category: p 20, q 20", {}),
+    }
+    assert data.reading.clients == {"S0": [10, 10], "S1": [10, 10]}
+    assert data.reading.line().startswith("40 rows; 6 columns (1 numbers, 3 category, 1 dates")
+
+
+def test_nothing_is_warned_of_where_nothing_is_doubtful(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = "".join(
+        f"{rng.normal():.3f},{'uv'[n % 2]},S{n % 3},{'pq'[n // 2 % 2]}\n" for n in range(60)
+    )
+    data = TabularData(written(tmp_path, f"a,kind,site,y\n{rows}"), "y", client_column="site")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data.setup()
+    assert data.reading.doubts == ()
+
+
+def test_a_table_is_read_to_the_bit(tmp_path):
+    """As Python reads numbers: pandas' own parser is off by a bit in one of some hundred."""
+    numbers = torch.randn(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    file = written(tmp_path, "a\n" + "".join(f"{v!r}\n" for v in numbers.tolist()))
+    assert read_table(file).numbers("a").tolist() == numbers.tolist()
+
+
+def test_a_run_keeps_the_report_and_its_header_has_a_line(tmp_path):
+    rows = "".join(f"{n % 7},S{n % 2},{'pq'[n // 2 % 2]}\n" for n in range(24))
+    data = TabularData(written(tmp_path, f"a,site,y\n{rows}"), "y", client_column="site")
+    run = fit(FedAvg(mlp(2, dim=1)), data, rounds=1, default_root_dir=str(tmp_path))
+    assert run.header["read"].startswith("24 rows; 3 columns (1 numbers, 2 category)")
+    kept = json.loads((run.folder / "reading.json").read_text())
+    assert kept["clients"] == {"S0": [6, 6], "S1": [6, 6]}
