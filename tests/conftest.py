@@ -5,6 +5,7 @@ not an example's; ``pytest --hypothesis-profile=explore`` draws new ones.
 """
 
 import os
+import re
 import signal
 import sys
 from collections import Counter
@@ -17,6 +18,9 @@ import torch
 from hypothesis import settings
 
 from pfl.core import devices
+from tests.tiers import is_long
+
+LEFT = pytest.StashKey[int]()
 
 settings.register_profile("repeat", derandomize=True, deadline=None)
 settings.register_profile("explore", derandomize=False, deadline=None)
@@ -79,6 +83,32 @@ def pytest_addoption(parser):
         metavar="FILE",
         help="count the skips by reason, and fail if a reason is not a line of this file",
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark the long tier, and count what is left to it."""
+    own = re.compile(r"tests/lightning_modules/test_(?!contract)\w+\.py::")
+    for item in items:
+        parameters = {} if own.match(item.nodeid) else getattr(item, "callspec", None)
+        if parameters and is_long(parameters.params):
+            item.add_marker(pytest.mark.long)
+    if "not long" in config.option.markexpr:
+        config.stash[LEFT] = sum(item.get_closest_marker("long") is not None for item in items)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left"] = config.stash.get(LEFT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Take over what a worker of xdist has counted: each of them collects all tests."""
+    node.config.stash[LEFT] = node.workeroutput.get("left", 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say what was left, and how to run it."""
+    if left := config.stash.get(LEFT, 0):
+        terminalreporter.write_line(f"{left} long tests were left: pytest -n auto -m long")
 
 
 def pytest_sessionfinish(session):
