@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from datamodules.base import FederatedDataModule
 from datamodules.checks import existing
-from datamodules.files import Shape, decode, decode_once, files_digest
+from datamodules.files import (
+    SUFFIXES,
+    UNREAD,
+    Shape,
+    decode,
+    decode_once,
+    files_digest,
+    readable,
+)
+from datamodules.report import Report
 from datamodules.tables import read_table
 from datamodules.targets import Catalogue, Ints, Targets
 from pfl.core.types import Inputs
@@ -28,21 +39,29 @@ class Listing:
         classes: Name of each file's class.
         num_train: Number of official training files; all files if there is no official test set.
         domains: Name of each file's domain, if the data set has domains.
+        empty: Names of classes without a file.
+        left_out: Files and folders that are not used, and why.
+        facts: What was found, in lines for the report.
     """
 
     files: Sequence[str]
     classes: Sequence[str]
     num_train: int
     domains: Sequence[str] = ()
+    empty: Sequence[str] = ()
+    left_out: Sequence[tuple[str, str]] = ()
+    facts: Sequence[str] = ()
 
-    def only(self, classes: frozenset[str]) -> Listing:
-        """Select the files of some classes."""
-        keep = [i for i, name in enumerate(self.classes) if name in classes]
-        return Listing(
-            [self.files[i] for i in keep],
-            [self.classes[i] for i in keep],
-            sum(i < self.num_train for i in keep),
-            [self.domains[i] for i in keep] if self.domains else (),
+    def take(self, keep: Sequence[int], left_out: Iterable[tuple[str, str]] = ()) -> Listing:
+        """Select some files, by their places."""
+        return replace(
+            self,
+            files=[self.files[i] for i in keep],
+            classes=[self.classes[i] for i in keep],
+            num_train=sum(i < self.num_train for i in keep),
+            domains=[self.domains[i] for i in keep] if self.domains else (),
+            empty=sorted({*self.classes, *self.empty} - {self.classes[i] for i in keep}),
+            left_out=[*self.left_out, *left_out],
         )
 
 
@@ -65,6 +84,10 @@ class FileData(FederatedDataModule):
             sets larger than memory need it. It takes one byte per pixel and channel, and has one
             file for each image size and each state of the source files. ``None`` decodes into
             memory each time.
+        on_unreadable: ``refuse`` images that cannot be read, all of which are named, or ``skip``
+            them, for which each file is decoded once more.
+        over_white: Lay transparent images over white.
+        exif_orientation: Turn images as their EXIF orientation says.
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
 
@@ -77,11 +100,16 @@ class FileData(FederatedDataModule):
         grayscale: bool = False,
         superclasses: str | None = None,
         cache_dir: str | None = None,
+        on_unreadable: Literal["refuse", "skip"] = "refuse",
+        over_white: bool = True,
+        exif_orientation: bool = True,
         **common: Any,
     ) -> None:
         super().__init__(**common)
         self.root = Path(root).expanduser()
-        self.shape = Shape(image_size, grayscale)
+        self.shape = Shape(image_size, grayscale, over_white, exif_orientation)
+        self.on_unreadable = on_unreadable
+        self._seen: Counter[str] = Counter()
         self.superclasses = superclasses
         self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
 
@@ -107,6 +135,14 @@ class FileData(FederatedDataModule):
             ValueError: The CSV file names a class without images.
         """
         listing = self.scan()
+        if self.on_unreadable == "skip":
+            _, reasons = readable(listing.files, self.shape)
+            keep = [i for i, file in enumerate(listing.files) if file not in reasons]
+            listing = listing.take(keep, reasons.items())
+        if not listing.files:
+            raise ValueError(
+                f"the folder {self.root} contains no image ({', '.join(sorted(SUFFIXES))})"
+            )
         if not self.parents:
             return listing
         if unknown := sorted(self.parents.keys() - set(listing.classes)):
@@ -115,12 +151,14 @@ class FileData(FederatedDataModule):
                 f"{self.root} has no image of it; its classes are "
                 f"{', '.join(sorted(set(listing.classes))[:5])}, ..."
             )
-        return listing.only(frozenset(self.parents))
+        keep = [i for i, name in enumerate(listing.classes) if name in self.parents]
+        return replace(listing.take(keep), empty=())
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """Names of the predicted classes, or superclasses if these are given."""
-        names = tuple(sorted(set(self.parents.values()) or set(self.listing.classes)))
+        every = {*self.listing.classes, *self.listing.empty}
+        names = tuple(sorted(set(self.parents.values()) or every))
         if self._learnt is None:
             return names
         known = tuple(self._learnt.class_names)
@@ -162,10 +200,29 @@ class FileData(FederatedDataModule):
         files = self.listing.files
         if self.cache_dir is None:
             wanted = [files[i] for i in ids]
-            return decode(wanted, self.shape), np.arange(len(ids), dtype=np.int64)
+            pixels, self._seen = decode(wanted, self.shape)
+            return pixels, np.arange(len(ids), dtype=np.int64)
         state = files_digest(self.root, files, stamps=True)
-        cache = self.cache_dir / f"{type(self).__name__.lower()}-{state}"
+        how = "".join(str(int(on)) for on in (self.shape.over_white, self.shape.exif_orientation))
+        cache = self.cache_dir / f"{type(self).__name__.lower()}-{state}-{how}"
         return decode_once(files, self.shape, cache), ids
+
+    def report(self) -> Report:
+        """Describe the images, and the files that are not used."""
+        listing, seen = self.listing, sorted(self._seen.items(), key=lambda item: -item[1])
+        channels, height, width = self.input_shape
+        facts = [f"{channels} channels of {height}x{width} pixels", *listing.facts]
+        kinds = Counter(os.path.splitext(file)[1].lower() for file, _ in listing.left_out)
+        return Report(
+            f"{len(listing.files):,} images",
+            facts=(*facts, *(f"{count:,} {what}" for what, count in seen)),
+            left_out=tuple(listing.left_out),
+            doubts=tuple(
+                f"{count} images {kind} are not read: save them in another format"
+                for kind, count in kinds.items()
+                if kind in UNREAD
+            ),
+        )
 
 
 def read_superclasses(path: str) -> dict[str, str]:

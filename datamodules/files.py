@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -25,7 +26,16 @@ from pfl.core.checks import at_least_one
 from pfl.disk.writing import written
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
+# Images in formats that are not read, or of which a part would be lost.
+UNREAD = frozenset(
+    {".gif", ".heic", ".heif", ".avif", ".jfif", ".jp2", ".tga", ".dcm", ".svg", ".raw", ".ico"}
+)
+_BROKEN = (OSError, SyntaxError, ValueError, KeyError, TypeError, EOFError)
 _CHUNK = 64
+# Further unreadable files that an error names.
+_NAMED = 20
+# EXIF's tag of the orientation.
+_ORIENTATION = 0x0112
 T = TypeVar("T")
 
 
@@ -37,10 +47,15 @@ class Shape:
         size: Height and width to which the largest centred square of each image is resized.
             ``None`` changes nothing, and all images must then have the same size.
         grayscale: Use one channel instead of three.
+        over_white: Lay transparent images over white; otherwise the colours under what is
+            transparent are used, which are often black.
+        exif_orientation: Turn images as their EXIF orientation says.
     """
 
     size: int | None = None
     grayscale: bool = False
+    over_white: bool = True
+    exif_orientation: bool = True
 
     def __post_init__(self) -> None:
         at_least_one(image_size=self.size)
@@ -50,30 +65,58 @@ class Shape:
         channels = 1 if self.grayscale else 3
         if self.size is not None:
             return channels, self.size, self.size
-        return channels, *_opened(first, lambda image: (image.height, image.width))
+        height, width = _opened(first, lambda image: self.upright(image)[0].size[::-1])
+        return channels, height, width
+
+    def upright(self, image: Image.Image) -> tuple[Image.Image, bool]:
+        """Return an image as its EXIF orientation says, and whether it was turned."""
+        try:
+            turned = self.exif_orientation and image.getexif().get(_ORIENTATION, 1) in range(2, 9)
+        # An image is no worse for a note that Pillow cannot read, for which it has many errors.
+        except Exception:
+            turned = False
+        return (ImageOps.exif_transpose(image), True) if turned else (image, False)
 
 
-def image_files(folder: Path) -> list[str]:
+def image_files(folder: Path, others: list[str] | None = None) -> list[str]:
     """List the paths of all image files in a folder and below it, sorted.
 
-    The paths are strings, because a million ``Path`` objects take many seconds.
+    The paths are strings, because a million ``Path`` objects take many seconds. Those of other
+    files, but hidden ones, are added to ``others``.
 
     Raises:
-        ValueError: There is no image, or the folder cannot be read.
+        ValueError: The folder cannot be read.
     """
 
     def refuse(error: OSError) -> None:
         raise ValueError(f"cannot read the folder {error.filename}: {error.strerror}") from error
 
-    files = [
+    files = sorted(
         os.path.join(parent, name)
         for parent, _, names in os.walk(folder, onerror=refuse, followlinks=True)
         for name in names
-        if os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
-    ]
-    if not files:
-        raise ValueError(f"the folder {folder} contains no image ({', '.join(sorted(SUFFIXES))})")
-    return sorted(files)
+        if not name.startswith(".")
+    )
+    images = [os.path.splitext(file)[1].lower() in SUFFIXES for file in files]
+    if others is not None:
+        others += [file for file, image in zip(files, images, strict=True) if not image]
+    return [file for file, image in zip(files, images, strict=True) if image]
+
+
+def readable(files: Sequence[str], shape: Shape) -> tuple[list[str], dict[str, str]]:
+    """Return the files that can be decoded, and why the others cannot."""
+    whole = replace(shape, size=1)
+    reasons: dict[str, str] = {}
+
+    def part(start: int) -> None:
+        for file in files[start : start + _CHUNK]:
+            try:
+                _pixels(file, whole, None)
+            except _UnreadableError as error:
+                reasons[file] = error.why
+
+    _on_all_cores(part, len(files), f"Checking {len(files):,} images")
+    return [file for file in files if file not in reasons], reasons
 
 
 def subfolders(folder: Path, layout: str) -> list[Path]:
@@ -105,8 +148,8 @@ def files_digest(root: Path, files: Iterable[str], *, stamps: bool = False) -> s
     return digest.hexdigest()[:32]
 
 
-def decode(files: Sequence[str], shape: Shape) -> Tensor:
-    """Decode files into (n, C, H, W) uint8 pixels in memory.
+def decode(files: Sequence[str], shape: Shape) -> tuple[Tensor, Counter[str]]:
+    """Decode files into (n, C, H, W) uint8 pixels in memory; also count what the images were.
 
     Raises:
         ValueError: An image cannot be read or differs in size from the first, or the images take
@@ -120,8 +163,8 @@ def decode(files: Sequence[str], shape: Shape) -> Tensor:
             "cache_dir a folder for a memory-mapped copy, or lower image_size or max_samples"
         )
     images = np.empty((len(files), *form), np.uint8)
-    _fill(images, files, shape, f"Decoding {len(files):,} images ({size / 2**20:,.0f} MiB)")
-    return torch.from_numpy(images)
+    text = f"Decoding {len(files):,} images ({size / 2**20:,.0f} MiB)"
+    return torch.from_numpy(images), _fill(images, files, shape, text)
 
 
 def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
@@ -176,19 +219,41 @@ def _build(path: Path, files: Sequence[str], shape: Shape, form: tuple[int, int,
         images.flush()
 
 
-def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: str) -> None:
-    """Decode files into the rows of an array, on all cores (Pillow releases the GIL)."""
+def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: str) -> Counter[str]:
+    """Decode files into the rows of an array; count the images by what they are.
 
-    def part(start: int) -> None:
+    Raises:
+        ValueError: Some images cannot be read, all of which are named.
+    """
+    unreadable: list[_UnreadableError] = []
+
+    def part(start: int) -> Counter[str]:
+        seen: Counter[str] = Counter()
         for row, file in enumerate(files[start : start + _CHUNK], start):
-            images[row] = _pixels(file, shape, images.shape[1:])
+            try:
+                images[row] = _pixels(file, shape, images.shape[1:], seen)
+            except _UnreadableError as error:
+                unreadable.append(error)
+        return seen
 
-    starts = range(0, len(files), _CHUNK)
+    seen = _on_all_cores(part, len(files), text)
+    if unreadable:
+        first, *more = sorted(unreadable, key=lambda error: error.file)
+        others = "".join(f"; {error.file} ({error.why})" for error in more[:_NAMED])
+        rest = f"; and {len(more) - _NAMED} more" if len(more) > _NAMED else ""
+        raise ValueError(
+            f"cannot read the image {first.file} ({first.why}){others}{rest}; replace or remove "
+            f"{'them' if more else 'it'}, or give on_unreadable: skip"
+        )
+    return sum(seen, Counter())
+
+
+def _on_all_cores(part: Callable[[int], T], count: int, text: str) -> list[T]:
+    """Call a function for the first file of each chunk (Pillow releases the GIL)."""
+    starts = range(0, count, _CHUNK)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
-            done = pool.map(part, starts)
-            for _ in progress(done, text, len(starts)):
-                pass
+            return [*progress(pool.map(part, starts), text, len(starts))]
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -202,31 +267,56 @@ def progress(steps: Iterable[T], text: str, total: int) -> Iterable[T]:
     return track(steps, text, total, console=console, transient=True, disable=silent)
 
 
-def _pixels(file: str, shape: Shape, form: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Decode one file into (C, H, W) pixels."""
+def _pixels(
+    file: str, shape: Shape, form: tuple[int, ...] | None, seen: Counter[str] | None = None
+) -> NDArray[np.uint8]:
+    """Decode one file into (C, H, W) pixels, whose form is checked; count what the image is."""
 
     def read(image: Image.Image) -> NDArray[np.uint8]:
         require(
             image.mode[0] not in "IF",
             f"its pixels are {image.mode}, and not bytes, so that values would be cut at 255",
         )
+        found = [f"{image.mode} images"]
+        if getattr(image, "n_frames", 1) > 1:
+            found.append("images of several frames, of which the first is used")
+        image, turned = shape.upright(image)
+        found += ["images turned by their EXIF orientation"] if turned else []
+        if shape.over_white and _is_transparent(image):
+            found.append("images with transparency, laid over white")
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
         image = image.convert("L" if shape.grayscale else "RGB")
         if shape.size is not None:
             side = min(image.size)
             left, top = (image.width - side) // 2, (image.height - side) // 2
             square = image.crop((left, top, left + side, top + side))
             image = square.resize((shape.size, shape.size), Image.Resampling.BILINEAR)
+        if seen is not None:
+            seen.update(found)
         pixels = np.asarray(image, np.uint8)
         return pixels[None] if shape.grayscale else pixels.transpose(2, 0, 1)
 
     pixels = _opened(file, read)
-    if pixels.shape != form:
+    if form is not None and pixels.shape != form:
         _, height, width = pixels.shape
         raise ValueError(
             f"{file} is {width}x{height} pixels, others are {form[2]}x{form[1]}; "
             "give an image_size, to which all are cropped and resized"
         )
     return pixels
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    """Return whether an image has an alpha channel, or a colour or palette that is transparent."""
+    return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
+
+
+class _UnreadableError(ValueError):
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"cannot read the image {file} ({why}); replace or remove it")
+        self.file = file
+        self.why = why
 
 
 def _opened(file: str, read: Callable[[Image.Image], T]) -> T:
@@ -236,5 +326,5 @@ def _opened(file: str, read: Callable[[Image.Image], T]) -> T:
         with Image.open(file) as image:
             return read(image)
     # Depending on the decoder, Pillow raises any of these for a broken file.
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"cannot read the image {file} ({error}); replace or remove it") from error
+    except (*_BROKEN, Image.DecompressionBombError) as error:
+        raise _UnreadableError(file, str(error)) from error

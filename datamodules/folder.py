@@ -11,14 +11,15 @@ from typing import Any
 from datamodules.filedata import FileData, Listing
 from datamodules.files import image_files, subfolders
 from datamodules.superclasses import CIFAR100
+from datamodules.targets import plain_name
 
 
 class ImageFolder(FileData):
     """Images in folders, one folder per class.
 
     Either ``root/train/<class>/*`` and ``root/test/<class>/*`` (or ``root/val/<class>/*``,
-    ImageNet's layout), or ``root/<class>/*`` without an official test set. The arguments are those
-    of :class:`~datamodules.filedata.FileData`.
+    ImageNet's layout), or ``root/<class>/*`` without an official test set. A class may have no
+    image. The arguments are those of :class:`~datamodules.filedata.FileData`.
     """
 
     layout = "expected: root/train/<class>/*.jpg and root/test/<class>/*.jpg, or root/<class>/*.jpg"
@@ -29,25 +30,17 @@ class ImageFolder(FileData):
 
         Raises:
             FileNotFoundError: The folder is missing or has another layout.
-            ValueError: A class has no image, or the test set has a class that the training set
-                lacks.
+            ValueError: The test set has a class that the training set lacks.
         """
-        train, test = self._parts()
-        files, classes = _by_class(train, self.layout)
-        if test is None:
-            return Listing(files, classes, len(files))
-        test_files, test_classes = _by_class(test, self.layout)
-        if unknown := sorted(set(test_classes) - set(classes)):
-            raise ValueError(f"{test} has the class {unknown[0]!r}, which {train} does not have")
-        return Listing(files + test_files, classes + test_classes, len(files))
-
-    def _parts(self) -> tuple[Path, Path | None]:
-        """Return the folders of training and of test images."""
-        train = self.root / "train"
-        if not train.is_dir():
-            return self.root, None
-        tests = [part for part in (self.root / "test", self.root / "val") if part.is_dir()]
-        return train, tests[0] if tests else None
+        found = _Found(self.layout)
+        for place, part in enumerate(found.parts(self.root)):
+            before = found.known
+            found.add(part, "", official=place > 0)
+            if place and (unknown := sorted(found.known - before)):
+                raise ValueError(
+                    f"{part} has the class {unknown[0]!r}, which the training images do not have"
+                )
+        return found.listing()
 
 
 class CIFAR100Folder(ImageFolder):
@@ -80,10 +73,13 @@ class CIFAR100Folder(ImageFolder):
 
 
 class DomainFolder(FileData):
-    """Images in ``root/<domain>/<class>/*``; every domain has all classes, no official test set.
+    """Images in ``root/<domain>/<class>/*``; a domain may lack classes.
 
-    It reads any data set with this layout (PACS, Office, DomainNet, ...). The arguments are those
-    of :class:`~datamodules.filedata.FileData`.
+    The classes are those of all domains. Each domain may have an official test set, in
+    ``root/<domain>/train/<class>/*`` and ``root/<domain>/test/<class>/*``, or all together, in
+    ``root/train/<domain>/<class>/*`` and ``root/test/<domain>/<class>/*``. It reads any data set
+    with this layout (PACS, Office, DomainNet, ...). The arguments are those of
+    :class:`~datamodules.filedata.FileData`.
     """
 
     layout = "expected: root/<domain>/<class>/*.jpg"
@@ -94,21 +90,13 @@ class DomainFolder(FileData):
 
         Raises:
             FileNotFoundError: The folder is missing or has another layout.
-            ValueError: A class has no image in some domain.
         """
-        files: list[str] = []
-        classes: list[str] = []
-        domains: list[str] = []
-        for domain in subfolders(self.root, self.layout):
-            images, names = _by_class(domain, self.layout)
-            if classes and (lacking := sorted(set(classes) ^ set(names))):
-                raise ValueError(
-                    f"the class {lacking[0]!r} is missing in some domain of {self.root}"
-                )
-            files += images
-            classes += names
-            domains += [domain.name] * len(images)
-        return Listing(files, classes, len(files), domains)
+        found = _Found(self.layout)
+        for place, part in enumerate(found.parts(self.root)):
+            for domain in subfolders(part, self.layout):
+                for inner, folder in enumerate(found.parts(domain)):
+                    found.add(folder, plain_name(domain.name), official=place + inner > 0)
+        return found.listing()
 
 
 class PACS(DomainFolder):
@@ -123,22 +111,117 @@ class PACS(DomainFolder):
         "root/{art_painting,cartoon,photo,sketch}/<class>/*.jpg"
     )
 
+    def scan(self) -> Listing:
+        """Find the files.
 
-def _by_class(folder: Path, layout: str) -> tuple[list[str], list[str]]:
-    """List all files in a folder of classes, and the class of each."""
-    files: list[str] = []
-    classes: list[str] = []
-    nested: list[str] = []
-    for subfolder in subfolders(folder, layout):
-        images = image_files(subfolder)
-        files += images
-        classes += [subfolder.name] * len(images)
-        # A single folder, as Tiny ImageNet has in each class, is no sign of another layout.
-        nested += [subfolder.name] if len({*map(os.path.dirname, images)}) > 1 else []
-    if nested:
-        warnings.warn(
-            f"{folder / nested[0]} has images in several folders, which are all of the class "
-            f"{nested[0]!r}; {layout}",
-            stacklevel=2,
+        Raises:
+            FileNotFoundError: The folder is missing or has another layout.
+            ValueError: A class has no image in some domain.
+        """
+        listing = super().scan()
+        held = {*zip(listing.domains, listing.classes, strict=True)}
+        for name in sorted({*listing.classes, *listing.empty}):
+            for domain in sorted({*listing.domains}):
+                if (domain, name) not in held:
+                    raise ValueError(f"{self.root / domain} has no image of the class {name!r}")
+        return listing
+
+
+# Names of the folders of official splits, in some languages.
+_TRAIN = (
+    "train training trn entrainement entraînement apprentissage entrenamiento addestramento treino"
+)
+_TEST = "test testing tst tests prueba pruebas teste testes testfall testset"
+_VAL = "val valid validation validate dev validierung validación validacion validazione validação"
+_SPLITS = {
+    name: split
+    for split, names in (("train", _TRAIN), ("test", _TEST), ("val", _VAL))
+    for name in names.split()
+}
+
+
+class _Found:
+    """The files that were found, official training files apart from official test files."""
+
+    def __init__(self, layout: str) -> None:
+        self._layout = layout
+        # (file, class, domain) of training and of test files.
+        self._files: tuple[list[tuple[str, str, str]], ...] = ([], [])
+        self._left: list[tuple[str, str]] = []
+        self._facts: dict[str, None] = {}
+        self.known: frozenset[str] = frozenset()
+
+    def parts(self, folder: Path) -> list[Path]:
+        """Return the folders of training and of test images, or the folder if it has no splits.
+
+        Raises:
+            ValueError: A split stands beside classes, or both validation and test images are there.
+        """
+        if not folder.is_dir():
+            return [folder]
+        inner = sorted(path for path in folder.iterdir() if path.is_dir())
+        splits: dict[str, Path] = {}
+        for path in inner:
+            if (split := _SPLITS.get(plain_name(path.name).casefold())) is None:
+                continue
+            if split in splits:
+                raise ValueError(f"{splits[split]} and {path} are both the {split} images")
+            splits[split] = path
+        if "train" not in splits:
+            if len(splits) == len(inner) > 1 or ("test" in splits and len(inner) > 1):
+                shown = ", ".join(path.name for path in splits.values())
+                raise ValueError(
+                    f"{folder} has {shown}, the name of a split, but no train; {self._layout}"
+                )
+            return [folder]
+        if len(splits) == 3:
+            raise ValueError(
+                f"{folder} has train, {splits['val'].name} and {splits['test'].name}: validation "
+                "images are drawn from the training images (val_fraction), so move those of "
+                f"{splits['val'].name} into {splits['train'].name}, or elsewhere"
+            )
+        used = [splits.pop("train"), *splits.values()]
+        self._left += [(str(path), "beside train") for path in inner if path not in used]
+        if len(used) > 1:
+            self._facts[f"test images: {used[1].name}"] = None
+        return used
+
+    def add(self, folder: Path, domain: str, official: bool) -> None:
+        """Add the files in a folder of classes; that of a domain may be empty."""
+        if not folder.is_dir():
+            raise FileNotFoundError(f"there is no folder {folder}; {self._layout}")
+        nested: list[str] = []
+        inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        self._left += [(str(path), "in no class's folder") for path in inside if path.is_file()]
+        if domain and not inside:
+            self._left.append((str(folder), "empty"))
+            return
+        for subfolder in subfolders(folder, self._layout):
+            others: list[str] = []
+            images = image_files(subfolder, others)
+            name = plain_name(subfolder.name)
+            self.known |= {name}
+            self._files[official].extend((file, name, domain) for file in images)
+            self._left += [(file, "no image of a format that is read") for file in others]
+            # A single folder, as Tiny ImageNet has in each class, is no sign of another layout.
+            nested += [name] if len({*map(os.path.dirname, images)}) > 1 else []
+        if nested:
+            warnings.warn(
+                f"{folder / nested[0]} has images in several folders, which are all of the class "
+                f"{nested[0]!r}; {self._layout}",
+                stacklevel=2,
+            )
+
+    def listing(self) -> Listing:
+        """Return all files, training files first."""
+        files = [*self._files[0], *self._files[1]]
+        names, classes, domains = zip(*files, strict=True) if files else ((), (), ())
+        return Listing(
+            names,
+            classes,
+            len(self._files[0]),
+            domains if any(domains) else (),
+            sorted(self.known - {*classes}),
+            self._left,
+            [*self._facts],
         )
-    return files, classes

@@ -118,6 +118,12 @@ class NamedTensors:
             named = name == "client" and value.dtype.kind != "f"
             bad = None if named else first_not_finite(torch.as_tensor(value))
             require(bad is None, f"{name} has values that are not finite, first in sample {bad}")
+            last = name.startswith("x") and channels_last(torch.as_tensor(value))
+            require(
+                not (last and value.dtype == torch.uint8),
+                f"{name} is {tuple(value.shape)}, but images of bytes have their channels before "
+                f"height and width: give {name}.permute(0, 3, 1, 2)",
+            )
 
     def catalogue(self, class_names: Sequence[str]) -> Catalogue:
         """Return everything but the inputs."""
@@ -132,6 +138,11 @@ class NamedTensors:
         arrays = [np.asarray(value) for name, value in self.parts().items() if name != "client"]
         digest = array_digest(*arrays)
         return Catalogue(targets, self.num_train, class_names, (), names, digest)
+
+
+def channels_last(value: Tensor) -> bool:
+    """Return whether samples seem to be images, (n, H, W, C), whose channels come last."""
+    return value.dim() == 4 and value.shape[3] in (1, 3, 4) and value.shape[1] > 4
 
 
 def _by_name(x: Inputs) -> Mapping[str, Tensor]:
@@ -221,7 +232,10 @@ def _targets(y: Tensor, name: TaskName | None) -> tuple[Task, Tensor]:
         numbered = not y.is_floating_point() and y.dim() == 1
         require(numbered, f"classes must be (n,) integers from 0, got {y.dtype} of shape {shape}")
         least = int(y.min()) if len(y) else 0
-        require(least >= 0, f"classes must be numbered from 0, got {least}")
+        unlabelled = (
+            "; -1 often marks samples without a label: leave them out" if least == -1 else ""
+        )
+        require(least >= 0, f"classes must be numbered from 0, got {least}{unlabelled}")
         marked = name != "binary" or not len(y) or int(y.max()) <= 1
         require(marked, "the classes of a binary task are 0 and 1, the positive one, got others")
         return task, y.long()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.checks import existing
+from datamodules.checks import existing, require
 from datamodules.filedata import FileData, Listing
 from datamodules.files import image_files
 from pfl.core.checks import at_least_one
@@ -101,6 +101,7 @@ class SUN397(FileData):
         rng = self.rule.rng("images")
         for line in names.read_text(encoding="utf-8").split():
             images = image_files(folder / line.lstrip("/"))
+            require(bool(images), f"the folder {folder / line.lstrip('/')} contains no image")
             if self.hierarchy is not None:
                 images = [images[place] for place in rng.permutation(len(images))]
             images = images[: self.images_per_class]

@@ -19,9 +19,10 @@ from datamodules.base import FederatedDataModule
 from datamodules.checks import existing, require
 from datamodules.learnt import Learnt
 from datamodules.moments import ColumnMoments, Standardise, standardised
-from datamodules.named_tensors import NamedTensors, TaskName
+from datamodules.named_tensors import NamedTensors, TaskName, channels_last
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division
+from datamodules.report import Report
 from datamodules.targets import Catalogue, Ints
 from datamodules.view import are_images
 from pfl.core.state import each, tensors
@@ -116,6 +117,20 @@ class TensorData(FederatedDataModule):
             return tensors
         known = _known_classes(tensors.class_names, self._learnt.class_names)
         return replace(tensors, class_names=known)
+
+    def report(self) -> Report:
+        """Describe the tensors."""
+        shapes, doubts = [], []
+        for name, value in self._tensors.parts().items():
+            shapes.append(f"{name}: {value.dtype} {tuple(value.shape)}".replace("torch.", ""))
+            if name.startswith("x") and channels_last(value):
+                doubts.append(
+                    f"{name} is {tuple(value.shape)}: if these are images, their channels come "
+                    f"before height and width; give {name}.permute(0, 3, 1, 2)"
+                )
+        return Report(
+            f"{len(self._tensors.y):,} samples", facts=tuple(shapes), doubts=tuple(doubts)
+        )
 
     @property
     def task(self) -> Task:
