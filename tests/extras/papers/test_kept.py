@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -275,3 +279,43 @@ def test_images_and_models_of_earlier_runs_are_not_held(monkeypatch):
     monkeypatch.setattr(FederatedLoop, "fit", noting)
     assert table() == 0
     assert alive == [0, 0]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("how", ["a worker is killed", "the first process is asked to end"])
+def test_a_table_of_several_workers_that_is_broken_off_goes_on(how, fits):
+    """What ended is saved, nobody is left behind, and the runs are what unbroken ones are."""
+    write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
+    words = ["table", "t.yaml", "--workers=2", "--loop.rounds=120"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    first = subprocess.Popen([sys.executable, "-m", "pfl", *words], env=environment, **pipes)
+
+    def workers():
+        children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+        return [int(one) for one in children if "spawn_main" in _words(one)]
+
+    while len([*RUNS.glob("*/*/checkpoints/last.ckpt")]) < 2:
+        assert first.poll() is None
+        time.sleep(0.05)
+    started = workers()
+    if how == "a worker is killed":
+        os.kill(started[0], signal.SIGKILL)
+    else:
+        first.terminate()
+    _, said = first.communicate(timeout=100)
+    assert first.returncode == (2 if how == "a worker is killed" else 128 + signal.SIGTERM)
+    assert (b"a worker was killed, perhaps" in said) == (how == "a worker is killed")
+    assert not any("spawn_main" in _words(one) for one in started)
+    assert table("--loop.rounds=120") == 0
+    assert all(number > 1 for _, number in fits)
+    assert table("--loop.rounds=120", "--loop.default_root_dir=other") == 0
+    for mine, whole in zip(finished(), finished("other"), strict=True):
+        assert (mine / "clients.csv").read_text() == (whole / "clients.csv").read_text()
+
+
+def _words(process):
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return ""
