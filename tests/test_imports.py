@@ -59,6 +59,7 @@ def test_every_method_and_network_is_exported():
     assert not {*names, "SplitNet"} - set(import_module("lightning_modules").__all__)
 
 
+@pytest.mark.long
 def test_nothing_inside_the_project_imports_an_exported_name():
     """It would pull the whole package through its ``__init__``, and hide where a name lives."""
     offenders = [
@@ -77,6 +78,7 @@ def test_importing_pfl_imports_nothing_heavy():
     run("import sys, pfl; assert not {'torch', 'lightning', 'numpy', 'rich'} & set(sys.modules)")
 
 
+@pytest.mark.long
 def test_a_name_imports_only_what_it_needs():
     run(
         "import sys\n"

@@ -64,6 +64,7 @@ def test_it_chooses_by_validation(sweep):
     assert 0 < content["parameters"]["data.init_args.val_fraction"]["value"] < 1
 
 
+@pytest.mark.long
 @every_sweep
 def test_every_point_parses(sweep, tmp_path):
     content = read(sweep)

@@ -72,7 +72,7 @@ class Records(Analysis):
         }
         here = environment()
         if run.round > 0:
-            before = read_json(folder / "environment.json")
+            before = read_json(no_link(folder / "environment.json"))
             planned["sources"] = _mixed(before.get("sources") or {}, planned["sources"])
             here["portable"] &= before.get("portable") is True
         tested = {} if run.tested is None else {"evaluated_clients": list(run.tested)}

@@ -91,6 +91,7 @@ def _silent(monkeypatch):
     wandb.teardown()
 
 
+@pytest.mark.long
 def test_one_call_a_round_with_every_key_and_one_id_over_a_resume(tmp_path):
     run = fit(tmp_path, 2)
     run = fit(tmp_path, 3, ckpt_path="last")
@@ -107,6 +108,7 @@ def test_one_call_a_round_with_every_key_and_one_id_over_a_resume(tmp_path):
     assert [row["_step"] for row in rows] == [1, 2, 3]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("callbacks", [(), [EarlyStopping("test/personal/acc", 1, min_delta=2)]])
 def test_the_pictures_go_along_in_the_row_of_the_last_round(tmp_path, callbacks):
     """Planned, or because nothing gets better by 2."""
@@ -120,6 +122,7 @@ def test_the_pictures_go_along_in_the_row_of_the_last_round(tmp_path, callbacks)
         assert (run.folder / "plots" / f"{name}.png").is_file()
 
 
+@pytest.mark.long
 def test_tables_and_pictures_every_two_rounds_and_at_the_end(tmp_path):
     run = fit(tmp_path, 5, pictures=True, every=2, loop={"evaluate_every": 1})
     rows = history(run.folder)

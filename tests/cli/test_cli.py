@@ -200,6 +200,7 @@ def test_a_callback_of_lightning_is_refused_and_ours_named(name, capsys):
     check(capsys, f"d.yaml:3: loop.callbacks.0: {wanted}")
 
 
+@pytest.mark.long
 def test_the_packages_need_neither_wandb_nor_jsonargparse_nor_ray():
     code = (
         "import sys\n"
@@ -857,6 +858,7 @@ def test_an_interruption_before_a_resume_goes_on_says_that_nothing_is_lost(monke
 LONG = ["--loop.rounds=40", "--loop.checkpoint_every=1", "--data.num_clients=8", "--loop.name=long"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_an_ended_run_goes_on_to_the_same_result(number, capsys):
     """A process is ended after a few rounds; resumed, its weights are those of an unbroken run."""

@@ -42,6 +42,7 @@ def test_a_file_has_at_most_forty_lines(here, kind, capsys):
     assert found.returncode == 0
 
 
+@pytest.mark.long
 def test_a_method_keeps_all_promises(here):
     main(["new", "method", "FreshMethod"])
     assert main(["check", "fresh_method.FreshMethod"]) == 0

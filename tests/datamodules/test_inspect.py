@@ -128,6 +128,7 @@ def test_the_table_names_domains():
     assert "and 1 more" in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "data",
     [

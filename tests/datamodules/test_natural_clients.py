@@ -170,6 +170,7 @@ def test_quantiles_ask_for_more_outputs():
     assert data.outputs == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("option", "value"), [("class_weights", "balanced"), ("label_smoothing", "0.2"), ("focal", "2")]
 )

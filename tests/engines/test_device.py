@@ -50,6 +50,7 @@ def same(one, other):
         torch.testing.assert_close(gpu.cpu(state), gpu.cpu(other.kept[client]), **CLOSE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [*FEW, *OTHERS], ids=lambda m: m.__name__)
 def test_a_device_agrees_with_the_cpu(method):
     """One client after another and stacked, as far as a method can be."""
@@ -62,6 +63,7 @@ def test_a_device_agrees_with_the_cpu(method):
         same(stacked, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [*FEW, *OTHERS], ids=lambda m: m.__name__)
 def test_auto_stacks_on_a_device(method, monkeypatch):
     """Five clients of about equal size, as it stacks no fewer than four busy ones."""
@@ -81,6 +83,7 @@ def test_auto_stacks_on_a_device(method, monkeypatch):
         same(found, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("persist", [False, True])
 def test_adam_counts_where_its_engine_wants_it(persist):
     """In a stack on the device; otherwise on the host, also where the state is kept."""
@@ -99,6 +102,7 @@ def test_adam_counts_where_its_engine_wants_it(persist):
             same(found, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["sequential", "vectorised", "auto"])
 @pytest.mark.parametrize("task", [None, MultiLabel(), Regression()], ids=lambda t: type(t).__name__)
 def test_other_tasks_batch_norm_and_pooled_tests(engine, task):
@@ -120,6 +124,7 @@ def test_other_tasks_batch_norm_and_pooled_tests(engine, task):
             assert found.history[-1][key] == pytest.approx(value, abs=1e-9), key
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_half_precision_trains_float32_weights(precision):
     """Scaled losses are not stacked."""
@@ -148,6 +153,7 @@ def test_a_run_goes_on_where_it_did_not_begin(starts, tmp_path):
         same(found, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("crops", "memory"), [(False, 2**10), (True, 2**10), (True, 2**33)])
 def test_data_that_stay_with_the_host_and_random_transforms(crops, memory):
     """What does not fit is copied batch by batch; crops are drawn for each client."""

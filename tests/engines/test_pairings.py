@@ -131,6 +131,7 @@ def check(*drawn):
             assert same(fitted(engine, *drawn, ckpt_path="last", **place), whole)
 
 
+@pytest.mark.long
 @given(EVERYTHING)
 @settings(max_examples=12, deadline=None, derandomize=True)
 def test_pairings(drawn):

@@ -43,6 +43,7 @@ def cluster():
 # Actors.
 
 
+@pytest.mark.long
 def test_actors_of_a_cluster_of_its_own_give_the_sequential_bits():
     """The engine starts the cluster and stops it, and SIGTERM keeps the meaning it had."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -460,6 +460,7 @@ def test_an_error_in_a_process_names_the_client_and_leaves_it_alive():
     assert process._process.exitcode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_a_process_ends_in_the_middle_of_a_job_when_the_run_is_killed(tmp_path):
     program = f"""
 import time

@@ -196,6 +196,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 @pytest.mark.parametrize(
     ("limit", "said"),

@@ -178,6 +178,7 @@ def test_last_and_best_round_stand_beside_the_criterion():
     assert scores(run, "test/pooled/acc/last")["best"] == 0.8
 
 
+@pytest.mark.long
 def test_what_is_kept_tells_of_each_client_and_partition(work, monkeypatch):
     """Long files are compressed, to the same bytes each time, and read as if they were not."""
     keep("--seeds", "0")
@@ -240,6 +241,7 @@ def test_released_is_what_the_paper_s_own_overlay_deals(paper, recipe, split, re
     assert is_released(paper, {**SPLIT, "partition": recipe, **split}) is released
 
 
+@pytest.mark.long
 def test_runs_with_other_settings_stand_apart(work, capsys):
     """They need a word of what differs, and have no verdict, draw, claim or line in the picture."""
     keep("--seeds", "0")
@@ -316,6 +318,7 @@ def _json(name, change):
     return changed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -384,6 +387,7 @@ def committed(tmp_path_factory):
     return found, folder
 
 
+@pytest.mark.long
 def test_the_committed_pages_are_those_of_the_committed_runs(committed):
     """``python -m benchmarks.ledger`` finds no difference."""
     _, committed = committed

@@ -144,11 +144,13 @@ def test_a_mistake_is_found(mistake, monkeypatch):
         FOUND_BY[mistake]()
 
 
+@pytest.mark.long
 def test_the_audit_finds_too_little_noise():
     """With a fifth of the noise the same attacker proves more than the epsilon accounted for."""
     assert audit.bound(audit.SIGMA / 5, deviations=3.5) > audit.EPSILON
 
 
+@pytest.mark.long
 def test_the_audit_finds_a_clip_that_is_not_there(monkeypatch):
     monkeypatch.setattr(send, "bounded", lambda change, clip: change)
     monkeypatch.setattr(passage, "bounded", lambda change, clip: change)

@@ -8,6 +8,7 @@ from pfl.passage.accountant import epsilon
 pytest.importorskip("dp_accounting")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("known", privacy.ORACLES)
 def test_epsilon_is_the_known_one(known):
     assert epsilon(*known[:4]) == pytest.approx(known.epsilon, abs=1e-3)

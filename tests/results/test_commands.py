@@ -124,6 +124,7 @@ def test_errors_are_one_line(runs, words, message, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "module"),
     [

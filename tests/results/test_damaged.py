@@ -88,6 +88,7 @@ def test_files_that_hold_something_else(file, content, said, run, capsys):
     assert says(refused(capsys), said)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["packages", "reports", "scores", "noise", "rounds", "seed"])
 def test_a_null_is_as_good_as_nothing(key, run):
     content = json.loads((run / "environment.json").read_text())

@@ -233,6 +233,7 @@ def test_only_tensors_on_the_wrong_device_break_the_promise_of_devices():
     assert BY_NAME["works_on_any_device"].hold(Subject(broken.Method))
 
 
+@pytest.mark.long
 def test_a_promise_that_cannot_be_examined_is_warned_of():
     told = "UsesDLPack: it could not be examined whether it works on any device: ValueError"
     with pytest.warns(UserWarning, match=told):

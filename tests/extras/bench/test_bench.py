@@ -76,6 +76,7 @@ def test_an_interrupted_benchmark_goes_on_with_equal_rows(copied, capsys):
     assert capsys.readouterr().err.count(", seed ") == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "change", "message"),
     [
@@ -108,6 +109,7 @@ def test_a_folder_that_cannot_be_written_is_named(finished, tmp_path, capsys):
     assert str(tmp_path / "file") in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_adding_a_method_changes_no_other_row(copied):
     before = rows(copied / "out")
     assert again(copied, "--methods", "examples.my_method.MyMethod") == 0
@@ -116,6 +118,7 @@ def test_adding_a_method_changes_no_other_row(copied):
     assert {name: after[name] for name in before} == before
 
 
+@pytest.mark.long
 def test_rows_of_another_leaderboard_are_taken_over(finished, tmp_path):
     words = [finished / "toys.yaml", "--seeds", 2, "--methods", "Local"]
     file = finished / "out" / "leaderboard.json"
@@ -190,6 +193,7 @@ def permuted(data, client, name):
 split = FederatedDataModule.split
 
 
+@pytest.mark.long
 def test_permuted_test_labels_leave_every_choice_as_it_is(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(FederatedDataModule, "split", permuted)
     found = worked(bench(finished / "toys.yaml", tmp_path)).rows
@@ -201,6 +205,7 @@ def test_permuted_test_labels_leave_every_choice_as_it_is(finished, tmp_path, mo
         assert scores[0] != scores[1]
 
 
+@pytest.mark.long
 def test_a_trial_that_fails_is_no_choice_and_a_method_without_any_has_no_score(tmp_path, capsys):
     file = task(tmp_path, set={"loop.rounds": 1})
     words = ["--methods", "Ditto", "--budget", 1, "--seeds", 1, "--out", tmp_path / "out"]
@@ -213,6 +218,7 @@ def test_a_trial_that_fails_is_no_choice_and_a_method_without_any_has_no_score(t
     assert "failed" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_method_whose_cost_leaves_it_few_rounds_is_tested_in_equal_rounds_too(tmp_path, capsys):
     """Ditto trains two networks, so the samples of FedAvg's three rounds are enough for one."""
     file = task(tmp_path, set={"loop.rounds": 3})

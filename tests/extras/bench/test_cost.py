@@ -22,6 +22,7 @@ def counted(tmp_path_factory):
     return cost
 
 
+@pytest.mark.long
 def test_the_reference_spends_the_budget_in_its_rounds(counted):
     """90 samples, of which a quarter (23) are for testing and 30 % of the rest for validation.
 

@@ -22,6 +22,7 @@ BOARDS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", TASKS, ids=lambda file: file.stem)
 def test_every_method_can_take_part_in_a_shipped_task(file):
     """It has a space of shared dimensions, and its defaults are a configuration."""
@@ -34,6 +35,7 @@ def test_every_method_can_take_part_in_a_shipped_task(file):
             assert one.default.values.model.init_args.optimizer.init_args.lr == 0.001
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", PRESENT, ids=lambda file: file.stem)
 def test_test_samples_and_newcomers_are_drawn_anew_in_each_seed(file):
     """So that the spread over seeds has the part of who is tested, and on what."""
@@ -44,6 +46,7 @@ def test_test_samples_and_newcomers_are_drawn_anew_in_each_seed(file):
         assert data.unseen is None or data.unseen.seed == seed
 
 
+@pytest.mark.long
 def test_rows_of_an_earlier_definition_belong_to_it_alone():
     """Otherwise a changed task would give the committed rows another meaning."""
     for file in sorted(EARLIER.glob("*.yaml")):
@@ -57,6 +60,7 @@ def test_rows_of_an_earlier_definition_belong_to_it_alone():
         assert hashes[0] == board.task["hash"] != hashes[1]
 
 
+@pytest.mark.long
 def test_all_is_every_method_once_with_what_the_table_always_has_first():
     found = contenders(read(TASKS[0]), ["Ditto", "all"], (), make_parser("fit"))
     names = [one.name for one in found]
@@ -77,6 +81,7 @@ def test_a_committed_leaderboard_is_as_it_was_written(file):
     assert standings(board)[0].rank >= 1
 
 
+@pytest.mark.long
 def test_the_documentations_own_commands_accuse_no_committed_row(capsys, monkeypatch):
     """On whatever processor this runs; the rows tell on which one they were made."""
     monkeypatch.chdir(ROOT)

@@ -92,6 +92,7 @@ HARD = {"APFL", "LGFedAvg", "PFAKD", "PFedBayes", "PFedMe", "PerFedAvg"}
 HELD_TO = {"functions_are_pure", "clients_are_independent", "stacked_agrees"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [m for m in methods() if m.__name__ in HARD])
 def test_methods_that_copy_networks_take_frozen_ones(method):
     found = subject(method)
