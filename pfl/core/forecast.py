@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfl.core.score_sums import wide
+from pfl.core.score_sums import exact, wide
 from pfl.core.task import Regression
 
 
@@ -50,11 +50,11 @@ class Forecast(Regression):
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the scores of the values in their units, and the errors of each time."""
-        outputs = self._in_units(outputs)
+        outputs, y = self._in_units(exact(outputs)), exact(y)
         scores = super().scores(outputs, y)
         if self.horizon == 1:
             return scores
-        apart = F.l1_loss(self._point(outputs), y.to(outputs.dtype), reduction="none")
+        apart = F.l1_loss(self._point(outputs), y, reduction="none")
         # Zero times infinity is NaN: then no score is defined.
         return torch.cat([scores, apart.mean(0).view(self.horizon, -1).mean(1) + 0 * scores[0]])
 

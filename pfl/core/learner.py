@@ -96,8 +96,10 @@ class Learner(L.LightningModule):
 
     def _log_scores(self, batch: Batch, split: str) -> None:
         names = self.task.scores_better
-        values = zip(names, self.task.scores(self(batch.x), batch.y), strict=True)
-        scores = {f"{split}/{name}": value for name, value in values}
+        found = self.task.scores(self(batch.x), batch.y).float()
+        # A score that is undefined for a batch is left out, unless all are.
+        kept = found.isfinite() | ~found[0].isfinite()
+        scores = {f"{split}/{n}": v for n, v, k in zip(names, found, kept, strict=True) if k}
         self.log_dict(scores, prog_bar=True, batch_size=len(batch.y))
 
     # The optimiser.

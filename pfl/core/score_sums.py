@@ -19,6 +19,11 @@ def wide(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
+def exact(values: Tensor) -> Tensor:
+    """Return values in double precision on the CPU, as some devices lack it."""
+    return values.detach().cpu().double()
+
+
 def defined(scores: Tensor, loss: Tensor) -> Tensor:
     """Return scores, all NaN where the loss is NaN: then some output is not defined."""
     return torch.where(loss.isnan(), loss, scores)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pfl.core.checks import finite, not_negative, positive, within
 from pfl.core.sample_losses import cross_entropies, mean_cross_entropy, pinball
-from pfl.core.score_sums import calibration_error, defined, group_sums, macro_f1, wide
+from pfl.core.score_sums import calibration_error, defined, exact, group_sums, macro_f1, wide
 
 
 class LossOptions(TypedDict, total=False):
@@ -43,6 +43,7 @@ class Task(ABC):
     Attributes:
         scores_better: The names of a model's scores, the main score first; ``True`` if more is
             better.
+        may_lack: The names of scores that may be undefined for a client, such as R2 of one sample.
         has_classes: Whether each sample belongs to one of several classes, which methods can count
             and partitions can divide by.
         metrics: Metrics of torchmetrics that belong to the task, in the form of ``data.metrics``.
@@ -50,6 +51,7 @@ class Task(ABC):
     """
 
     scores_better: ClassVar[Mapping[str, bool]]
+    may_lack: ClassVar[Sequence[str]] = ()
     has_classes: ClassVar[bool] = False
     metrics: ClassVar[Sequence[str | dict[str, Any]]] = ()
     loss_name: ClassVar[str]
@@ -116,7 +118,7 @@ class Task(ABC):
     def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the (S,) scores of one model, in the order of ``scores_better``.
 
-        All are NaN if an output is.
+        All are NaN if an output is; if only some are, these are undefined for the samples.
 
         Args:
             outputs: (n, D), n at least 1.
@@ -277,11 +279,13 @@ class MultiLabel(Task):
     """Any of L labels: (n, L) targets of zeros and ones, (n, L) logits, binary cross-entropy.
 
     The scores are the share of correct labels, the binary cross-entropy averaged over labels,
-    macro F1 over the labels, and the share of samples with every label correct.
+    macro F1 over the labels that are present or predicted (undefined if none is), and the share of
+    samples with every label correct. They are computed in double precision.
     """
 
     loss_name = "bce"
     scores_better = {"acc": True, "loss": False, "f1": True, "exact": True}  # noqa: RUF012
+    may_lack = ("f1",)
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the (B,) binary cross-entropies, each a mean over labels."""
@@ -290,14 +294,13 @@ class MultiLabel(Task):
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the (S,) scores; see :meth:`Task.scores`."""
-        logits = wide(outputs)
+        logits, y = exact(outputs), exact(y)
         guess, truth = logits > 0, y > 0.5
         right = (guess == truth).to(logits.dtype)
         hits = (guess & truth).sum(0).to(logits.dtype)
-        # The F1 of a label that is neither present nor predicted is zero, as in torchmetrics.
-        f1 = (2 * hits / (guess.sum(0) + truth.sum(0))).nan_to_num()
+        f1 = 2 * hits / (guess.sum(0) + truth.sum(0))
         loss = self.sample_losses(logits, y).mean()
-        scores = torch.stack([right.mean(), loss, f1.mean(), right.amin(-1).mean()])
+        scores = torch.stack([right.mean(), loss, f1.nanmean(), right.amin(-1).mean()])
         return defined(scores, loss)
 
     def predictions(self, outputs: Tensor) -> Tensor:
@@ -318,7 +321,8 @@ class Regression(Task):
     """D real numbers: (n, D) targets and outputs, squared error averaged over the D numbers.
 
     The scores are the mean squared error, its root, the mean absolute error and R2: one minus the
-    ratio of the squared error to that of the targets' mean (zero if all targets are equal).
+    ratio of the squared error to that of the targets' mean (undefined if all targets are equal).
+    They are computed in double precision.
 
     With ``quantiles`` there are D Q outputs, the Q quantiles of each number side by side. The
     scores then begin with the mean pinball loss (``loss``) and end with that of each quantile
@@ -334,6 +338,8 @@ class Regression(Task):
 
     huber: float | None = None
     quantiles: tuple[float, ...] = ()
+
+    may_lack = ("r2",)
 
     def __post_init__(self) -> None:
         positive(huber=self.huber)
@@ -370,16 +376,16 @@ class Regression(Task):
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the (S,) scores; see :meth:`Task.scores`."""
-        values = self._point(wide(outputs))
-        y = y.to(values.dtype)
+        outputs, y = exact(outputs), exact(y)
+        values = self._point(outputs)
         error = F.mse_loss(values, y)
         spread = (y - y.mean(0)).square().mean()
         # The mean of equal numbers may be rounded, so that their spread is not zero.
         equal = (y == y[:1]).all()
-        r2 = torch.where(equal, torch.zeros_like(error), 1 - error / spread)
+        r2 = torch.where(equal, torch.nan, 1 - error / spread)
         scores = torch.stack([error, error.sqrt(), F.l1_loss(values, y), r2])
         if self.quantiles:
-            losses = pinball(wide(outputs), y, self.quantiles).mean((0, 1))
+            losses = pinball(outputs, y, self.quantiles).mean((0, 1))
             scores = torch.cat([losses.mean()[None], scores[1:], losses])
         # Zero times infinity is NaN.
         return defined(scores, 0 * scores[0])

@@ -209,7 +209,9 @@ def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
             batch = split.batch(positions)
             logits.append(context.module(batch.x))
             labels.append(batch.y)
-    return torch.cat(logits), torch.cat(labels)
+    y = torch.cat(labels)
+    # A batch has numbers in the network's precision; scores take them as they were read.
+    return torch.cat(logits), split.targets if y.is_floating_point() else y
 
 
 def samples_seen(context: Context, info: ClientInfo) -> int:

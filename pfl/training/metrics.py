@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric, classification
+from torchmetrics import Metric, classification, regression
 
 from pfl.core.data import MetricSpec
 from pfl.core.failure import error_line
+from pfl.core.score_sums import exact
 from pfl.core.task import Task
 from pfl.imports import plugins
 from pfl.imports.trust import CONFIGURATION, TrustError, checked
@@ -27,6 +28,32 @@ _RANKINGS = (
     *_RANKS_CLASSES,
     *(classification.BinaryAUROC, classification.BinaryAveragePrecision),
     *(classification.MultilabelAUROC, classification.MultilabelAveragePrecision),
+)
+# Means over classes or labels: those for which a score is undefined are left out.
+_PER_CLASS = (
+    *_RANKINGS,
+    *(classification.MulticlassStatScores, classification.MultilabelStatScores),
+    *(classification.MulticlassJaccardIndex, classification.MultilabelJaccardIndex),
+)
+# Correlations of classes, undefined if all samples or all predictions are of one class.
+_AGREEMENTS = (
+    *(classification.BinaryMatthewsCorrCoef, classification.MulticlassMatthewsCorrCoef),
+    *(classification.BinaryCohenKappa, classification.MulticlassCohenKappa),
+)
+# Scores that a common shift and scale of predictions and targets leaves as they are. torchmetrics
+# takes small spreads for none, and sums squares of large numbers.
+_RELATIVE = (
+    *(regression.R2Score, regression.ExplainedVariance, regression.RelativeSquaredError),
+    *(regression.PearsonCorrCoef, regression.SpearmanCorrCoef, regression.KendallRankCorrCoef),
+    regression.ConcordanceCorrCoef,
+)
+_CORRELATIONS = (
+    *(regression.PearsonCorrCoef, regression.SpearmanCorrCoef, regression.KendallRankCorrCoef),
+)
+# Errors relative to the targets, which torchmetrics bounds from below.
+_PERCENTAGES = (
+    *(regression.MeanAbsolutePercentageError, regression.SymmetricMeanAbsolutePercentageError),
+    regression.WeightedMeanAbsolutePercentageError,
 )
 
 
@@ -66,6 +93,7 @@ class Scorer:
             self._metrics[name] = metric
             self._asked.add(name)
         self.added = tuple(self._metrics)
+        self._partial = {*self.added, *task.may_lack}
         # If a metric does not say so, assume that more is better.
         better = {name: one.higher_is_better is not False for name, one in self._metrics.items()}
         self.better: Mapping[str, bool] = {**task.scores_better, **better}
@@ -83,21 +111,22 @@ class Scorer:
         # Scored together, to synchronise with the device only once.
         with torch.inference_mode():
             values = self.task.scores_of(models).tolist()
-        return [
-            dict(zip(self.task.scores_better, row, strict=True))
-            | (
-                self._added_scores(*model)
-                if math.isfinite(row[0])
-                else dict.fromkeys(self.added, math.nan)
-            )
-            for row, model in zip(values, models, strict=True)
-        ]
+        names = self.task.scores_better
+        scores: list[dict[str, float]] = []
+        for row, model in zip(values, models, strict=True):
+            found = dict(zip(names, row, strict=True))
+            if math.isfinite(row[0]):
+                own = {name: value for name, value in found.items() if not math.isnan(value)}
+                scores.append(own | self._added_scores(*model))
+            else:
+                scores.append(found | dict.fromkeys(self.added, math.nan))
+        return scores
 
     def _added_scores(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         if not self._metrics:
             return {}
-        predictions = self.task.predictions(outputs).cpu()
-        targets = self.task.targets(y).cpu()
+        predictions = self.task.predictions(exact(outputs))
+        targets = self.task.targets(exact(y) if y.is_floating_point() else y.cpu())
         scores: dict[str, float] = {}
         for name, metric in self._metrics.items():
             try:
@@ -141,8 +170,9 @@ class Scorer:
             The mean over clients of each score, such as ``<prefix>/acc``. For the main score and
             each added metric also ``acc_weighted`` (weighted by samples), ``acc_worst10`` (mean
             over the worst tenth of the clients, at least one), ``acc_std`` (population standard
-            deviation over clients) and ``acc@<label>`` (mean over the clients of a group). For an
-            added metric also ``<name>_clients``, the number of clients on which it is defined.
+            deviation over clients) and ``acc@<label>`` (mean over the clients of a group). For each
+            score that may be undefined, such as an added metric, R2 and the F1 of labels, also
+            ``<name>_clients``, the number of clients on which it is defined.
             Empty if no client has samples. The score of a client whose model gives NaN is NaN, and
             so is every mean that the client belongs to.
         """
@@ -152,7 +182,7 @@ class Scorer:
         details: dict[str, float] = {}
         for position, name in enumerate(self.better):
             defined = [(row[name], size, label) for row, size, label in clients if name in row]
-            if clients and name in self.added:
+            if clients and name in self._partial:
                 details[f"{prefix}/{name}_clients"] = len(defined)
             if not defined:
                 continue
@@ -192,10 +222,14 @@ def _metric(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
         metric = metric_class(**options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the metric {path} cannot be built with {options}: {error}") from error
-    if isinstance(metric, _RANKINGS) and getattr(metric, "average", None) == "macro":
-        # Averaged in _value: torchmetrics counts a class that a client lacks as zero, and warns.
+    metric.set_dtype(torch.float64)
+    if isinstance(metric, _PER_CLASS) and getattr(metric, "average", None) == "macro":
+        # Averaged in _score: torchmetrics counts a class that a client lacks as zero, and warns.
         metric.average = "none"
         warnings.filterwarnings("ignore", "No (positive|negative) samples in targets", UserWarning)
+    if "zero_division" not in options and hasattr(metric, "zero_division"):
+        # The constructor takes numbers only; a share of nothing is undefined.
+        metric.zero_division = math.nan
     return str(name or _snake(metric_class.__name__)), metric
 
 
@@ -230,11 +264,15 @@ def _score(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
         ValueError: The metric fails.
     """
     ranked = _ranked(metric, predictions, targets)
+    if isinstance(metric, (*_RELATIVE, *_PERCENTAGES)):
+        predictions, targets = _scaled(metric, predictions, targets)
     metric.reset()
     try:
         values = metric(predictions, targets)
-        # Of classes that can be ranked; a single number is a mean that torchmetrics has taken.
-        value = float(values if ranked is None or not values.dim() else values[ranked].mean())
+        if values.dim() and isinstance(metric, _PER_CLASS):
+            # Of classes for which it is defined; a number is a mean that torchmetrics has taken.
+            values = values[~values.isnan() if ranked is None else ranked & ~values.isnan()].mean()
+        value = float(values)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         # For instance, R2 of a single sample.
         raise _UndefinedError(" ".join(str(error).split())) from error
@@ -258,13 +296,43 @@ def _ranked(metric: Metric, predictions: Tensor, targets: Tensor) -> Tensor | No
         raise _UndefinedError("No positive samples in targets")
     if isinstance(metric, _NEEDS_NEGATIVES) and not (targets <= 0).any():
         raise _UndefinedError("No negative samples in targets")
+    if isinstance(metric, _AGREEMENTS):
+        guess = predictions.argmax(1) if predictions.dim() > 1 else predictions > 0.5
+        if any(bool((values == values[0]).all()) for values in (targets, guess)):
+            raise _UndefinedError("all samples, or all predictions, are of one class")
+    member = targets > 0
+    if predictions.dim() > targets.dim():
+        member = targets[:, None] == torch.arange(predictions.shape[1])
+    if isinstance(metric, classification.MulticlassAccuracy):
+        return member.any(0)
+    if isinstance(
+        metric, classification.MulticlassSpecificity | classification.MultilabelSpecificity
+    ):
+        return ~member.all(0)
     if not isinstance(metric, _RANKINGS):
         return None
-    member = targets > 0
-    if isinstance(metric, _RANKS_CLASSES):
-        member = targets[:, None] == torch.arange(predictions.shape[1])
     ranked = member.any(0) & ~member.all(0)
     if not bool(ranked.any()):
         which = "negative" if bool(member.any()) else "positive"
         raise _UndefinedError(f"No {which} samples in targets")
     return ranked
+
+
+def _scaled(metric: Metric, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return predictions and targets at the scale for which torchmetrics is made.
+
+    Raises:
+        _UndefinedError: All targets are equal, or one is zero by which is divided.
+    """
+    if isinstance(metric, _PERCENTAGES):
+        least = targets.abs().min()
+        if isinstance(metric, regression.MeanAbsolutePercentageError) and least == 0:
+            raise _UndefinedError("a target is zero")
+        scale = least if least > 0 else targets.abs().max().clamp_min(1e-300)
+        return predictions / scale, targets / scale
+    for what, values in (("targets", targets), ("predictions", predictions)):
+        needed = what == "targets" or isinstance(metric, _CORRELATIONS)
+        if needed and bool((values == values[:1]).all(0).any()):
+            raise _UndefinedError(f"all {what} are equal")
+    middle, spread = targets.mean(0), targets.std(0, correction=0)
+    return (predictions - middle) / spread, (targets - middle) / spread
