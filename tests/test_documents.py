@@ -178,11 +178,20 @@ OF_HELPS = [
     for example in verb.examples
     if name != "validate"
 ]
+
+
+def tier(block, words):
+    """Return the marks of a command; what the README shows is run by default."""
+    if "README" in block.place:
+        return ()
+    return pytest.mark.slow if words[:2] in SLOW else pytest.mark.long
+
+
 COMMANDS = [
     pytest.param(
         words,
         id=f"{block.place} {' '.join(words)}",
-        marks=pytest.mark.slow if words[:2] in SLOW and "README" not in block.place else (),
+        marks=tier(block, words),
     )
     for block in (*in_language("bash"), *OF_HELPS)
     for words in commands(block.text)
@@ -282,11 +291,13 @@ def plan_sweep(options, monkeypatch):
         main(["sweep", *options])
 
 
+@pytest.mark.long
 @examples("python")
 def test_python_runs(block):
     exec(compile(block.text, block.place, "exec"), {"__name__": "document"})
 
 
+@pytest.mark.slow  # The site's build runs them.
 @pytest.mark.usefixtures("_in_the_folder")
 @pytest.mark.parametrize("path", PAGES_OF_CELLS, ids=lambda path: path.stem)
 def test_cells_of_a_page_run(path):
