@@ -13,9 +13,8 @@ from datamodules import Digits, Dirichlet
 from lightning_modules import MLP, FedAvg, FedPer
 from pfl import FederatedLoop
 from pfl.core.seeds import derive, scoped
+from pfl.extras.codecs import QSGD, Codecs, RandK, TopK
 from pfl.federation.cost import Cost, LogNormal
-from pfl.passage.codecs import QSGD, RandK, TopK
-from pfl.passage.coding import Codecs
 
 ROUNDS, SEEDS = 20, (1, 2, 3)
 CODECS = {
@@ -37,7 +36,7 @@ def run(method: type[FedAvg] | type[FedPer], codecs: Codecs, seed: int) -> dict[
     with scoped(derive(seed, "init")):
         net = MLP(data.outputs, data.input_shape, hidden=64)
     module = method(net, optimizer=partial(torch.optim.SGD, lr=0.1), epochs=2)
-    loop = FederatedLoop(ROUNDS, seed=seed, codec=codecs, cost=COST, progress=False)
+    loop = FederatedLoop(ROUNDS, seed=seed, uplink=[codecs], cost=COST, progress=False)
     history = loop.fit(module, data).history
     clients = ROUNDS * data.num_clients
     return {

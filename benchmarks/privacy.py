@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-from pfl.passage.accountant import epsilon
+from pfl.extras.privacy.accountant import epsilon
 
 TOLERANCE = 1e-3
 

@@ -26,10 +26,10 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
 from lightning_modules.pfedvem import PFedVEM
 from pfl.core.seeds import derive, scoped
+from pfl.extras.privacy.accountant import epsilon
+from pfl.extras.privacy.privacy import Privacy
 from pfl.federation.sampling import BernoulliSampler
 from pfl.loop import FederatedLoop
-from pfl.passage.accountant import epsilon
-from pfl.passage.privacy import Privacy
 
 METHODS: Sequence[Any] = (FedAvg, FedPer, Ditto, PFedVEM)
 CLIP = 1.0
@@ -75,7 +75,7 @@ def accuracy(method: Any, setting: Setting, privacy: Privacy | None, seed: int) 
         setting.rounds,
         BernoulliSampler(setting.rate, minimum=0, train_all=False),
         evaluate_every=setting.rounds,
-        privacy=privacy,
+        uplink=None if privacy is None else [privacy],
         progress=False,
         accelerator="cpu",
         seed=seed,

@@ -14,7 +14,7 @@ from lightning_modules import MLP, FedAvg, FedPer, Local
 from pfl import FederatedLoop
 from pfl.core.client import ClientModule
 from pfl.core.seeds import derive, scoped
-from pfl.passage.privacy import Privacy
+from pfl.extras.privacy.privacy import Privacy
 
 ROUNDS, SEEDS, DELTA = 20, (1, 2), 1e-3
 SIGMAS = (None, 0.0, 1.0, 2.0)
@@ -26,8 +26,8 @@ def run(method: type[ClientModule], sigma: float | None, seed: int) -> tuple[flo
     with scoped(derive(seed, "init")):
         net = MLP(data.outputs, data.input_shape, hidden=64)
     module = method(net, optimizer=partial(torch.optim.SGD, lr=0.5), epochs=2)
-    privacy = None if sigma is None else Privacy(1.0, sigma, DELTA, level="sample")
-    loop = FederatedLoop(ROUNDS, seed=seed, privacy=privacy, progress=False)
+    privacy = [] if sigma is None else [Privacy(1.0, sigma, DELTA, level="sample")]
+    loop = FederatedLoop(ROUNDS, seed=seed, uplink=[*privacy], progress=False)
     found = loop.fit(module, data)
     return found.history[-1]["test/personal/acc"], found.header.get("privacy", "no clip")
 

@@ -19,6 +19,7 @@ from pfl.federation import identity
 from pfl.federation.run import Callback
 from pfl.imports import plugins
 from pfl.loop import FederatedLoop
+from pfl.training.uplink import UplinkStep
 from tests.known import of_this_project
 
 FILE = Path(__file__).with_suffix(".json")
@@ -33,9 +34,10 @@ _PLACES = {
 def classes():
     """Return the classes that identities hold, without abstract ones, and the usual optimisers."""
     catalogue.load()
-    brought = {point.module for point in plugins.installed("pfl.callbacks")}
-    analyses = {kind for kind in catalogue._everything() if kind.__module__ in brought}
-    own = {kind for kind in (*of_this_project(), *analyses) if not inspect.isabstract(kind)}
+    brought = tuple(point.module for point in plugins.installed("pfl.callbacks", "pfl.uplink"))
+    extras = {kind for kind in catalogue._everything() if kind.__module__.startswith(brought)}
+    own = {kind for kind in (*of_this_project(), *extras) if not inspect.isabstract(kind)}
+    own.discard(UplinkStep)
     counted = {kind for kind in own if Engine not in kind.__mro__ and kind.__name__[0] != "_"}
     counted = {k for k in counted if not (issubclass(k, Callback) and _is_silent(k))}
     return sorted({FederatedLoop, *counted, SGD, Adam, AdamW}, key=lambda kind: kind.__name__)

@@ -27,6 +27,7 @@ _OTHERS = (
     "pfl.federation.sampling.Sampler",
     "pfl.engines.base.Engine",
     "pfl.federation.run.Callback",
+    "pfl.training.uplink.UplinkStep",
     "datamodules.Augmentation",
     "lightning.pytorch.loggers.Logger",
 )
@@ -47,7 +48,7 @@ def load() -> None:
                 import_module(module.name)
             except Exception as error:
                 faults[_file_at_fault(error, homes) or module.name] = error_line(error)
-    for plugin in plugins.installed(*plugins.GROUPS, "pfl.callbacks", "pfl.engines"):
+    for plugin in plugins.installed(*plugins.GROUPS, "pfl.callbacks", "pfl.engines", "pfl.uplink"):
         try:
             plugin.load()
         except Exception as error:

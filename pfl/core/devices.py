@@ -77,6 +77,11 @@ def widest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
+def wide(value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in float64, or in the widest type that its device has."""
+    return value.to(widest(value.device))
+
+
 def free(device: torch.device) -> int | None:
     """Return the free bytes of a device's own memory; ``None`` if it has none, or does not tell."""
     module = torch.get_device_module(device)

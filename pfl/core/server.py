@@ -55,7 +55,7 @@ class Server(Generic[StateT]):
             number that clients send (``ClientModule.extra``) is reported if it is named here.
         per_client: Whether ``shared`` of the state holds a model for each client, along a leading
             axis. Such models are stored in files if they exceed ``loop.kept_memory``.
-        summed: Patterns of what a private run (``loop.privacy``) sends besides parameters: buffers
+        summed: Patterns of what a private run (``Privacy``) sends besides parameters: buffers
             that travel, and names in ``extra`` that :meth:`merge_mean` reads. Only what can be
             summed over clients belongs there.
         needs_public: Whether it works on public data (``data.public``).
@@ -144,7 +144,7 @@ class Server(Generic[StateT]):
         """Return the state after a private round, in which nobody's own upload is known.
 
         Called in place of :meth:`merge`. A server that overrides :meth:`merge`, :meth:`weights` or
-        :meth:`aggregate` takes part in private runs (``loop.privacy``) if it overrides this too.
+        :meth:`aggregate` takes part in private runs (``Privacy``) if it overrides this too.
 
         Args:
             state: The state before the round.

@@ -20,6 +20,9 @@ Name = TypeVar("Name")
 Entries: TypeAlias = dict[tuple[str, str], Tensor]
 ReturnT = TypeVar("ReturnT")
 
+RESIDUAL = "residual:"
+"""Begins the names of what steps of the uplink keep; no entry of a module has a colon."""
+
 
 def call_with(
     module: nn.Module, state: State, call: Callable[..., ReturnT], *arguments: object
@@ -189,6 +192,14 @@ def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> St
             total.add_(state[name].to(wide), alpha=factor)
         mean[name] = total.to(first.dtype)
     return mean
+
+
+def residuals_of(kept: State) -> State:
+    """Return what steps of the uplink keep with a client, from its kept state.
+
+    Such an entry has the shape of an entry of the module, and its name behind :data:`RESIDUAL`.
+    """
+    return {name: value for name, value in kept.items() if name.startswith(RESIDUAL)}
 
 
 def total(terms: Mapping[str, Tensor]) -> Tensor:

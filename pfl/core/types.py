@@ -7,17 +7,17 @@ only, so that they can cross a process boundary unchanged.
 
 from __future__ import annotations
 
-import math
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-import pydantic.dataclasses
 from pydantic import Field
 from torch import Tensor
 from torch.optim import Optimizer
 
 from pfl.core.checks import tuples
+from pfl.core.seeds import derive
 from pfl.disk.form import STRICT
 
 State: TypeAlias = dict[str, Tensor]
@@ -235,15 +235,14 @@ class Broadcast:
         shared: Values for the entries of the module's state dict that travel.
         extra: What the method sends in addition, under its own names.
         encoded: Bytes of the message that was sent; ``None`` if it is not encoded.
-        codec: How ``shared`` is encoded (``codec_text`` in ``pfl/passage/codecs.py``); ``None``
-            sends it whole.
+        codec: The step that encoded ``shared``; ``None`` sends it whole.
         payload: What travels instead of ``shared`` if there is a codec.
     """
 
     shared: State
     extra: State = field(default_factory=dict)
     encoded: int | None = None
-    codec: str | None = None
+    codec: ClientStep | None = None
     payload: State = field(default_factory=dict)
 
 
@@ -275,77 +274,60 @@ class Cohort:
     uploads: tuple[int, ...]
 
 
-def check_noise(clip: float, sigma: float) -> None:
-    """Refuse noise without bound.
-
-    Raises:
-        ValueError: The clip is infinite and has noise, or both are too large together.
-    """
-    if sigma > 0 and not math.isfinite(sigma * clip):
-        raise ValueError(
-            f"clip={clip} and sigma={sigma} make noise without bound: an infinite clip needs "
-            "sigma=0"
-        )
-
-
-LEAST_CLIP = 1e-12
-"""The smallest clip, far above what rounds to zero in the square of a gradient."""
-Clip: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP)]
-# A codec with its options (``codec_text`` in ``pfl/passage/codecs.py``).
-CodecText: TypeAlias = Annotated[str, Field(max_length=200)]
-# Names of entries; a message holds no more tensors.
 Names: TypeAlias = Annotated[tuple[str, ...], Field(max_length=2**16)]
+"""Names of entries that travel in a step; a message holds no more tensors."""
 
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class Sending:
-    """How a client changes its upload before sending it: values that travel with the job.
+class ClientStep:
+    """The part of a step of the uplink that a client does: a value that travels with its job.
 
-    With ``clip`` or ``extra`` the whole upload is sent as a difference: what the client would send
-    minus what it received, in float64 (``pfl/passage``).
+    A subclass is a frozen dataclass of plain values. Whoever receives it checks their types and
+    ranges, as its annotations and its ``__post_init__`` say, before anything is done with it.
 
     Attributes:
-        clip: Largest Euclidean norm of the difference, over all that is sent; ``None`` is no limit.
-        extra: Names in :attr:`Upload.extra` that are sent; others stay with the client. ``None``
-            sends all.
-        codec: How entries named in ``coded`` are encoded (``codec_text`` in
-            ``pfl/passage/codecs.py``); ``None`` sends them whole.
-        coded: Names of entries that are encoded.
-        tells_whole: Whether the client tells if its difference was within the limit.
+        differs: Whether it sends the difference to what the client received, in float64, instead
+            of new values.
     """
 
-    clip: Clip | None = None
-    extra: Names | None = None
-    codec: CodecText | None = None
-    coded: Names = ()
-    tells_whole: bool = False
+    differs: ClassVar[bool] = False
+    # Without its type, which jsonargparse could not evaluate for the fields of subclasses.
+    __pydantic_config__ = STRICT
 
     @property
-    def differs(self) -> bool:
-        """``True`` if the whole upload is sent as a difference."""
-        return self.clip is not None or self.extra is not None
+    def secret(self) -> bool:
+        """Whether random choices come from the operating system, and never from a seed."""
+        return False
 
+    def told(self, info: ClientInfo) -> ClientInfo:
+        """Return what a client's training may use of its own numbers."""
+        return info
 
-@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
-class SampleLevel:
-    """Privacy of a client's single samples: how each step of its training clips and adds noise.
+    def sent(self, job: Job, result: Result) -> Result:
+        """Return a client's result as it is sent, right after its round."""
+        return result
 
-    Attributes:
-        clip: Largest norm of a sample's gradient, C.
-        sigma: Deviation of the noise in units of C.
-        system: Whether noise and batches come from the operating system's source instead of the
-            job's seed.
+    def checked(self, upload: Upload, job: Job, right: State) -> Upload:
+        """Return an upload with the types and shapes that it had before this step.
 
-    Raises:
-        ValueError: A number is out of its range, or the noise has no bound.
-    """
+        Called for uploads from other places. The values of tensors do not matter.
 
-    clip: Clip
-    sigma: Annotated[float, Field(ge=0)]
-    system: bool = False
+        Args:
+            upload: The upload, in the form in which this step sends it.
+            job: The client's job.
+            right: Has tensors of the types and shapes of the method's entries.
 
-    def __post_init__(self) -> None:
-        check_noise(self.clip, self.sigma)
+        Raises:
+            ValueError: This step sends nothing of this form.
+        """
+        return upload
+
+    def unpacked(self, payload: State, template: State) -> State:
+        """Return the weights of a message from the server; see :attr:`Broadcast.codec`.
+
+        Raises:
+            ValueError: The payload does not fit the template, or this step encodes no messages.
+        """
+        raise ValueError(f"{type(self).__name__} encodes no message")
 
 
 @dataclass(frozen=True)
@@ -360,8 +342,7 @@ class Job:
         splits: Splits on which the model is tested; for a training job, right after training.
             ``"pooled"`` is the common test set.
         model: The model that a test job builds from the broadcast.
-        sending: How the upload is changed before it is sent; ``None`` sends it as it is.
-        sample_level: How steps keep single samples private; ``None`` takes ordinary steps.
+        steps: What the client does to its upload before it is sent, in this order.
     """
 
     info: ClientInfo
@@ -370,8 +351,13 @@ class Job:
     seed: int
     splits: tuple[Split, ...] = ()
     model: Literal["personal", "global"] = "personal"
-    sending: Sending | None = None
-    sample_level: SampleLevel | None = None
+    steps: tuple[ClientStep, ...] = ()
+
+    def seed_of(self, *path: str | int) -> int:
+        """Return a seed of the client's random choices, which the job's seed and a path decide."""
+        if any(step.secret for step in self.steps):
+            return secrets.randbits(63)
+        return derive(self.seed, *path)
 
     @property
     def adapts(self) -> bool:

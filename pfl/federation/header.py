@@ -22,11 +22,14 @@ SAME_BITS = "with the same versions, kind of processor and op threads; elsewhere
 def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[str, str]:
     """Return the header's lines by topic, before the first round, given the engine's own line."""
     run, evaluator, fabric = federation.run, federation.evaluator, federation.settings.fabric
-    module, data, account = run.module, run.data, federation.account
+    module, data, planned = run.module, run.data, federation.settings.rounds
     training = sum(info.samples > 0 for info in evaluator.clients)
     local = module.buffer_policy == "local" and not evaluator.has_global_model
     size = sum(parameter.numel() for parameter in module.net.parameters())
     host = on_host(fabric.device)
+    uplink: dict[str, str] = {}
+    for step in federation.coordinator.uplink:
+        uplink |= step.described(planned, run.rounds)
     lines = {
         "method": type(module).__name__,
         "network": f"{type(module.net).__name__}, {size:,} parameters",
@@ -38,23 +41,13 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
         "buffers": "local, so no global model is tested" if local else module.buffer_policy,
         "evaluated": ", ".join(evaluator.points),
         "engine": engine,
-        "codec": _codec(federation),
         "groups": evaluator.group_sizes(),
-        **({} if account is None else account.described(federation.settings.rounds, run.rounds)),
+        **uplink,
         "op threads": str(threads) if host else "",
         "same bits": SAME_BITS if host else "",
         "tests": _slow_tests(federation),
     }
     return {topic: line for topic, line in lines.items() if line}
-
-
-def _codec(federation: Federation) -> str:
-    """Describe codecs; an empty text without any."""
-    coding = federation.coordinator.coding
-    if coding is None:
-        return ""
-    memory = ", what is not sent is remembered" if coding.up.remembers else ""
-    return f"up {coding.up}{memory}; down {coding.down}"
 
 
 def _slow_tests(federation: Federation) -> str:

@@ -44,6 +44,7 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"loop.evaluate_clients": None, "loop.evaluate_from": None},
     **{"data.unseen": None, "loop.unseen_every": None, "loop.join_rounds": 5},
     **{"loop.tune_epochs": 20, "loop.codec": None, "loop.cost": None, "loop.privacy": None},
+    **{"loop.uplink": None},
     **{f"{name}.released": False for name in ("ConceptDrift", "FixedClasses", "QuantitySkew")},
     **{f"{name}.numpy_seed": None for name in ("BernoulliSampler", "UniformSampler")},
 }

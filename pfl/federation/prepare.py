@@ -20,7 +20,7 @@ from pfl.core.state import clone, constants, fingerprint, nbytes, to
 from pfl.core.types import ClientInfo, Job, State
 from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
-from pfl.federation import checkpoint, header, private, private_samples, resume, sampling, schema
+from pfl.federation import checkpoint, header, resume, sampling, schema
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.later import ADVICE
 from pfl.federation.resume import Wanted
@@ -29,7 +29,6 @@ from pfl.federation.run import Run, load_states
 from pfl.federation.settings import Settings
 from pfl.federation.store import KeptStates
 from pfl.federation.unseen import Newcomers
-from pfl.passage.coding import Coding
 from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator
@@ -65,18 +64,14 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     clients = coordinator.clients
     if not coordinator.eligible:
         raise ValueError("no client has training data")
-    account = None
-    if (privacy := settings.privacy) is not None:
-        private.check_loss(wanted.data)
-        of = {"user": private.account_of, "sample": private_samples.account_of}[privacy.level]
-        account = of(privacy, settings, context, coordinator)
-    rounds = settings.rounds if account is None else account.affordable(settings.rounds)
-
+    coordinator.bind(
+        settings.uplink or [],
+        data=wanted.data,
+        sampler=settings.sampler,
+        simulates=settings.runner.simulates,
+    )
+    rounds = min([settings.rounds, *(s.affordable(settings.rounds) for s in coordinator.uplink)])
     start = coordinator.start()
-    if settings.codec is not None:
-        first = coordinator.number(coordinator.eligible[0])
-        sent = coordinator.server.broadcast(start, first, 1)
-        coordinator.coding = Coding(settings.codec, module, sent, settings.seed)
 
     def job(state: ServerState, client: int) -> Job:
         return coordinator.job(state, run.kept, client, run.round)
@@ -116,9 +111,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     evaluator = Evaluator(settings.runner, context, coordinator, points, job)
     origin = None if file is None else resume.folder_of(file)
     newcomers = Newcomers(settings, context, coordinator, evaluator)
-    federation = Federation(
-        settings, context, coordinator, evaluator, newcomers, run, root, origin, account
-    )
+    federation = Federation(settings, context, coordinator, evaluator, newcomers, run, root, origin)
     _start(federation, content)
     if (
         wanted.trains
@@ -216,5 +209,5 @@ def _start(federation: Federation, content: Mapping[str, Any] | None) -> None:
 
 def _keeps(module: ClientModule, coordinator: Coordinator) -> bool:
     """Return ``True`` if clients keep anything from round to round."""
-    remembers = coordinator.coding is not None and coordinator.coding.up.remembers
+    remembers = any(step.remembers for step in coordinator.uplink)
     return bool(module.kept_names()) or module.persist_optimizer or remembers

@@ -86,7 +86,7 @@ class Wanted:
 
         Args:
             config: The run's configuration; unless both runs were started with one, only seeds
-                and what epsilon depends on are compared.
+                and what the uplink depends on are compared.
             seed: The run's seed.
             noise: The generator of its noise; ``None`` if it drew none or did not record it.
         """
@@ -100,7 +100,7 @@ class Wanted:
         if self.config is None or config is None or config.startswith(identity.STARTED):
             same = seed is None or seed == self.settings.seed
             differing = [] if same else [f"seed {seed} (now {self.settings.seed})"]
-            return differing + self._privacy(config)
+            return differing + self._uplink(config)
         known = {"of the checkpoint": config, "of this run": self.config}
         old, new = (
             identity.of_run(reading.mapping_of_yaml(text, f"the configuration {whose}"))
@@ -112,14 +112,14 @@ class Wanted:
         ]
         return changed or self._rounds(then, now)
 
-    def _privacy(self, config: str | None) -> list[str]:
-        """Return what would make the epsilon that this run tells wrong for the rounds before."""
+    def _uplink(self, config: str | None) -> list[str]:
+        """Return what would make an account of the rounds before wrong, such as their epsilon."""
         if config is None or not self.trains:
             return []
         then = reading.mapping_of_yaml(config, "the configuration of the checkpoint")
         loop = self.settings
-        now = {"privacy": plain_value(loop.privacy), "sampler": plain_value(loop.sampler)}
-        old, new = (_private(identity.of_run(run)) for run in (then, {"loop": now}))
+        now = {"uplink": plain_value(loop.uplink), "sampler": plain_value(loop.sampler)}
+        old, new = (_of_uplink(identity.of_run(run)) for run in (then, {"loop": now}))
         return [line for _, line in _changes(old, new)]
 
     def _rounds(self, then: int | None, now: int | None) -> list[str]:
@@ -254,11 +254,11 @@ def _changes(old: Identity, new: Identity) -> Iterator[tuple[str, str]]:
             yield key, f"{key} {old.get(key)} (now {new.get(key)})"
 
 
-def _private(settings: Identity) -> Identity:
-    """Return the settings of privacy, and the sampler with them; nothing of another run."""
-    privacy = {key: value for key, value in settings.items() if key.startswith("loop.privacy.")}
+def _of_uplink(settings: Identity) -> Identity:
+    """Return the settings of the uplink's steps, and the sampler with them; nothing without any."""
+    steps = {key: value for key, value in settings.items() if key.startswith("loop.uplink.")}
     sampler = {key: value for key, value in settings.items() if key.startswith("loop.sampler")}
-    return privacy | sampler if privacy else {}
+    return steps | sampler if steps else {}
 
 
 def _recorded(folder: Path) -> tuple[str | None, int | None, str | None]:

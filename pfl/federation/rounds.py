@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,16 +17,14 @@ from pfl.core.held_out import members
 from pfl.core.kernels import repeatable
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
-from pfl.core.types import Cohort, Job, Result, RoundResult, Upload
+from pfl.core.types import Cohort, Job, Result, RoundResult, Split, Upload
 from pfl.disk.lock import locked
 from pfl.engines import op_threads
 from pfl.federation import rows, soundness
 from pfl.federation.evaluation import Evaluator
-from pfl.federation.private import Account
 from pfl.federation.run import Row, Run
 from pfl.federation.settings import Settings
 from pfl.federation.unseen import Newcomers
-from pfl.passage.coding import uncoded
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator, uploads_of
 
@@ -72,7 +70,6 @@ class Federation:
         run: What callbacks read and a checkpoint stores.
         root: Folder of all runs of this name; ``None`` writes none.
         origin: The run folder of the checkpoint that the run goes on from.
-        account: Tells the epsilon of a private run.
         op_threads: Number of threads that an operation uses on a CPU.
     """
 
@@ -84,7 +81,6 @@ class Federation:
     run: Run
     root: Path | None
     origin: Path | None
-    account: Account | None
     op_threads: int = 1
 
     @contextmanager
@@ -163,9 +159,8 @@ class Federation:
 
     def cohort(self, number: int) -> Cohort:
         """Draw the clients of a round."""
-        privacy = self.settings.privacy
         rng = generator(self.settings.seed, "cohort", number)
-        if privacy is not None and privacy.noise == "system":
+        if any(step.secret for step in self.coordinator.uplink):
             rng = torch.Generator().manual_seed(secrets.randbits(63))
         return self.settings.sampler(self.coordinator.eligible, rng, number)
 
@@ -182,39 +177,29 @@ class Federation:
             self.settings.is_tested(number, run.rounds) and "post_local" in self.evaluator.points
         )
         scored = set(self.tested(number) if at_once else ())
-        jobs = [
-            self.coordinator.job(
-                run.server, run.kept, client, number, ("val", "test") if client in scored else ()
-            )
-            for client in cohort.trains
-        ]
-        if (level := self.coordinator.sample_level) is not None:
-            infos = [replace(job.info, label_counts=None) for job in jobs]
-            pairs = zip(jobs, infos, strict=True)
-            jobs = [replace(job, info=info, sample_level=level) for job, info in pairs]
-        if self.coordinator.coding is None:
-            return jobs
-        # Who does not upload must not take its upload for sent.
-        return [job if job.info.client in cohort.uploads else uncoded(job) for job in jobs]
+
+        def job(client: int) -> Job:
+            splits: tuple[Split, ...] = ("val", "test") if client in scored else ()
+            made = self.coordinator.job(run.server, run.kept, client, number, splits)
+            return self.coordinator.sending(made, run.server, client in cohort.uploads)
+
+        return [job(client) for client in cohort.trains]
 
     def _train(
         self, jobs: Sequence[Job], done: Callable[[Result], None]
     ) -> tuple[dict[int, Result], dict[int, str]]:
         """Return the results that count, and why others do not."""
-        results, failed, arriving = {}, {}, self.settings.runner.train(jobs)
-        if self.coordinator.coding is not None:
-            received, of = self.coordinator.coding.received, {job.info.client: job for job in jobs}
+        results, failed, of = {}, {}, {job.info.client: job for job in jobs}
+        for arrived in self.settings.runner.train(jobs):
             # By their clients: one that fails has no result.
-            arriving = (received(of[result.client], result) for result in arriving)
-        for result in arriving:
+            result = self.coordinator.received(of[arrived.client], arrived)
             if result.finite:
                 results[result.client] = result
             elif self.settings.on_nonfinite == "stop":
                 raise soundness.error_of(result, self.run.round + 1)
             else:
                 failed[result.client] = soundness.NOT_FINITE
-            # What a private client sends is for the sum alone, and is no model.
-            done(result if self.coordinator.passage is None else replace(result, upload=None))
+            done(self.coordinator.shown(result))
         return results, failed
 
     def _row(self, played: Played) -> Row:

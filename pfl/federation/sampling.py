@@ -147,26 +147,6 @@ class FixedStragglers(Sampler):
         return _cohort([c for c, joins in pairs if joins or c not in late], clients, False)
 
 
-def poisson_rate(sampler: Sampler) -> float:
-    """Return the probability with which each client uploads, independently of all others.
-
-    Raises:
-        ValueError: The sampler draws clients in another way, or from a seed of its own.
-    """
-    if isinstance(sampler, BernoulliSampler) and sampler.minimum == 0:
-        if sampler.numpy_seed is None:
-            return sampler.probability
-    elif isinstance(sampler, UniformSampler) and (sampler.fraction, sampler.numpy_seed) == (
-        1,
-        None,
-    ):
-        return 1.0
-    raise ValueError(
-        f"loop.privacy needs Poisson cohorts, which may be empty: sampler BernoulliSampler with "
-        f"minimum: 0 and numpy_seed: null, or all clients in every round; got {sampler}"
-    )
-
-
 def subset(clients: Sequence[int], count: int, rng: torch.Generator) -> list[int]:
     """Return ``count`` random clients, or all if there are fewer; ascending."""
     chosen = torch.randperm(len(clients), generator=rng)[:count].tolist()

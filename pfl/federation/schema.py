@@ -13,11 +13,10 @@ from torch import Tensor
 from pfl.core.elsewhere import reference_of
 from pfl.core.held_out import members
 from pfl.core.server import ServerState
-from pfl.core.state import form_of
+from pfl.core.state import form_of, residuals_of
 from pfl.core.types import ClientInfo, State
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run, by_name
-from pfl.passage.coding import residuals_of
 from pfl.training.optimizer_state import of_all_phases
 
 # The keys of a checkpoint, by the types of their values.

@@ -18,8 +18,7 @@ from pfl.engines.named import EngineName, make_engine
 from pfl.federation.cost import Cost
 from pfl.federation.run import Callback
 from pfl.federation.sampling import Sampler, UniformSampler
-from pfl.passage.coding import Codecs
-from pfl.passage.privacy import Privacy
+from pfl.training.uplink import UplinkStep
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -55,9 +54,9 @@ class Settings:
         devices: One device, as in Lightning; how a run is spread over workers is the engine's task.
         precision: As in Lightning: ``32-true``, ``64-true``, ``bf16-mixed``, ``16-mixed``.
         gradient_clip_val: Largest gradient norm of a client's step; ``None`` does not clip.
-        codec: How messages are encoded; ``None`` sends tensors as they are, and counts their bytes.
         cost: The clients' bandwidths and speeds, from which each round's simulated seconds follow.
-        privacy: Makes the run differentially private, with these settings; ``None`` does not.
+        uplink: Steps between clients and server, in the order in which clients take them, such as
+            ``Privacy`` and ``Codecs``; ``None`` sends tensors as they are, and counts their bytes.
         on_nonfinite: ``stop`` ends the run when a client's loss or weights are not finite; ``skip``
             discards what that client did in the round (its kept state stays, it uploads nothing)
             and continues.
@@ -97,9 +96,8 @@ class Settings:
     devices: int | str = 1
     precision: Precision = "32-true"
     gradient_clip_val: float | None = None
-    codec: Codecs | None = None
     cost: Cost | None = None
-    privacy: Privacy | None = None
+    uplink: list[UplinkStep] | None = None
     on_nonfinite: Literal["stop", "skip"] = "stop"
     callbacks: list[Callback] | None = None
     loggers: list[Logger] | None = None

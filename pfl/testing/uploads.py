@@ -7,10 +7,10 @@ from typing import cast
 
 from torch import Tensor
 
+from pfl.core import declared
 from pfl.core.client import ClientModule
 from pfl.core.state import named, nbytes
 from pfl.core.types import Job, State, Upload
-from pfl.passage import declared
 from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Formula, Subject, promise

@@ -18,8 +18,8 @@ from pfl.core.failure import ExplainedError
 from pfl.core.seeds import generator
 from pfl.core.state import each, joined, nbytes
 from pfl.core.types import Batch, ClientInfo, Count, Inputs, Job, Phase, State
-from pfl.passage.draws import seed_of
 from pfl.training.context import Context
+from pfl.training.gradients import gradient_step
 
 HELD_BYTES = 2**26
 """Size in bytes up to which a client's samples are normalised and mapped once a phase, not in each
@@ -88,6 +88,7 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
     Raises:
         BatchError: The batch size is one, so that every batch would be left out.
     """
+    own = gradient_step(job)
     limit = length.epochs if length.steps is None else length.steps
     epoch = taken = 0
     while samples and (epoch if length.steps is None else taken) < limit:
@@ -105,7 +106,7 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
                 return
             last, counted = index == len(batches) - 1, len(positions)
             read = positions if counted else torch.zeros(1).long()
-            if job.sample_level is not None and job.sample_level.system:
+            if own is not None and own.secret:
                 # So that an epoch has all samples together.
                 counted = (index + 1) * samples // len(batches) - index * samples // len(batches)
             yield Step(epoch, index, last, read, counted, empty=len(positions) == 0)
@@ -131,8 +132,8 @@ def most_steps(context: Context, phase: Phase, length: Length, samples: int) -> 
 
 
 def _epoch(context: Context, job: Job, phase: Phase, samples: int, epoch: int) -> list[Tensor]:
-    if job.sample_level is not None:
-        return _poisson(epoch_steps(context, phase, samples), samples, job, phase, epoch)
+    if (own := gradient_step(job)) is not None:
+        return own.batches(job, phase, epoch, samples, epoch_steps(context, phase, samples))
     size, order = batch_size(context, phase, samples), torch.arange(samples)
     if phase.share < 1:
         count = max(int(phase.share * samples + 1e-9), min(size, samples))
@@ -152,18 +153,6 @@ def _epoch(context: Context, job: Job, phase: Phase, samples: int, epoch: int) -
     if lonely or (len(batches) > 1 and short < size and drop_last):
         batches.pop()
     return batches
-
-
-def _poisson(steps: int, samples: int, job: Job, phase: Phase, epoch: int) -> list[Tensor]:
-    """Draw the batches of an epoch, which may be empty.
-
-    Each has each sample with the probability 1 / ``steps``, whatever else it has, so that an epoch
-    has a sample once in the mean.
-    """
-    rng = torch.Generator().manual_seed(seed_of(job, "poisson", phase.name, epoch))
-    # In float64, where the probability is the accounted one.
-    draws = torch.rand((steps, samples), generator=rng, dtype=torch.float64)
-    return [row.nonzero().flatten() for row in draws * steps < 1]
 
 
 def chunks(samples: int, size: int) -> Sequence[Tensor]:
@@ -191,7 +180,7 @@ class Feed:
         self.held = held
         self._transforms: torch.Generator | None = None
         if split.augmented:
-            self._transforms = torch.Generator().manual_seed(seed_of(job, "augment", phase.name))
+            self._transforms = torch.Generator().manual_seed(job.seed_of("augment", phase.name))
 
     def batch(self, positions: Tensor) -> Batch:
         """Return the batch of a step, with the phase's map applied; see :meth:`samples`."""

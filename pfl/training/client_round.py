@@ -16,13 +16,12 @@ from torch import Tensor
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit
 from pfl.core.failure import at_work, during
-from pfl.core.state import clone, each_finite, entry
+from pfl.core.state import clone, each_finite, entry, residuals_of
 from pfl.core.types import ClientInfo, Job, Pass, Phase, Plan, Result, Scores, Split, State, Upload
-from pfl.passage.coding import residuals_of
-from pfl.passage.send import send
 from pfl.training import batching
 from pfl.training.batching import chunks
 from pfl.training.context import Context
+from pfl.training.gradients import gradient_step
 from pfl.training.metrics import Scorer
 from pfl.training.optimizer_state import of_all_phases
 from pfl.training.phases import Tally, run_phase
@@ -92,7 +91,7 @@ def results(
     states = [kept | (upload.shared if upload else {}) for upload, kept in messages]
     columns = (jobs, messages, tallies, terms, logged, scores, each_finite(states))
     return [
-        send(
+        _sent(
             job,
             Result(
                 client=job.info.client,
@@ -102,9 +101,9 @@ def results(
                 steps=tally.steps,
                 samples=tally.samples,
                 scores=of_splits,
-                # Where samples are private, no loss must tell of them; their weights have noise.
+                # A gradient that is not finite may count as zero there, and no loss may tell of it.
                 finite=sound
-                and (job.sample_level is not None or all(map(math.isfinite, losses.values()))),
+                and (gradient_step(job) is not None or all(map(math.isfinite, losses.values()))),
                 logged=numbers,
             ),
         )
@@ -112,6 +111,12 @@ def results(
             *columns, strict=True
         )
     ]
+
+
+def _sent(job: Job, result: Result) -> Result:
+    for step in job.steps:
+        result = step.sent(job, result)
+    return result
 
 
 def test(context: Context, job: Job) -> Scores:

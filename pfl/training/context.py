@@ -21,7 +21,6 @@ from pfl.core.failure import ExplainedError
 from pfl.core.seeds import scoped
 from pfl.core.state import clone, copy_all, matches
 from pfl.core.types import Job, Pass, Patterns, Phase, Plan, State
-from pfl.passage.draws import seed_of
 from pfl.training.declaration import MethodError, declared
 from pfl.training.metrics import Scorer
 
@@ -260,7 +259,7 @@ class Context:
         """
         if not self.stochastic:
             return nullcontext()
-        return scoped(seed_of(job, "dropout"), self.module.device)
+        return scoped(job.seed_of("dropout"), self.module.device)
 
 
 def doubled(value: torch.Tensor) -> torch.Tensor:

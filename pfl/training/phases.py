@@ -20,9 +20,9 @@ from pfl.core.types import Batch, ClientInfo, Job, Outcome, Phase, State, Totals
 from pfl.training import batching, optimizer_state
 from pfl.training.context import Context, StoppedError
 from pfl.training.declaration import MethodError
+from pfl.training.gradients import gradient_step
 from pfl.training.noise import Noise
 from pfl.training.optimizer_state import OptimizerState
-from pfl.training.sample_level import PrivateSteps
 
 # The batch that hooks see where those of a client are secret.
 _NOBODY = Batch(torch.empty(0), torch.empty(0))
@@ -110,7 +110,8 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     if len(split) == 0 or not length:
         return {}
     module, fabric = context.module, context.fabric
-    secret = job.sample_level is not None and job.sample_level.system
+    own = gradient_step(job)
+    secret = own is not None and own.secret
     held = None
     if not secret:
         with fabric.autocast():
@@ -127,9 +128,9 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         wrapped = optimizer
         if context.scaler is not None:
             wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
-        private = None
-        if job.sample_level is not None:
-            private = PrivateSteps(context, phase, [job], [len(split)], trained, most)
+        taken_by = None
+        if own is not None:
+            taken_by = own.gradients(context, phase, [job], [len(split)], trained, most)
         last_losses: list[float] = []
         taken = tally.steps
         module.on_train_start()
@@ -148,19 +149,19 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
                     else batching.map_inputs(phase, read(step.positions), held is not None)
                 )
                 module.on_train_batch_start(batch, step.index)
-                if private is None:
+                if taken_by is None:
                     outcome = run_objective(phase, batch)
                 elif secret:
-                    outcome, gradients, logged = private.hidden(
+                    outcome, gradients, logged = taken_by.hidden(
                         read, step.positions, number, step.empty
                     )
                 else:
-                    outcome, gradients, logged = private.alone(batch, number, step.empty)
+                    outcome, gradients, logged = taken_by.alone(batch, number, step.empty)
                 loss = total(outcome.terms)
             module.on_before_zero_grad(optimizer)
             module.optimizer_zero_grad(step.epoch, step.index, optimizer)
             module.on_before_backward(loss)
-            if private is None:
+            if taken_by is None:
                 fabric.backward(loss)
             else:
                 for name, gradient in gradients.items():
@@ -172,7 +173,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
             module.optimizer_step(step.epoch, step.index, wrapped)
             context.write(outcome.entries)
             module.on_train_batch_end({"loss": loss.detach()}, batch, step.index)
-            if private is None:
+            if taken_by is None:
                 logged = module.take_logged()
             tally.add(phase.name, outcome, logged, step.samples)
             if step.last:

@@ -6,8 +6,10 @@ it is given before a newcomer joins tells of clients that are held out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from pfl.core.data import ClientSplit, absent_info, info_of
@@ -16,11 +18,10 @@ from pfl.core.held_out import held_out, members
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
-from pfl.core.types import Broadcast, ClientInfo, Job, Result, SampleLevel, Split, State, Upload
-from pfl.passage.coding import Coding
-from pfl.passage.passage import Passage
+from pfl.core.types import Broadcast, ClientInfo, Job, Result, Split, State, Upload
 from pfl.training.context import Context
 from pfl.training.declaration import MethodError
+from pfl.training.uplink import Start, UplinkStep
 
 
 class Coordinator:
@@ -30,10 +31,7 @@ class Coordinator:
         server: The method's server.
         clients: What is known of each client before the first round; of a held-out one, nothing.
         eligible: The clients that have training data.
-        coding: How messages are encoded; ``None`` sends tensors as they are.
-        passage: What happens to uploads in a private run; ``None`` leaves them as they are. Set
-            before :meth:`start`.
-        sample_level: How clients' steps keep single samples private; ``None`` takes ordinary steps.
+        uplink: The steps between clients and server; see :meth:`bind`.
 
     Args:
         context: The method with its initial values, the data and the device.
@@ -45,8 +43,7 @@ class Coordinator:
             for each member and none for the clients that are held out.
     """
 
-    passage: Passage | None = None
-    sample_level: SampleLevel | None = None
+    uplink: tuple[UplinkStep, ...] = ()
 
     def __init__(self, context: Context, rounds: int, seed: int) -> None:
         data = context.data
@@ -66,8 +63,34 @@ class Coordinator:
         if any(held_out(data)):
             _check_welcomes(self.server)
         self.eligible = [info.client for info in self.clients if info.samples > 0]
-        self.coding: Coding | None = None
         self._context, self._seed = context, seed
+
+    def bind(self, steps: Sequence[UplinkStep], **run: Any) -> None:
+        """Let the steps of the uplink that a run declares know of it, one after another.
+
+        Args:
+            steps: The steps.
+            run: What they may know besides what is known here, by the names of :class:`Start`.
+
+        Raises:
+            ValueError: A step does not suit the run, or does not come last.
+        """
+        for step, after in pairwise(steps):
+            if step.last:
+                one, other = type(step).__name__, type(after).__name__
+                raise ValueError(f"loop.uplink: {one} must come last; name it after {other}")
+        for step in steps:
+            start = Start(
+                context=self._context,
+                server=self.server,
+                clients=[self.clients[client] for client in self.eligible],
+                seed=self._seed,
+                steps=steps,
+                first=lambda client: self.job(self.start(), {}, client, 1),
+                broadcast=lambda state: self._broadcast(state, self.eligible[0], state.round + 1),
+                **run,
+            )
+            self.uplink = (*self.uplink, step.bound(start))
 
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
@@ -106,12 +129,12 @@ class Coordinator:
         }
 
     def _disclosed(self, clients: Sequence[ClientInfo]) -> list[ClientInfo]:
-        """Return what the server may know of clients; of sizes, in a private run, nothing."""
-        if self.passage is not None:
-            return [replace(c, samples=min(1, c.samples), label_counts=None) for c in clients]
-        if self.server.needs_label_counts:
-            return [*clients]
-        return [replace(info, label_counts=None) for info in clients]
+        """Return what the server may know of clients."""
+        if not self.server.needs_label_counts:
+            clients = [replace(info, label_counts=None) for info in clients]
+        for step in self.uplink:
+            clients = [step.disclosed(info) for info in clients]
+        return [*clients]
 
     def job(
         self,
@@ -122,36 +145,52 @@ class Coordinator:
         splits: tuple[Split, ...] = (),
     ) -> Job:
         """Return a client's job in a round, from 1; ``splits`` are tested right after training."""
-        sending = None if self.passage is None else self.passage.sending(state)
-        if self.coding is not None:
-            sending = self.coding.sending(sending)
         return Job(
             info=replace(self.clients[client], round=number),
             kept=to(kept.get(client, {}), self._context.fabric.device),
             broadcast=self._broadcast(state, client, number),
             seed=derive(self._seed, "client", number, client),
             splits=splits,
-            sending=sending,
         )
+
+    def sending(self, job: Job, state: ServerState, uploads: bool = True) -> Job:
+        """Return a job for training with the steps that the client is to take."""
+        for step in self.uplink:
+            job = step.job(job, state, uploads)
+        return job
+
+    def received(self, job: Job, result: Result) -> Result:
+        """Return a client's result as the server takes it."""
+        for step in reversed(self.uplink):
+            result = step.received(job, result)
+        return result
+
+    def shown(self, result: Result) -> Result:
+        """Return a client's result as callbacks may see it."""
+        for step in self.uplink:
+            result = step.shown(result)
+        return result
 
     def aggregate(self, state: ServerState, uploads: list[Upload]) -> ServerState:
         """Return the server's state after a round, from uploads in ascending order of clients."""
-        with during(f"round {state.round + 1}, the server's aggregation"):
-            if self.passage is not None:
-                received = self._broadcast(state, self.eligible[0], state.round + 1)
-                return self.passage.aggregate(self.server, state, uploads, received)
+
+        def aggregated(state: ServerState, uploads: list[Upload]) -> ServerState:
             sent = [replace(one, client=self.number(one.client)) for one in uploads]
             after: ServerState = self.server.aggregate(state, sent)
-        return after
+            return after
+
+        merge: Callable[[ServerState, list[Upload]], ServerState] = aggregated
+        for step in reversed(self.uplink):
+            merge = partial(step.merge, aggregate=merge)
+        with during(f"round {state.round + 1}, the server's aggregation"):
+            return merge(state, uploads)
 
     def _broadcast(self, state: ServerState, client: int, number: int) -> Broadcast:
         with during(f"round {number}, the server's broadcast to client {client}"):
             broadcast = self.server.broadcast(state, self.number(client), number)
-        if self.coding is None:
-            return broadcast
-        # Clients compute with it on their device; a server's state may lie in files, on the host.
-        shared = to(broadcast.shared, self._context.fabric.device)
-        return self.coding.sent(replace(broadcast, shared=shared), number)
+        for step in self.uplink:
+            broadcast = step.broadcast(broadcast, number)
+        return broadcast
 
 
 def _check_welcomes(server: Server[Any]) -> None:

@@ -15,9 +15,9 @@ from pfl.core.seeds import scoped
 from pfl.federation.run import Callback
 from pfl.federation.sampling import BernoulliSampler, FixedStragglers, UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.passage.coding import Codecs
 from tests.engines.agreement import module_of, numbers, same
 from tests.helpers.discovery import methods, test_module
+from tests.helpers.extras import has
 from tests.helpers.toy import blobs, mlp, normed
 
 # Many clients are too small for what is drawn, and methods warn of it.
@@ -61,6 +61,11 @@ def data_of(drawn):
     return data
 
 
+UPLINKS = [None]
+if has("codecs"):
+    from pfl.extras.codecs import QSGD, Cast, Sign, TopK
+
+    UPLINKS += [[codec()] for codec in (Cast, QSGD, TopK, Sign)]
 OPTIONS = st.fixed_dictionaries(
     {
         "sampler": st.sampled_from(SAMPLERS),
@@ -73,7 +78,7 @@ OPTIONS = st.fixed_dictionaries(
         "join_rounds": st.integers(0, 2),
         "tune_epochs": st.just(1),
         "gradient_clip_val": st.sampled_from([None, 0.1]),
-        "codec": st.sampled_from([None, *map(Codecs, ("cast", "qsgd", "topk", "sign"))]),
+        "uplink": st.sampled_from(UPLINKS),
         "on_nonfinite": st.sampled_from(["stop", "skip"]),
         "kept_memory": st.sampled_from([None, 0, 1e-6]),
         "checkpoint_every": st.sampled_from([1, 2, 10]),

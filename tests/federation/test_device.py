@@ -24,11 +24,8 @@ from pfl.core.task import Regression
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.passage.coding import Codecs
-from pfl.passage.privacy import Privacy
 from pfl.results.files import read_table
 from pfl.testing.compare import distance
-from pfl.training import separable
 from tests.engines.agreement import module_of
 from tests.helpers.device import NAME, simulated
 from tests.helpers.discovery import methods
@@ -92,10 +89,13 @@ def test_supervisors_of_several_sizes_and_absent_clients(rule):
         agree(go(NAME), expected)
 
 
+@needs("codecs")
 @pytest.mark.parametrize("up", ["qsgd", "topk"])
 def test_messages_of_a_server_whose_models_lie_in_files_are_encoded(up):
+    from pfl.extras.codecs import Codecs
+
     def go(accelerator):
-        options = {"codec": Codecs(up, "cast"), "kept_memory": 0.0}
+        options = {"uplink": [Codecs(up, "cast")], "kept_memory": 0.0}
         made = loop(accelerator, sampler=UniformSampler(0.7), **options)
         return made.fit(FedSimSup(mlp(), mlp(), optimizer=SGD), blobs((5, 4, 6)))
 
@@ -316,12 +316,15 @@ def test_a_device_without_float64(engine, tmp_path):
     pd.testing.assert_frame_equal(rows, wanted, rtol=1e-5)
 
 
+@needs("privacy")
 def test_private_samples_need_float64_where_the_method_is_checked(monkeypatch):
     """A site's device, whose server has done that, needs none."""
+    from pfl.extras.privacy import separable
+    from pfl.extras.privacy.privacy import Privacy
 
     def go(accelerator):
         privacy = Privacy(1.0, 0.0, 1e-2, level="sample")
-        made = loop(accelerator, precision="32-true", privacy=privacy)
+        made = loop(accelerator, precision="32-true", uplink=[privacy])
         return made.fit(FedAvg(mlp(), optimizer=SGD), blobs())
 
     expected = go(HOST)

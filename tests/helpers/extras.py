@@ -9,7 +9,7 @@ import pfl
 
 def has(name):
     """Return ``True`` if an extra was not removed."""
-    return Path(pfl.__file__).with_name("extras").joinpath(name, "commands.yaml").is_file()
+    return Path(pfl.__file__).with_name("extras").joinpath(name, "__init__.py").is_file()
 
 
 def needs(*names):

@@ -102,14 +102,15 @@ def test_keys_of_the_same_end_are_told_apart(settings_of):
 
 def test_an_option_that_the_others_lack_is_named(settings_of):
     """A codec and an analysis with options of their own, of which the class tells; a limit."""
-    codec = config(codec={"up": {"class_path": "TopK", "init_args": {"share": 0.1}}})
+    up = {"class_path": "TopK", "init_args": {"share": 0.1}}
+    codec = config(uplink=[{"class_path": "Codecs", "init_args": {"up": up}}])
     stop = {"class_path": "pfl.callbacks.EarlyStopping", "init_args": {"patience": 3}}
     limited = config()
     limited["data"]["init_args"]["max_samples"] = 600
     runs = [config(), codec, config(callbacks=[stop]), limited]
     settings, _ = settings_of(*((content, 1) for content in runs))
     assert [s.label for s in settings] == [
-        *("FedAvg", "FedAvg, up=TopK", "FedAvg, callbacks.0=EarlyStopping"),
+        *("FedAvg", "FedAvg, uplink.0=Codecs", "FedAvg, callbacks.0=EarlyStopping"),
         "FedAvg, max_samples=600",
     ]
 

@@ -17,8 +17,8 @@ from pfl.engines.stack.tally import StackedTally
 from pfl.training import batching
 from pfl.training.client_round import takes_part
 from pfl.training.context import StoppedError
+from pfl.training.gradients import gradient_step
 from pfl.training.phases import make_optimizer, prepared, run_objective
-from pfl.training.sample_level import PrivateSteps
 
 
 def run_plan(stack: Stack, plan: Plan, tally: StackedTally) -> list[State]:
@@ -111,16 +111,16 @@ def _take_steps(
     single = make_optimizer(module, phase, part.jobs[0].info, trained)
     optimizer = StackedOptimizer(single, trained, part, len(places), phase, schedule.fixed)
     kept: dict[int, State] = {}
-    private = None
-    if part.jobs[0].sample_level is not None:
+    taken_by = None
+    if (own := gradient_step(part.jobs[0])) is not None:
         count = len(places)
         held = [len(split) for split in part.splits[:count]]
-        private = PrivateSteps(context, phase, part.jobs[:count], held, trained, len(schedule))
+        taken_by = own.gradients(context, phase, part.jobs[:count], held, trained, len(schedule))
 
     def step(single: Batch) -> Entries:
         batch = feed.map_inputs(single)
-        if private is not None:
-            return private.sums(batch)
+        if taken_by is not None:
+            return taken_by.sums(batch)
         outcome = run_objective(phase, batch)
         # One dictionary passes vmap faster than several.
         return flattened({**outcome._asdict(), "logged": module.take_logged()})
@@ -139,10 +139,10 @@ def _take_steps(
         with context.fabric.autocast():
             inputs = feed.inputs(number)
             for group in feed.groups(number, inputs):
-                with torch.set_grad_enabled(private is None):
+                with torch.set_grad_enabled(taken_by is None):
                     values = part.together(step, group.rows, group.batch, optimizer.leaves)
-                    if private is not None:
-                        values = private.finish(values, number)
+                    if taken_by is not None:
+                        values = taken_by.finish(values, number)
                 parts = unflattened(values)
                 for name, gradient in parts["gradients"].items():
                     optimizer.leaves[name].grad = gradient
@@ -152,7 +152,7 @@ def _take_steps(
                 sizes = {places[row]: size for row, size in group.sizes.items()}
                 tally.add(phase.name, sizes, inputs.places[group.rows], terms, logged)
                 tally.collect(sizes, parts["rows"])
-        if private is None:
+        if taken_by is None:
             context.fabric.backward(sum(losses[1:], losses[0]))
         optimizer.step(context.gradient_clip_val)
         for rows, new in entries:

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from pfl.core.data import info_of
+from pfl.core.declared import check_entries
 from pfl.core.failure import ExplainedError, error_line, failure_line
 from pfl.core.state import to
 from pfl.core.types import NO_CLIENT, Broadcast, ClientInfo, Job, Result, Scores, State
 from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.engines.transport import wire
-from pfl.passage.codecs import codec_of
-from pfl.passage.coding import unpacked
 from pfl.training import client_round
 from pfl.training.context import Context
 
@@ -101,17 +100,19 @@ class Clients:
             torch.set_num_threads(order.op_threads)
         device = self._context.fabric.device
         info = self._info(order)
-        if order.sample_level is not None:
-            info = replace(info, label_counts=None)
         for key, value in self._common.items():
             part, _, name = key.partition(":")
             getattr(tensors, part)[name] = value
         try:
-            shared = unpacked(to(tensors.shared, device), order.codec, self._context.template)
-            if order.sending is not None and order.sending.codec is not None:
-                codec_of(order.sending.codec)
+            steps = tuple(told.step() for told in order.steps)
+            shared, template = to(tensors.shared, device), self._context.template
+            if order.codec is not None:
+                shared = order.codec.step().unpacked(shared, template)
+            check_entries(shared, template)
         except ValueError as error:
             raise Refusal(f"what the server sends does not fit the method: {error}") from error
+        for step in steps:
+            info = step.told(info)
         sent = Broadcast(shared, to(tensors.extra, device))
         return Job(
             info=replace(info, round=order.round, rounds=order.rounds),
@@ -120,8 +121,7 @@ class Clients:
             seed=order.seed,
             splits=tuple(order.splits),
             model=order.model,
-            sending=order.sending,
-            sample_level=order.sample_level,
+            steps=steps,
         )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 from pfl.core.elsewhere import reference_of, standing_for
-from pfl.core.state import each_finite, to
+from pfl.core.state import finite, to
 from pfl.core.types import Job, Result, Scores, Upload
 from pfl.engines.absences import Absences
 from pfl.engines.base import Engine
@@ -96,6 +96,7 @@ class CarriedEngine(Engine):
 
     def order(self, job: Job) -> wire.Order:
         """Return a job without its tensors."""
+        codec = None if job.broadcast is None else job.broadcast.codec
         return wire.Order(
             # That of a test on the common test set is nobody's.
             client=max(job.info.client, 0),
@@ -105,11 +106,10 @@ class CarriedEngine(Engine):
             splits=list(job.splits),
             model=job.model,
             sent=job.broadcast is not None,
-            codec=None if job.broadcast is None else job.broadcast.codec,
+            codec=None if codec is None else wire.Told.of(codec),
             op_threads=self._op_threads,
             kept=reference_of(job.kept),
-            sending=job.sending,
-            sample_level=job.sample_level,
+            steps=[*map(wire.Told.of, job.steps)],
         )
 
     def _run(
@@ -154,7 +154,7 @@ class CarriedEngine(Engine):
     def _train(self, job: Job, common: wire.Common) -> Result:
         report, tensors = self.ask(job, "train", wire.Report, common)
         upload = upload_of(report, tensors)
-        sound = report.finite and _is_finite(job, upload)
+        sound = report.finite and (upload is None or finite(upload.shared))
         if upload is not None:
             shared, extra = to(upload.shared, self._device), to(upload.extra, self._device)
             upload = replace(upload, shared=shared, extra=extra)
@@ -181,14 +181,6 @@ def upload_of(report: wire.Report, tensors: wire.Tensors) -> Upload | None:
     if report.upload is None:
         return None
     return Upload(report.client, report.upload, tensors.shared, tensors.extra)
-
-
-def _is_finite(job: Job, upload: Upload | None) -> bool:
-    """Return whether all numbers of an upload are finite that have to be."""
-    if upload is None:
-        return True
-    added = upload.extra if job.sending is not None and job.sending.differs else {}
-    return all(each_finite([upload.shared, added]))
 
 
 def _scores(scores: Mapping[wire.SplitName, wire.Numbers], job: Job) -> Scores:

@@ -15,7 +15,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, field
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import Field
@@ -24,10 +24,11 @@ from torch import Tensor
 
 from pfl.core.elsewhere import Digest, Reference, Round
 from pfl.core.state import flattened
-from pfl.core.types import Broadcast, CodecText, Job, SampleLevel, Sending, State, Upload
+from pfl.core.types import Broadcast, ClientStep, Job, State, Upload
 from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.disk.form import STRICT, parsed
+from pfl.imports import plugins
 
 # JSON has no word for a number that is not finite.
 Number: TypeAlias = float | Literal["nan", "inf", "-inf"]
@@ -92,14 +93,54 @@ class Introduction:
 
 
 @dataclass(frozen=True, config=STRICT)
+class Told:
+    """A client's step of the uplink: its class, and the values of its fields."""
+
+    name: Annotated[str, Field(max_length=200)]
+    values: dict[str, Any]
+
+    @classmethod
+    def of(cls, step: ClientStep) -> Told:
+        """Return a step as a message has it."""
+        return cls(_path(type(step)), asdict(step))  # type: ignore[call-overload]
+
+    def step(self) -> ClientStep:
+        """Return the step.
+
+        Raises:
+            ValueError: There is no such step here, or a value is not as its class declares.
+        """
+        kinds = _steps()
+        if self.name not in kinds:
+            for _ in plugins.loaded("pfl.uplink"):
+                kinds = _steps()
+        if self.name not in kinds:
+            raise ValueError(f"no step of the uplink named {self.name[:60]!r} is installed here")
+        return parsed(json.dumps(self.values), kinds[self.name], self.name.rpartition(".")[2])
+
+
+def _steps(base: type[ClientStep] = ClientStep) -> dict[str, type[ClientStep]]:
+    """Return the classes of steps that are imported here, by their paths."""
+    found = {_path(base): base}
+    for kind in base.__subclasses__():
+        found |= _steps(kind)
+    return found
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+@dataclass(frozen=True, config=STRICT)
 class Order:
     """A job without its tensors; see :class:`pfl.core.types.Job` and its ``ClientInfo``.
 
     Attributes:
         sent: Whether there is a broadcast.
-        codec: How its weights are encoded; ``None`` for not at all.
+        codec: The step that encoded its weights; ``None`` for none.
         op_threads: Number of threads that an operation uses on a CPU.
         kept: The kept state to start from; ``None`` for none.
+        steps: What the client does to its upload.
     """
 
     client: Count
@@ -110,10 +151,9 @@ class Order:
     model: Literal["personal", "global"]
     sent: bool
     op_threads: Annotated[int, Field(ge=1, le=256)]
-    codec: CodecText | None = None
+    codec: Told | None = None
     kept: Reference | None = None
-    sending: Sending | None = None
-    sample_level: SampleLevel | None = None
+    steps: Annotated[list[Told], Field(max_length=16)] = field(default_factory=list)
 
 
 @dataclass(frozen=True, config=STRICT)

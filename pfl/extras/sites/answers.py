@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pfl.core import declared
 from pfl.core.data import FederatedData
 from pfl.core.types import Job
 from pfl.engines.transport import wire
 from pfl.engines.transport.engine import upload_of
-from pfl.passage import declared
 from pfl.training.context import Context
 
 

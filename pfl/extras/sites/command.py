@@ -25,13 +25,12 @@ from pfl.disk.lock import locked
 from pfl.disk.writing import write
 from pfl.engines.transport.clients import Refusal
 from pfl.extras.sites import flower, nvflare
-from pfl.extras.sites.budget import Budget
-from pfl.extras.sites.host import Allowed, Host
+from pfl.extras.sites.host import Allowed, Budget, Host
 from pfl.extras.sites.leash import end, leashed
 from pfl.extras.sites.relay import Door, private_folder
 from pfl.federation import resume
 from pfl.federation.later import TRANSFORMS, Adopts
-from pfl.federation.private import check_delta, check_loss
+from pfl.imports import plugins
 from pfl.imports.trust import Trust, check_calls
 from pfl.training.context import Context
 
@@ -100,11 +99,11 @@ def _budget(owner: Experiment, local: int, folder: Path) -> Budget | None:
     values = owner.values
     if values.epsilon is None:
         return None
-    samples = len(owner.data.split(local, "train"))
-    check_delta("delta", values.delta, samples, "training samples", "one sample")
-    check_loss(owner.data)
-    file = _spent_file(owner.data, folder)
-    return Budget(file, values.epsilon, values.delta, values.clip, values.sigma)
+    for make in plugins.loaded("pfl.budgets"):
+        numbers = values.epsilon, values.delta, values.clip, values.sigma
+        budget: Budget = make(owner.data, local, _spent_file(owner.data, folder), *numbers)
+        return budget
+    raise UsageError("epsilon needs the extra privacy, which is not in this copy of pfl")
 
 
 def _spent_file(data: object, folder: Path) -> Path:

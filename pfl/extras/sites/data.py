@@ -11,7 +11,6 @@ from torch import Tensor
 from pfl.core.data import ClientSplit, DataSource, FederatedData
 from pfl.core.data_view import DataView
 from pfl.core.held_out import HeldOut, client_names, held_out, members
-from pfl.core.state import each
 from pfl.core.types import Batch, Inputs, Split
 from pfl.disk import canonical
 from pfl.engines.transport.wire import Introduction
@@ -40,30 +39,6 @@ class OneClient(DataView):
         if client != self._client:
             raise SiteError(f"this is the site of client {self._client}, not of {client}")
         return self._data.split(self._local, name)
-
-
-class Unseen(DataView):
-    """A site's data, of which only sizes and shapes are known.
-
-    Args:
-        data: The data.
-        client: The client that has samples in them.
-    """
-
-    stands_for = "data of a site"
-
-    def __init__(self, data: FederatedData, client: int) -> None:
-        super().__init__(data)
-        self._client = client
-
-    def split(self, client: int, name: Split) -> ClientSplit:
-        """Return a split, for its size."""
-        return self._data.split(client, name)
-
-    def placeholder(self, count: int) -> Inputs:
-        """Return inputs of zeros with the shapes and types of real batches."""
-        first = self._data.split(self._client, "train").batch(torch.zeros(1).long())
-        return each(lambda value: value.new_zeros(count, *value.shape[1:]), first.x)
 
 
 class Told(DataView):

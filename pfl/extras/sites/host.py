@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from pfl.core.types import Job
 from pfl.disk.container import ContainerError
 from pfl.disk.reading import FileError, mapping_of_yaml
 from pfl.disk.writing import written
 from pfl.engines.transport import wire
 from pfl.engines.transport.clients import Refusal
-from pfl.extras.sites.budget import Budget
 from pfl.extras.sites.relay import Header
 from pfl.extras.sites.site import Site
 from pfl.training.context import Context
 
 MEGABYTE = 10**6
+
+
+class Budget(Protocol):
+    """What may be learnt of single samples, over all runs; it comes from the extra of privacy."""
+
+    def check(self, run: Mapping[str, Any]) -> None:
+        """Refuse a run that does not say that it keeps single samples private.
+
+        Raises:
+            Refusal: It does not.
+        """
+
+    def charge(self, context: Context, job: Job) -> None:
+        """Write down the steps of a job that is about to train.
+
+        Raises:
+            Refusal: They do not keep samples private, or exceed the budget.
+        """
 
 
 @dataclass(frozen=True)

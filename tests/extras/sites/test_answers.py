@@ -8,10 +8,10 @@ import torch
 from lightning_modules.fedsimsup import FedSimSup
 from lightning_modules.scaffold import SCAFFOLD
 from pfl.disk import container
+from pfl.extras.codecs.coding import Codecs
+from pfl.extras.privacy.privacy import Privacy
 from pfl.extras.sites.transport import GoneError
 from pfl.federation.sampling import UniformSampler
-from pfl.passage.coding import Codecs
-from pfl.passage.privacy import Privacy
 from tests.extras.sites.sites import Garbles, everyone, fit, small
 from tests.helpers.discovery import build
 from tests.helpers.federation import SGD
@@ -129,31 +129,31 @@ def test_scores_have_the_names_that_a_test_gives(verb, tmp_path):
 def test_encoded_weights_can_be_decoded(up, part, new, what, tmp_path):
     change = entry(f"{WEIGHT}:{part}", new)
     what = f"encodes 'net.backbone.0.weight' otherwise: ~ {what}"
-    refused(change, what, tmp_path, codec=Codecs(up=up))
+    refused(change, what, tmp_path, uplink=[Codecs(up=up)])
 
 
 def test_all_encoded_weights_are_sent(tmp_path):
     change = sent(lambda tensors: tensors.pop(f"{WEIGHT}:value"))
-    refused(change, "upload lacks 'net.backbone.0.weight'", tmp_path, codec=Codecs(up="cast"))
+    refused(change, "upload lacks 'net.backbone.0.weight'", tmp_path, uplink=[Codecs(up="cast")])
 
 
 def test_encoded_weights_are_sent_encoded(tmp_path):
     change = entry(WEIGHT, lambda _: torch.zeros(6, 5))
-    refused(change, "'net.backbone.0.weight', which", tmp_path, codec=Codecs(up="cast"))
+    refused(change, "'net.backbone.0.weight', which", tmp_path, uplink=[Codecs(up="cast")])
 
 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (told(upload=9), "client 1 with 1 samples says client 1 with 9"),
+        (told(upload=9), "says 9 samples, where all clients count as one"),
         (entry(WEIGHT, lambda value: value[:1]), "as float64[1, 5] instead of float32[6, 5]"),
         (entry(WEIGHT, torch.Tensor.long), "as int64["),
         (entry("extra:passage/whole", lambda value: value.expand(4)), "whole' as float32[4]"),
-        (entry("extra:images", lambda _: torch.zeros(9, 5)), "the extra 'images', missing"),
+        (entry("extra:images", lambda _: torch.zeros(9, 5)), "the extra 'images', which stays"),
     ],
 )
 def test_differences_of_a_private_run_are_as_declared(change, what, tmp_path):
-    options = {"sampler": UniformSampler(1.0), "privacy": PRIVACY}
+    options = {"sampler": UniformSampler(1.0), "uplink": [PRIVACY]}
     refused(change, what, tmp_path, turn=1, **options)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,19 +15,20 @@ from torch import nn
 
 from lightning_modules import FedAvg, FedAvgP, FedPer, FedProto
 from pfl.__main__ import main
+from pfl.core.plain import plain_value
 from pfl.core.state import clone
-from pfl.core.types import Broadcast, SampleLevel
+from pfl.core.types import Broadcast
 from pfl.disk.reading import FileError
 from pfl.engines.transport import wire
+from pfl.extras.privacy import accountant, separable
+from pfl.extras.privacy.budget import Budget
+from pfl.extras.privacy.privacy import Privacy
+from pfl.extras.privacy.sample_level import PrivateSamples
 from pfl.extras.sites import command as verb_site
-from pfl.extras.sites.budget import Budget
 from pfl.extras.sites.host import Allowed
 from pfl.extras.sites.site import Refusal, Site
 from pfl.extras.sites.transport import SiteError
-from pfl.passage import accountant
-from pfl.passage.privacy import Privacy
 from pfl.testing.toy import ToyNet
-from pfl.training import separable
 from tests.extras.sites.hosts import OWNER, RUN, host, owner, ran
 from tests.helpers.federation import SGD, ToyFederation, context
 from tests.helpers.messages import parts
@@ -35,7 +36,7 @@ from tests.helpers.toy import blobs, mlp
 
 pytest.importorskip("dp_accounting")
 
-PRIVATE = asdict(Privacy(1.0, 2.0, 1e-3, level="sample", noise="system"))
+PRIVATE = plain_value(Privacy(1.0, 2.0, 1e-3, level="sample", noise="system"))
 
 BALANCED = {
     **RUN["data"],
@@ -53,9 +54,9 @@ def toy_job(method=FedPer, **level):
     """Return the context and a job of client 0: six samples, in two batches of an epoch."""
     federation = ToyFederation(method(mlp(), optimizer=SGD), blobs((6, 5, 4), batch_size=3))
     job = federation.job(0)
-    private = SampleLevel(**{"clip": 1.0, "sigma": 2.0, "system": True, **level})
+    private = PrivateSamples(**{"clip": 1.0, "sigma": 2.0, "system": True, **level})
     info = replace(job.info, label_counts=None)
-    return federation.context, replace(job, info=info, sample_level=private)
+    return federation.context, replace(job, info=info, steps=(private,))
 
 
 def spent(file="spent.json"):
@@ -67,7 +68,7 @@ def test_rounds_of_all_runs_add_up():
     own, (other, _) = Budget(Path("spent.json"), 50.0, 1e-3), host(1)
     one, told = host(0, allowed=Allowed(("FedPer",), budget=own))
     for _ in range(2):
-        ran(one, other, privacy=PRIVATE)
+        ran(one, other, uplink=[PRIVATE])
     batches = -(-len(owner().data.split(0, "train")) // 16)
     assert spent() == [(batches, 2.0, 4 * batches)]
     assert not any("refused" in line for line in told)
@@ -77,7 +78,7 @@ def test_the_run_ends_before_a_round_that_would_exceed_the_owners_epsilon():
     (other, _), own = host(1), Budget(Path("spent.json"), 0.1, 1e-3)
     one, told = host(0, allowed=Allowed(("FedPer",), budget=own))
     with pytest.raises(SiteError, match=parts("client 0 (here) refuses ~ allows epsilon 0.1 at")):
-        ran(one, other, privacy=PRIVATE)
+        ran(one, other, uplink=[PRIVATE])
     assert told[-1].startswith("refused train: the owner allows epsilon 0.1 at")
     assert not [*Path("site0").rglob("*.state"), *Path().glob("spent.json")]
 
@@ -116,16 +117,19 @@ def test_steps_that_do_not_keep_samples_private_are_refused(method, level, told)
 def test_a_job_without_privacy_is_refused_whatever_the_run_said():
     context, job = toy_job()
     with pytest.raises(Refusal, match=parts("the owner ~ level: sample ~ round 1 has None")):
-        Budget(Path("spent.json"), 50.0, 1e-2).charge(context, replace(job, sample_level=None))
+        Budget(Path("spent.json"), 50.0, 1e-2).charge(context, replace(job, steps=()))
 
 
-@pytest.mark.parametrize("privacy", [None, {**PRIVATE, "level": "user"}])
-def test_a_run_without_privacy_of_samples_is_refused_at_once(privacy):
+OTHER = plain_value(Privacy(1.0, 2.0, 1e-3, noise="system"))
+
+
+@pytest.mark.parametrize("uplink", [None, [], [OTHER], "Privacy", [{"class_path": 3}, 7]])
+def test_a_run_without_privacy_of_samples_is_refused_at_once(uplink):
     one, _ = host(0, allowed=Allowed(("FedPer",), budget=Budget(Path("s.json"), 50.0, 1e-3)))
-    run = {**RUN, "loop": {**RUN["loop"], "privacy": privacy}}
+    run = {**RUN, "loop": {**RUN["loop"], "uplink": uplink}}
     hello = wire.written("hello", wire.Hello({}, False, yaml.safe_dump(run)))
     record, _ = wire.read("hello", wire.Introduction, one.answer({"verb": "hello"}, hello))
-    assert "the owner asks for loop.privacy with level: sample" in record.message
+    assert "the owner asks for Privacy in loop.uplink, with level: sample" in record.message
 
 
 def test_a_damaged_account_is_no_new_one():
@@ -162,10 +166,11 @@ def privately(tmp_path, data=None, scores=False, module=None, epsilon=50.0, **le
     found = context(module or FedPer(mlp(), optimizer=SGD), data or blobs((6,), batch_size=3))
     budget = Budget(tmp_path / "spent.json", epsilon, 1e-2)
     site = Site(found, 0, tmp_path / "site", scores=scores, charge=budget.charge)
+    private = PrivateSamples(**{"clip": 1.0, "sigma": 2.0, "system": True, **level})
     order = wire.Order(
         **{"client": 0, "round": 1, "rounds": 1, "seed": 3, "splits": ["test"]},
         **{"model": "personal", "sent": False, "op_threads": 1},
-        sample_level=SampleLevel(**{"clip": 1.0, "sigma": 2.0, "system": True, **level}),
+        steps=[wire.Told.of(private)],
     )
     return site, order
 
@@ -221,7 +226,7 @@ def test_that_a_sample_fails_is_told_to_the_owner_alone(tmp_path):
         report = told(site, "train", order)
     assert (report.steps, report.samples, report.finite) == (1, 6, True)
     sent = Broadcast(clone(site._context.template))
-    tuned = replace(order, sent=True, sample_level=None)
+    tuned = replace(order, sent=True, steps=[])
     assert told(site, "test", tuned, sent).scores == {}
     assert lines[-1].startswith("failed test: ")
     assert "IndexError" in lines[-1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future
 
 from lightning_modules.fedper import FedPer
+from pfl.extras.codecs.coding import Codecs
 from pfl.extras.sites import correspondence
-from pfl.passage.coding import Codecs
 from tests.engines.test_device import run, same
 from tests.helpers.device import NAME, simulated
 from tests.helpers.federation import HEAVY
@@ -31,8 +31,8 @@ def test_sites_of_this_process_train_on_the_device(monkeypatch):
 
     def go(accelerator):
         module = FedPer(mlp(), optimizer=HEAVY, persist_optimizer=True)
-        codec = Codecs("qsgd", "cast")
-        return run(module, "loopback", accelerator, data=blobs(), codec=codec)
+        uplink = [Codecs("qsgd", "cast")]
+        return run(module, "loopback", accelerator, data=blobs(), uplink=uplink)
 
     expected = go("cpu")
     with simulated():

@@ -13,8 +13,8 @@ from pfl.core.held_out import HeldOut
 from pfl.core.state import digest
 from pfl.core.types import Cohort
 from pfl.disk import container
+from pfl.extras.codecs.coding import Codecs
 from pfl.extras.sites.transport import GoneError, SiteError
-from pfl.passage.coding import Codecs
 from tests.extras.sites.sites import Garbles, Recorded, everyone, fit, same, small
 from tests.helpers.federation import SGD
 from tests.helpers.messages import parts
@@ -70,7 +70,7 @@ def test_what_others_sent_is_decoded_as_theirs_if_a_site_is_silent(up, tmp_path)
     def two_upload(*clients):
         return lambda eligible, rng, number: Cohort(clients, (1, 2))
 
-    options = {"data": blobs(SIZES), "codec": Codecs(up=up)}
+    options = {"data": blobs(SIZES), "uplink": [Codecs(up=up)]}
     engine = Recorded(tmp_path, Dead(0, 2), min_sites=2)
     with pytest.warns(UserWarning, match=parts("round 2 ~ without client 0: ~ nobody is there")):
         away = fit(small(), engine, sampler=two_upload(0, 1, 2), **options)

@@ -301,6 +301,7 @@ def test_the_hash_of_a_sites_data_has_a_key_that_stays_there(tmp_path):
 
 
 W = "shared:net.backbone.0.weight"
+ENCODED = "pfl.extras.codecs.coding.Encoded"
 QSGD = '["qsgd", {"bits": 4, "bucket": %d}]'
 
 
@@ -312,7 +313,7 @@ QSGD = '["qsgd", {"bits": 4, "bucket": %d}]'
         (QSGD % 512, {f"{W}:norm": torch.ones(1)}, "instead of"),
         ('["cast", {"dtype": "load"}]', {f"{W}:value": torch.ones(6, 5)}, "cast.dtype"),
         ("[" * 200, {f"{W}:value": torch.ones(6, 5)}, "no codec"),
-        (None, {f"{W}:value": torch.ones(6, 5)}, "no codec is told"),
+        (None, {f"{W}:value": torch.ones(6, 5)}, "no entry 'net.backbone.0.weight:value'"),
         (None, {W: torch.ones(6, 5, 1)}, "a part of shape [6, 5, 1] of an entry of shape [6, 5]"),
         (None, {W: torch.ones(7, 5)}, "a part of shape [7, 5]"),
         (None, {"shared:other": torch.ones(1)}, "no entry 'other'"),
@@ -326,6 +327,7 @@ def test_a_site_decodes_nothing_of_another_size(codec, tensors, told, tmp_path, 
         return inner(self, *arguments)
 
     monkeypatch.setattr(torch.Tensor, "repeat_interleave", spread)
+    codec = codec and {"name": ENCODED, "values": {"codec": codec, "names": []}}
     content = {**asdict(ORDER), "sent": True, "codec": codec}
     site = Site(context(small(), blobs(SIZES)), 0, tmp_path)
     answer = site.answer("train", container.pack({"train": content}, tensors))
@@ -336,11 +338,12 @@ def test_a_site_decodes_nothing_of_another_size(codec, tensors, told, tmp_path, 
 
 
 def test_a_site_refuses_a_codec_of_uploads_before_it_trains(tmp_path):
-    sending = {"codec": QSGD % 200_000_000, "coded": ["net.backbone.0.weight"]}
+    values = {"codec": QSGD % 200_000_000, "names": ["net.backbone.0.weight"]}
+    steps = [{"name": ENCODED, "values": values}]
     record, _ = wire.read(
         "train",
         wire.Report,
-        Site(context(small(), blobs(SIZES)), 0, tmp_path).answer("train", order(sending=sending)),
+        Site(context(small(), blobs(SIZES)), 0, tmp_path).answer("train", order(steps=steps)),
     )
     assert record.kind == "refused"
 
@@ -348,18 +351,40 @@ def test_a_site_refuses_a_codec_of_uploads_before_it_trains(tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("sample_level", {"clip": 1e-38, "sigma": 1e6}, "sample_level.clip: ~ 1e-38"),
-        ("sample_level", {"clip": 1.0, "sigma": -1.0}, "sample_level.sigma"),
-        ("sample_level", {"clip": 1e300, "sigma": 1e10}, "noise without bound"),
-        ("sample_level", {"clip": 1.0, "sigma": 1.0, "noise": 0}, "sample_level.noise: Unexpected"),
-        ("sending", {"clip": 0.0}, "sending.clip"),
-        ("sending", {"coded": ["a"] * 70_000}, "sending.coded"),
+        ("steps", [{"name": ENCODED, "values": {}}] * 17, "steps"),
+        ("steps", [{"name": "x" * 201, "values": {}}], "steps.0.name"),
+        ("steps", [{"name": ENCODED, "values": {}, "more": 1}], "steps.0.more"),
         ("seed", 2**63, "seed"),
         ("splits", ["test"] * 5, "splits"),
-        ("codec", "x" * 201, "codec"),
+        ("codec", "qsgd", "codec"),
         ("new", "x" * 2**20, "its record has 1,0 ~ letters"),
     ],
 )
 def test_what_travels_has_ranges_that_the_receiver_checks(key, value, told):
     with pytest.raises(container.ContainerError, match=parts(told)):
         wire.asked("train", wire.Order, order(**{key: value}))
+
+
+SAMPLES, LEVEL = "privacy.sample_level.PrivateSamples", {"clip": 1.0, "sigma": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        (SAMPLES, {"clip": 1e-38, "sigma": 1e6}, "clip: ~ 1e-38"),
+        (SAMPLES, {"clip": 1.0, "sigma": -1.0}, "Samples.sigma"),
+        (SAMPLES, {"clip": 1e300, "sigma": 1e10}, "without bound"),
+        (SAMPLES, {**LEVEL, "noise": 0}, "noise: Unexpected"),
+        ("privacy.clip.Clip", {"clip": 0.0}, "Clip.clip"),
+        ("codecs.coding.Encoded", {"codec": "x" * 201, "names": []}, "Encoded.codec"),
+        ("codecs.coding.Encoded", {"codec": "[]", "names": ["a"] * 70_000}, "Encoded.names"),
+        ("codecs.coding.Encoded", {"codec": "[]", "names": []}, "no codec is told"),
+        ("codecs.coding.Other", {}, "no step ~ codecs.coding.Other' is installed here"),
+    ],
+)
+def test_a_site_checks_the_ranges_of_steps_before_it_trains(name, values, told, tmp_path):
+    site = Site(context(small(), blobs(SIZES)), 0, tmp_path)
+    steps = [{"name": f"pfl.extras.{name}", "values": values}]
+    record, _ = wire.read("train", wire.Report, site.answer("train", order(steps=steps)))
+    assert record.kind == "refused"
+    assert re.search(parts(told), record.message)

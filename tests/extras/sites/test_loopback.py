@@ -17,13 +17,15 @@ from lightning_modules.scaffold import SCAFFOLD
 from pfl.callbacks.progress import closing_sheet
 from pfl.core.held_out import HeldOut
 from pfl.core.state import clone, nbytes, select
-from pfl.core.types import Broadcast, Sending
+from pfl.core.types import Broadcast
 from pfl.disk import container
 from pfl.engines.named import make_engine
+from pfl.extras.codecs import QSGD
+from pfl.extras.codecs.coding import Codecs, Encoded, codec_text
+from pfl.extras.privacy.clip import Clip
+from pfl.extras.privacy.difference import norm
 from pfl.extras.sites.loopback import LoopbackEngine
 from pfl.federation.sampling import UniformSampler
-from pfl.passage.coding import Codecs, unpacked
-from pfl.passage.difference import norm
 from pfl.training import client_round
 from tests.extras.sites.sites import Recorded, fit, same
 from tests.helpers.discovery import build, methods
@@ -119,7 +121,7 @@ def test_what_a_client_does_to_its_upload_happens_at_its_site(tmp_path):
     found, here = (context(FedAvg(mlp(), optimizer=SGD), blobs()) for _ in range(2))
     engine.setup(found)
     whole = job(blobs(), 0, Broadcast(clone(select(found.template, ("net.*",)))))
-    private = replace(whole, sending=Sending(clip=0.01, extra=("a", "b")))
+    private = replace(whole, steps=(Clip(0.01, ("a", "b")),))
     (result,), wanted = engine.train([private]), client_round.train(here, private)
     engine.close()
     assert equal(result.upload.shared, wanted.upload.shared)
@@ -128,7 +130,7 @@ def test_what_a_client_does_to_its_upload_happens_at_its_site(tmp_path):
 
 @pytest.mark.parametrize(("up", "down"), [("qsgd", "cast"), ("topk", "qsgd"), ("sign", "cast")])
 def test_codecs_work_at_sites_and_what_they_remember_stays_there(up, down, tmp_path):
-    options = {"codec": Codecs(up=up, down=down), "sampler": UniformSampler(0.7)}
+    options = {"uplink": [Codecs(up=up, down=down)], "sampler": UniformSampler(0.7)}
     alone, away = (
         fit(FedPer(mlp(), optimizer=SGD), engine, **options)
         for engine in ("sequential", Recorded(tmp_path))
@@ -139,13 +141,13 @@ def test_codecs_work_at_sites_and_what_they_remember_stays_there(up, down, tmp_p
 def test_what_the_server_encodes_is_sent_encoded(tmp_path):
     """Two bytes of each weight; running statistics travel whole, counters not at all."""
     engine = Recorded(tmp_path)
-    run = fit(FedAvg(normed(), optimizer=SGD), engine, 1, codec=Codecs(down="cast"))
+    run = fit(FedAvg(normed(), optimizer=SGD), engine, 1, uplink=[Codecs(down="cast")])
     weights = sum(value.numel() for value in normed().parameters())
     whole = sum(value.nbytes for value in normed().buffers() if value.is_floating_point())
     calls = engine.of("train")
     for call in calls:
         assert nbytes(container.unpack(call.sent)[1]) == 2 * weights + whole
-    alone = fit(FedAvg(normed(), optimizer=SGD), "sequential", 1, codec=Codecs(down="cast"))
+    alone = fit(FedAvg(normed(), optimizer=SGD), "sequential", 1, uplink=[Codecs(down="cast")])
     assert same(run, alone)
 
 
@@ -153,7 +155,7 @@ def test_a_part_of_a_weight_is_sent_encoded_with_its_shape(tmp_path):
     """Of channels that are private the server sends nothing, and clients know the whole weight."""
     options = {"optimizer": SGD, "ramp_rounds": 1, "private_share": 0.5}
     runs = [
-        fit(CD2PFed(mlp(), **options), engine, 2, codec=Codecs(down="qsgd"))
+        fit(CD2PFed(mlp(), **options), engine, 2, uplink=[Codecs(down="qsgd")])
         for engine in (Recorded(tmp_path), "sequential")
     ]
     assert same(*runs)
@@ -167,7 +169,7 @@ def test_parts_larger_than_the_weight_are_refused():
             "w:shape": torch.tensor(shape),
         }
         with pytest.raises(ValueError, match="a part of shape"):
-            unpacked(payload, "qsgd", {"w": torch.zeros(2, 2)})
+            Encoded(codec_text(QSGD()), ()).unpacked(payload, {"w": torch.zeros(2, 2)})
 
 
 def test_a_run_begun_here_without_kept_states_goes_on_at_sites(tmp_path):
@@ -193,8 +195,8 @@ def test_sites_in_a_temporary_folder_say_that_nothing_can_be_resumed(tmp_path):
     assert not warned(FedPer, LoopbackEngine(str(tmp_path / "sites")), folder)
     # Nothing that a checkpoint would lack, and no checkpoint.
     assert not warned(FedAvg, "loopback", folder)
-    assert not warned(FedAvg, "loopback", folder, codec=Codecs(up="qsgd"))
-    assert warned(FedAvg, "loopback", folder, codec=Codecs(up="topk"))
+    assert not warned(FedAvg, "loopback", folder, uplink=[Codecs(up="qsgd")])
+    assert warned(FedAvg, "loopback", folder, uplink=[Codecs(up="topk")])
     assert not warned(FedPer, "loopback", None)
 
 

@@ -31,10 +31,10 @@ from lightning_modules.fedavg import FedAvg
 from pfl.core.seeds import scoped
 from pfl.core.state import clone
 from pfl.disk import container
-from pfl.extras.sites.budget import Budget
+from pfl.extras.codecs.coding import codec_of, codec_text, make_codec
+from pfl.extras.privacy import accountant
+from pfl.extras.privacy.budget import Budget
 from pfl.extras.sites.site import Site
-from pfl.passage import accountant
-from pfl.passage.codecs import codec_of, codec_text, make_codec
 from pfl.testing.toy import ToyNet
 from tests.helpers.federation import context
 from tests.helpers.toy import ToyData, mlp
@@ -200,6 +200,10 @@ def numbers(attack, answer, sent):
     return found | {"moved": whole}
 
 
+def step(name, **values):
+    return {"name": f"pfl.extras.{name}", "values": values}
+
+
 def answers(attack, record, tmp_path):
     """Return the numbers of each answer, and the epsilon that the site charged for one."""
     rows = [record, *attack.others]
@@ -218,11 +222,11 @@ def answers(attack, record, tmp_path):
     order = {
         **{"client": 0, "round": 1, "rounds": 1, "seed": 7, "splits": ["test"]},
         **{"model": "personal", "sent": True, "op_threads": 1, "codec": None, "kept": None},
-        "sending": None,
-        "sample_level": {**attack.level, "system": True},
+        "steps": [step("privacy.sample_level.PrivateSamples", **attack.level, system=True)],
     }
     if attack.up is not None:
-        order["sending"] = {"codec": codec_text(make_codec(attack.up)), "coded": list(sent)}
+        codec = codec_text(make_codec(attack.up))
+        order["steps"].append(step("codecs.coding.Encoded", codec=codec, names=list(sent)))
     message = container.pack({"train": order}, {f"shared:{n}": v for n, v in sent.items()})
     told, charged = [], 0.0
     for _ in range(attack.runs):

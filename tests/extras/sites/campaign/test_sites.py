@@ -13,10 +13,9 @@ import pytest
 from lightning_modules.fedper import FedPer
 from lightning_modules.scaffold import SCAFFOLD
 from pfl.disk import container
+from pfl.extras.codecs.coding import Codecs, codecs
 from pfl.extras.sites.transport import SiteError
 from pfl.federation.sampling import UniformSampler
-from pfl.passage.codecs import CODECS
-from pfl.passage.coding import Codecs
 from tests.extras.sites.sites import Garbles, Recorded, fit, same
 from tests.helpers.discovery import build
 from tests.helpers.federation import HEAVY
@@ -209,7 +208,7 @@ def false(draw, answer):
 def test_a_false_answer_ends_the_run_in_one_sentence_or_harms_nobody_else(case, draw, tmp_path):
     """Or it is a right one: nobody can see that a loss or a weight is another number."""
     verb, turn = draw.choice(["hello", "train", "train", "test"]), draw.randrange(1, 3)
-    up = draw.choice(["identity", "identity", *CODECS])
+    up = draw.choice(["identity", "identity", *codecs()])
     engine, told = Garbles(tmp_path, lambda answer: false(draw, answer), verb, turn), ""
     try:
         with warnings.catch_warnings():
@@ -220,7 +219,7 @@ def test_a_false_answer_ends_the_run_in_one_sentence_or_harms_nobody_else(case, 
                 2,
                 blobs(SIZES),
                 sampler=UniformSampler(1.0),
-                codec=Codecs(up=up),
+                uplink=[Codecs(up=up)],
                 on_nonfinite="skip",
             )
     except SiteError as error:

@@ -1,0 +1,1 @@
+"""Differential privacy of a run: of whole clients, or of their single samples."""

@@ -1,0 +1,169 @@
+"""The epsilon of a private run: the rounds that it pays for, and what the run may be called."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from pfl.core.server import Server, ServerState
+from pfl.core.state import finite
+from pfl.core.types import Broadcast, ClientInfo, Job, Result, Upload
+from pfl.extras.privacy import accountant
+from pfl.extras.privacy.passage import Passage
+from pfl.extras.privacy.terms import Terms
+from pfl.training.uplink import UplinkStep
+
+_UNACCOUNTED = (
+    "the choice of settings and of the best round; what data were standardised with; sizes, losses "
+    "and scores in the run's records"
+)
+# Noise of the seed is the same again; that of the system is not.
+_AGAIN = "; noise that was drawn anew, where a resumed run plays rounds again"
+_NOISE = {
+    "seed": "from the run's seed, for experiments: who knows the seed can subtract it",
+    "system": "from the operating system's source, so that no repetition gives the same numbers",
+}
+
+
+class Account(UplinkStep, ABC):
+    """A private run's step of the uplink: its epsilon, and what its header says is private.
+
+    Attributes:
+        meaning: The sentence that says what is private. Every place that says it takes it from
+            here.
+        whose: Whose epsilon it is, if clients have different ones.
+        unit: What one of two neighbours has more.
+        lower: What can be lowered for less epsilon.
+        privacy: The settings.
+    """
+
+    meaning: ClassVar[str]
+    whose: ClassVar[str] = ""
+    unit: ClassVar[str]
+    lower: ClassVar[str]
+    privacy: Terms
+
+    @property
+    def secret(self) -> bool:
+        """Whether cohorts come from the operating system."""
+        return self.privacy.noise == "system"
+
+    @abstractmethod
+    def epsilon(self, rounds: int) -> float:
+        """Return the epsilon of some rounds."""
+
+    @property
+    @abstractmethod
+    def mechanism(self) -> str:
+        """What makes the run private, in words."""
+
+    def affordable(self, rounds: int) -> int:
+        """Return how many of the planned rounds epsilon pays for.
+
+        Raises:
+            ValueError: Not a single one.
+        """
+        most = self.privacy.epsilon
+        if most is None or self.epsilon(rounds) <= most:
+            return rounds
+        paid = bisect_right(range(1, rounds), most, key=self.epsilon)
+        if paid == 0:
+            raise ValueError(
+                f"Privacy: a single round has epsilon {self.epsilon(1):.4g}, more than the "
+                f"{most:g} that are set; raise sigma, or lower {self.lower}"
+            )
+        return paid
+
+    def described(self, planned: int, rounds: int) -> dict[str, str]:
+        """Return the header's lines about privacy.
+
+        Args:
+            planned: The planned number of rounds.
+            rounds: How many of them epsilon pays for.
+        """
+        privacy = self.privacy
+        spent = "no epsilon, as sigma is 0"
+        if privacy.sigma:
+            spent = (
+                f"epsilon {self.epsilon(rounds):.4g} at delta {privacy.delta:g} after {rounds} "
+                f"rounds{self.whose} (one {self.unit} more or less; {accountant.described()})"
+            )
+        if rounds < planned:
+            spent += f"; ends there, as round {rounds + 1} of {planned} would exceed "
+            spent += f"{privacy.epsilon:g}"
+        return {
+            "privacy": f"{privacy.level} level, {spent}",
+            "private": self.meaning,
+            "mechanism": self.mechanism,
+            "noise": _NOISE[privacy.noise],
+            "unaccounted": _UNACCOUNTED + (_AGAIN if privacy.noise == "system" else ""),
+        }
+
+
+@dataclass(frozen=True)
+class ClientAccount(Account):
+    """The account of a run that keeps whole clients private.
+
+    Attributes:
+        privacy: The settings.
+        passage: What happens to uploads.
+        server: The method's server.
+        received_by: Returns what clients receive in the round after a state.
+    """
+
+    privacy: Terms
+    passage: Passage
+    server: Server[Any]
+    received_by: Callable[[ServerState], Broadcast]
+
+    meaning = (
+        "client j's model is private with respect to every other client; an export of it is a "
+        "release of j's data"
+    )
+    unit = "client"
+    lower = "the probability of the sampler"
+
+    def epsilon(self, rounds: int) -> float:
+        """Return the epsilon of some rounds."""
+        privacy = self.privacy
+        return accountant.epsilon(self.passage.rate, privacy.sigma, rounds, privacy.delta)
+
+    @property
+    def mechanism(self) -> str:
+        """What makes the run private, in words."""
+        privacy, passage = self.privacy, self.passage
+        clip = f"clip {privacy.clip:g}" + (", then adaptive" if privacy.adaptive else "")
+        return (
+            f"{clip}; sigma {privacy.sigma:g}; Poisson cohorts, rate {passage.rate:g} of "
+            f"{passage.clients} clients; all count equally, over {passage.expected:g}"
+        )
+
+    def disclosed(self, info: ClientInfo) -> ClientInfo:
+        """Tell the server nothing of sizes."""
+        return replace(info, samples=min(1, info.samples), label_counts=None)
+
+    def job(self, job: Job, state: ServerState, uploads: bool) -> Job:
+        """Let a client clip what it sends."""
+        return replace(job, steps=(*job.steps, self.passage.step(state)))
+
+    def received(self, job: Job, result: Result) -> Result:
+        """Return a result, which does not count if a difference is not finite."""
+        if result.upload is None or finite(result.upload.extra):
+            return result
+        return replace(result, finite=False)
+
+    def merge(
+        self,
+        state: ServerState,
+        uploads: list[Upload],
+        aggregate: Callable[[ServerState, list[Upload]], ServerState],
+    ) -> ServerState:
+        """Return the state after a round, from the noisy sum alone."""
+        return self.passage.aggregate(self.server, state, uploads, self.received_by(state))
+
+    def shown(self, result: Result) -> Result:
+        """Hide the upload: what a private client sends is for the sum alone, and is no model."""
+        return replace(result, upload=None)

@@ -1,0 +1,242 @@
+"""What an owner lets out of single samples: an epsilon over all runs, kept beside the data."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from filelock import FileLock
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from pfl.core.checks import positive, within
+from pfl.core.data import ClientSplit, FederatedData
+from pfl.core.data_view import DataView
+from pfl.core.state import each
+from pfl.core.types import Inputs, Job, Split
+from pfl.disk.form import STRICT, FormError, parsed
+from pfl.disk.reading import FileError, text
+from pfl.disk.writing import written
+from pfl.engines.transport.clients import Refusal
+from pfl.extras.privacy import accountant, separable
+from pfl.extras.privacy.clip import LEAST_CLIP
+from pfl.extras.privacy.privacy import check_delta, check_loss
+from pfl.extras.privacy.sample_level import PrivateSamples, steps_of
+from pfl.training.context import Context
+from pfl.training.gradients import gradient_step
+
+_PRIVATE = "Privacy in loop.uplink, with level: sample and noise: system"
+# With less noise epsilon is large, and it takes minutes to compute; with more, hours.
+_LEAST_SIGMA, _MOST_SIGMA, _MOST_STEPS = 0.3, 1000.0, 10**6
+# Seconds until another site of the same data has charged its steps.
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True, config=STRICT)
+class Spent:
+    """Steps that were taken.
+
+    Attributes:
+        batches: Steps of an epoch, m: a step has a sample with rate 1 / m.
+        sigma: Deviation of their noise, in units of the largest that a sample can add.
+        steps: How many there were.
+    """
+
+    batches: Annotated[int, Field(ge=1, lt=2**31)]
+    sigma: Annotated[float, Field(ge=_LEAST_SIGMA, le=_MOST_SIGMA)]
+    steps: Annotated[int, Field(ge=1, le=_MOST_STEPS)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class _Account:
+    spent: Annotated[list[Spent], Field(max_length=1000)]
+
+
+class Unseen(DataView):
+    """A site's data, of which only sizes and shapes are known.
+
+    Args:
+        data: The data.
+        client: The client that has samples in them.
+    """
+
+    stands_for = "data of a site"
+
+    def __init__(self, data: FederatedData, client: int) -> None:
+        super().__init__(data)
+        self._client = client
+
+    def split(self, client: int, name: Split) -> ClientSplit:
+        """Return a split, for its size."""
+        return self._data.split(client, name)
+
+    def placeholder(self, count: int) -> Inputs:
+        """Return inputs of zeros with the shapes and types of real batches."""
+        first = self._data.split(self._client, "train").batch(torch.zeros(1).long())
+        return each(lambda value: value.new_zeros(count, *value.shape[1:]), first.x)
+
+
+class Budget:
+    """Lets a client take only steps that keep single samples private, up to the owner's epsilon.
+
+    The steps are those of the site's own data and plan, whatever the server says of its run. They
+    are written down before they are taken, and add up over all runs and all sites that share the
+    file: a message that is sent again gets other noise.
+
+    Args:
+        file: Where the steps that were taken are written.
+        epsilon: The largest epsilon that is allowed.
+        delta: The delta that it holds for.
+        clip: The clip that a run must have; ``None`` for any.
+        sigma: The smallest sigma that a run may have; ``None`` for any.
+
+    Raises:
+        ValueError: A number is out of range, or the file is damaged.
+        ModuleNotFoundError: The package ``dp-accounting`` is missing.
+        OSError: The file cannot be written.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        epsilon: float,
+        delta: float,
+        clip: float | None = None,
+        sigma: float | None = None,
+    ) -> None:
+        positive(epsilon=epsilon)
+        within("(0, 1)", delta=delta)
+        within(f"[{LEAST_CLIP}, 1e12]", clip=clip)
+        within(f"[{_LEAST_SIGMA}, {_MOST_SIGMA}]", sigma=sigma)
+        accountant.epsilon(1.0, 1.0, 1, delta)  # Without the package, an error now, not in a run.
+        self._file, self._epsilon, self._delta = file, epsilon, delta
+        self._clip, self._sigma = clip, sigma
+        self._examined: Context | None = None
+        # A damaged file, or a folder that cannot be written, is told now, and not in a round.
+        with self._held():
+            self._read()
+
+    def check(self, run: Mapping[str, Any]) -> None:
+        """Refuse a run that does not say that it keeps single samples private.
+
+        Raises:
+            Refusal: It does not.
+        """
+        told = [step.get("init_args") for step in _steps(run) if _class(step) == "Privacy"]
+        if not any(_protects(options) for options in told):
+            raise Refusal(f"the owner asks for {_PRIVATE}, but the run has {told or 'none'}")
+
+    def charge(self, context: Context, job: Job) -> None:
+        """Write down the steps of a job that is about to train.
+
+        Raises:
+            Refusal: Its steps do not keep samples private, or exceed the owner's epsilon.
+        """
+        number = job.info.round
+        level = gradient_step(job)
+        if not isinstance(level, PrivateSamples) or not level.system:
+            raise Refusal(f"the owner asks for {_PRIVATE}, but round {number} has {level}")
+        least = _LEAST_SIGMA if self._sigma is None else self._sigma
+        if not least <= level.sigma <= _MOST_SIGMA:
+            raise Refusal(
+                f"sigma must be at least {least:g} and at most {_MOST_SIGMA:g} here, got "
+                f"{level.sigma:g}"
+            )
+        if self._clip not in (None, level.clip):
+            raise Refusal(
+                f"the owner sets clip={self._clip:g}, but round {number} has {level.clip:g}"
+            )
+        if context is not self._examined:
+            # Without the owner's samples: whether it is refused must not depend on them.
+            apart = context.replica(context.fabric, Unseen(context.data, job.info.client))
+            if (why := separable.obstacle(apart, job)) is not None:
+                raise Refusal(f"samples cannot be kept private: {why}")
+        self._examined = context
+        with self._held():
+            spent = self._read()
+            for batches, steps in steps_of(context, job.info):
+                # Of each sample a step has at most the clip, so that sigma is what protects it.
+                spent[batches, level.sigma] += steps
+            if (most := max(spent.values(), default=0)) > _MOST_STEPS:
+                raise Refusal(f"a site accounts for {_MOST_STEPS} steps of a kind, not for {most}")
+            epsilon = accountant.of_parts(
+                tuple((1 / batches, sigma, steps) for (batches, sigma), steps in spent.items()),
+                self._delta,
+            )
+            # Not the other way round: a comparison with NaN is false.
+            if not epsilon <= self._epsilon:
+                raise Refusal(
+                    f"the owner allows epsilon {self._epsilon:g} at delta {self._delta:g}, and "
+                    f"with round {number} it would be {epsilon:.4g}"
+                )
+            self._write(spent)
+
+    def _held(self) -> AbstractContextManager[object]:
+        return FileLock(f"{self._file}.lock", _PATIENCE)
+
+    def _read(self) -> Counter[tuple[int, float]]:
+        spent = Counter[tuple[int, float]]()
+        if (content := text(self._file)) is not None:
+            try:
+                account = parsed(content, _Account)
+            except FormError as error:
+                raise FileError(f"{self._file} is damaged ({error})") from error
+            for kind in account.spent:
+                spent[kind.batches, kind.sigma] += kind.steps
+        return spent
+
+    def _write(self, spent: Mapping[tuple[int, float], int]) -> None:
+        lines = [asdict(Spent(*kind, steps)) for kind, steps in sorted(spent.items()) if steps]
+        with written(self._file, synced=True) as file:
+            file.write(json.dumps({"spent": lines}, indent=1).encode())
+
+
+def _steps(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the steps of the uplink that a run declares, as far as they have a class."""
+    uplink = run["loop"].get("uplink")
+    steps = uplink if isinstance(uplink, list) else []
+    return [step for step in steps if isinstance(step, Mapping)]
+
+
+def _class(step: Mapping[str, Any]) -> str:
+    return str(step.get("class_path")).rpartition(".")[2]
+
+
+def _protects(options: object) -> bool:
+    told = options if isinstance(options, Mapping) else {}
+    return told.get("level") == "sample" and told.get("noise") == "system"
+
+
+def of_owner(
+    data: FederatedData,
+    local: int,
+    file: Path,
+    epsilon: float,
+    delta: float,
+    clip: float | None,
+    sigma: float | None,
+) -> Budget:
+    """Return the budget of an owner's data, as ``pfl site`` asks for it.
+
+    Args:
+        data: The data.
+        local: Index of the client in them.
+        file: As in :class:`Budget`.
+        epsilon: Likewise.
+        delta: Likewise; below one over the number of the client's samples.
+        clip: Likewise.
+        sigma: Likewise.
+
+    Raises:
+        ValueError: A number is out of its range, or the data's loss counts classes.
+    """
+    samples = len(data.split(local, "train"))
+    check_delta("delta", delta, samples, "training samples", "one sample")
+    check_loss(data)
+    return Budget(file, epsilon, delta, clip, sigma)

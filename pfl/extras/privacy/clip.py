@@ -1,0 +1,86 @@
+"""The client's half of a private run: the difference that it sends, and its one clip."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Annotated, ClassVar, TypeAlias
+
+import pydantic.dataclasses
+import torch
+from pydantic import Field
+
+from pfl.core.state import form_of
+from pfl.core.types import Broadcast, ClientStep, Job, Names, Result, State, Upload
+from pfl.extras.privacy.difference import bounded, difference, norm
+
+WHOLE = "passage/whole"
+"""Name in ``extra`` under which a client tells if its difference was no longer than the clip."""
+
+LEAST_CLIP = 1e-12
+"""The smallest clip, far above what rounds to zero in the square of a gradient."""
+Norm: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP)]
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class Clip(ClientStep):
+    """Sends the clipped difference of a client: its upload minus what it received, in float64.
+
+    A client whose numbers are not finite sends zero, keeps what it had, and does not tell.
+
+    Attributes:
+        clip: Largest Euclidean norm of the difference, over all that is sent.
+        extra: Names in :attr:`Upload.extra` that are sent; others stay with the client.
+        tells_whole: Whether the client tells if its difference was within the limit.
+    """
+
+    differs: ClassVar[bool] = True
+    clip: Norm
+    extra: Names = ()
+    tells_whole: bool = False
+
+    def sent(self, job: Job, result: Result) -> Result:
+        """Return a result whose upload is the clipped difference."""
+        if result.upload is None:
+            return result
+        upload = difference(result.upload, job.broadcast or Broadcast({}), self.extra)
+        length = norm(upload) if result.finite else math.inf
+        if not math.isfinite(length):
+            nothing = {name: torch.full_like(v, torch.nan) for name, v in upload.shared.items()}
+            upload = replace(upload, shared=nothing)
+            result = replace(result, kept=job.kept, finite=True)
+        upload = bounded(upload, self.clip)
+        if self.tells_whole:
+            # Plus or minus one half: by that much a client can change the count.
+            vote = torch.tensor(0.5 if length <= self.clip else -0.5)
+            upload = replace(upload, extra={**upload.extra, WHOLE: vote})
+        return replace(result, upload=upload)
+
+    def checked(self, upload: Upload, job: Job, right: State) -> Upload:
+        """Return an upload with the types and shapes that it had before.
+
+        Raises:
+            ValueError: It says how many samples there are, or has another entry, or one that is no
+                difference.
+        """
+        if upload.samples != 1:
+            raise ValueError(f"says {upload.samples} samples, where all clients count as one")
+        for name in upload.extra:
+            if name not in self.extra and not (name == WHOLE and self.tells_whole):
+                raise ValueError(f"sends the extra {name[:60]!r}, which stays with the client")
+
+        def before(values: State) -> State:
+            found = {}
+            for name, value in values.items():
+                like = torch.zeros(()) if name == WHOLE else right.get(name, value)
+                # A difference has the widest type of the client's device.
+                if not value.is_floating_point() or value.shape != like.shape:
+                    raise ValueError(
+                        f"sends {name!r} as {form_of(value)} instead of {form_of(like)}"
+                    )
+                if name != WHOLE:
+                    found[name] = torch.empty_like(like, device="meta")
+            return found
+
+        samples, shared, extra = job.info.samples, before(upload.shared), before(upload.extra)
+        return replace(upload, samples=samples, shared=shared, extra=extra)

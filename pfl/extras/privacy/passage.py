@@ -1,0 +1,132 @@
+"""The server's half of the passage: how clients send, and how their uploads are aggregated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfl.core.devices import wide
+from pfl.core.seeds import derive
+from pfl.core.server import Server, ServerState
+from pfl.core.types import NO_CLIENT, Broadcast, State, Upload
+from pfl.extras.privacy import draws
+from pfl.extras.privacy.clip import WHOLE, Clip
+from pfl.extras.privacy.difference import bounded
+from pfl.extras.privacy.terms import Terms
+
+# What the server reports: the clip, and the noisy share of differences that it left whole.
+_CLIP, _SHARE = "clip", "whole"
+
+
+@dataclass(frozen=True)
+class Passage:
+    """The server's half of the passage of a private run; it holds no state between rounds.
+
+    Attributes:
+        privacy: The settings.
+        rate: q, the probability with which a client uploads.
+        clients: N, the clients that have training data. It is taken as known: a neighbour of the
+            federation has the same denominator.
+        extra: Entries in :attr:`Upload.extra` that are sent: a tensor of each one's shape.
+        seed: Seed of the noise.
+    """
+
+    privacy: Terms
+    rate: float
+    clients: int
+    extra: State
+    seed: int
+
+    @property
+    def expected(self) -> float:
+        """The mean number of clients that upload in a round, q N: the denominator of each mean."""
+        return self.rate * self.clients
+
+    def clip(self, state: ServerState) -> float:
+        """Return the clip of the round after a state.
+
+        The clip of an adaptive run is a function of what the last round reported.
+        """
+        last = state.report or {}
+        if not self.privacy.adaptive or _SHARE not in last:
+            return self.privacy.clip
+        return self.privacy.next_clip(last[_CLIP], last[_SHARE])
+
+    def step(self, state: ServerState) -> Clip:
+        """Return how clients send in the round after a state."""
+        return Clip(self.clip(state), tuple(self.extra), tells_whole=self.privacy.adaptive)
+
+    def aggregate(
+        self,
+        server: Server[Any],
+        state: ServerState,
+        uploads: Sequence[Upload],
+        received: Broadcast,
+    ) -> ServerState:
+        """Return the state after a round, from the sum of all differences and noise.
+
+        The uploads are the differences that arrived, in ascending order of clients; there may be
+        none. All clients received the same.
+        """
+        number, clip = state.round + 1, self.clip(state)
+        shared, extra = _zeros(received.shared), _zeros(self.extra)
+        whole = torch.zeros((), dtype=torch.float64)
+        for upload in uploads:
+            vote = upload.extra.get(WHOLE, torch.zeros(())).sign() / 2
+            # What arrives may not be what a client of this version sends.
+            change = bounded(_of_names(upload, shared, extra), clip)
+            for sums, values in ((shared, change.shared), (extra, change.extra)):
+                for name, value in values.items():
+                    sums[name] += value
+            whole = whole + vote.to(whole)
+        if self.privacy.sigma:
+            deviation = self.privacy.sum_deviation(self.expected) * clip
+            self._add_noise([*shared.values(), *extra.values()], deviation, "sum", number)
+        mean = Upload(
+            client=NO_CLIENT,
+            samples=1,
+            shared={
+                name: (wide(value) + shared[name] / self.expected).to(value.dtype)
+                for name, value in received.shared.items()
+            },
+            extra={n: (extra[n] / self.expected).to(v.dtype) for n, v in self.extra.items()},
+        )
+        after: ServerState = server.merge_mean(state, mean, self.expected)
+        report = {**(after.report or {}), _CLIP: clip}
+        if self.privacy.adaptive:
+            if self.privacy.sigma:
+                deviation = self.privacy.count_deviation(self.expected)
+                self._add_noise([whole], deviation, "count", number)
+            report[_SHARE] = float(whole) / self.expected + 0.5
+        return replace(after, round=number, report=report, client_report=None)
+
+    def _add_noise(self, sums: Sequence[Tensor], deviation: float, name: str, number: int) -> None:
+        """Add a round's noise to sums, in place."""
+        sizes, first = [value.numel() for value in sums], sums[0]
+        place = (sum(sizes), first.device, first.dtype)
+        if self.privacy.noise == "system":
+            drawn = draws.from_system(*place)
+        else:
+            drawn = draws.from_seed(derive(self.seed, name, number), *place)
+        for value, start in zip(sums, accumulate(sizes, initial=0), strict=False):
+            piece = drawn[start : start + value.numel()]
+            value.add_(piece.view(value.shape), alpha=deviation)
+
+
+def _zeros(values: State) -> State:
+    return {
+        name: torch.zeros_like(value, dtype=wide(value).dtype) for name, value in values.items()
+    }
+
+
+def _of_names(upload: Upload, shared: State, extra: State) -> Upload:
+    return replace(
+        upload,
+        shared={name: value for name, value in upload.shared.items() if name in shared},
+        extra={name: value for name, value in upload.extra.items() if name in extra},
+    )

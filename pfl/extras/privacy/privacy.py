@@ -1,0 +1,158 @@
+"""What a user sets for a private run, and whether the run can be private."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pfl.core.data import FederatedData
+from pfl.core.seeds import derive, generator
+from pfl.core.types import Cohort
+from pfl.extras.privacy import separable
+from pfl.extras.privacy.account import Account, ClientAccount
+from pfl.extras.privacy.passage import Passage
+from pfl.extras.privacy.refusal import refusal, sent_extra
+from pfl.extras.privacy.sample_level import steps_of
+from pfl.extras.privacy.samples import SampleAccount
+from pfl.extras.privacy.terms import Terms
+from pfl.federation.sampling import BernoulliSampler, UniformSampler
+from pfl.training.uplink import Start, UplinkStep
+
+
+@dataclass(frozen=True)
+class Privacy(Terms):
+    """Differential privacy of a run: of whole clients, or of their single samples.
+
+    ``level: user``: clients clip what they send, and the server adds noise. Two federations are
+    neighbours if one has a client more. McMahan et al., "Learning Differentially Private Recurrent
+    Language Models", ICLR 2018, arXiv 1710.06963, with a fixed denominator.
+
+    ``level: sample``: in each step, clients clip the gradient of each sample and add noise. Two
+    federations are neighbours if a client has a sample more. Abadi et al., "Deep Learning with
+    Differential Privacy", CCS 2016, arXiv 1607.00133.
+
+    Args:
+        clip: C, the largest norm of a client's difference, or of a sample's gradient; with
+            ``adaptive`` that of the first round.
+        sigma: Standard deviation of the noise in a round's or step's sum, in units of the clip.
+        delta: The delta that epsilon holds for, in (0, 1); less than one over the number of
+            clients, or of the largest client's samples.
+        epsilon: The run ends before the round that would exceed this epsilon; ``None`` is no limit.
+        level: What is protected: all that a client sends, as one (``user``), or each single
+            ``sample`` of its data.
+        adaptive: Let the clip follow the median norm (Andrew et al., "Differentially Private
+            Learning with Adaptive Clipping", NeurIPS 2021, arXiv 1905.03871). The same epsilon
+            covers the count of norms below the clip.
+        noise: Where noise, cohorts and batches come from: the run's ``seed``, for experiments (who
+            knows the seed can subtract the noise), or the operating ``system``'s source.
+
+    Raises:
+        ValueError: A number is out of its range, an infinite clip has noise, or ``adaptive`` is
+            asked for at the sample level.
+    """
+
+    def bound(self, start: Start) -> Account:
+        """Return the account of a run, which is its step of the uplink.
+
+        Raises:
+            ValueError: The method cannot be run privately, the sampler draws no Poisson cohorts, a
+                number does not fit the number of clients or samples, another step merges uploads,
+                or real clients would get noise of a seed.
+        """
+        for step in (step for step in start.steps if step is not self):
+            if isinstance(step, Privacy) or type(step).merge is not UplinkStep.merge:
+                raise ValueError(
+                    f"Privacy: {type(step).__name__} merges uploads as well, which no noise covers"
+                )
+        check_loss(start.data)
+        if self.noise == "seed" and not start.simulates:
+            raise ValueError(
+                "Privacy: the clients are real, and who knows the run's seed could subtract noise "
+                "that comes from it: set noise: system"
+            )
+        return self._of_clients(start) if self.level == "user" else self._of_samples(start)
+
+    def _of_clients(self, start: Start) -> ClientAccount:
+        rate, clients = poisson_rate(start.sampler), len(start.clients)
+        check_delta("Privacy: delta", self.delta, clients, "number of clients", "one client's data")
+        module, server = start.context.module, start.server
+        if (why := refusal(module, server)) is not None:
+            raise ValueError(f"Privacy: {type(module).__name__} cannot be run: {why}")
+        extra = {name: start.context.template[name] for name in sent_extra(module, server)}
+        passage = Passage(self, rate, clients, extra, derive(start.seed, "privacy"))
+        self.sum_deviation(passage.expected)  # Too few clients for an adaptive clip are refused.
+        return ClientAccount(self, passage, server, start.broadcast)
+
+    def _of_samples(self, start: Start) -> SampleAccount:
+        name = type(start.context.module).__name__
+        if start.server.needs_label_counts:
+            raise ValueError(f"Privacy: {name} cannot be run: its server needs class counts")
+        largest = max(start.clients, key=lambda info: info.samples)
+        whole = "samples of the largest client"
+        check_delta("Privacy: delta", self.delta, largest.samples, whole, "one sample")
+        job = start.first(largest.client)
+        uncounted = replace(job, info=replace(job.info, label_counts=None))
+        if (why := separable.obstacle(start.context, uncounted)) is not None:
+            raise ValueError(f"Privacy: samples cannot be kept private: {why}")
+        steps = {info.client: steps_of(start.context, info) for info in start.clients}
+
+        def cohort(number: int) -> Cohort:
+            rng = generator(start.seed, "cohort", number)
+            return start.sampler([*steps], rng, number)
+
+        return SampleAccount(self, steps, None if self.noise == "system" else cohort)
+
+
+def check_loss(data: FederatedData) -> None:
+    """Refuse class weights that are counted in the data: they enter every gradient, without noise.
+
+    Raises:
+        ValueError: The data count them.
+    """
+    loss = getattr(data, "loss", None)
+    if isinstance(loss, Mapping) and loss.get("class_weights") == "balanced":
+        raise ValueError(
+            "Privacy: data.loss: class_weights: balanced is counted in all clients' samples, and "
+            "no noise covers that: give the weights as numbers"
+        )
+
+
+def check_delta(name: str, delta: float, units: int, whole: str, one: str) -> None:
+    """Refuse a delta that is too large.
+
+    Args:
+        name: What the setting is called.
+        delta: Its value.
+        units: Number of clients or samples, one of which is protected.
+        whole: What ``units`` counts, in words.
+        one: What a large delta would allow to be published, in words.
+
+    Raises:
+        ValueError: It is at least one over ``units``.
+    """
+    if units and delta >= 1 / units:
+        raise ValueError(
+            f"{name}={delta} must be below {1 / units:.3g}, one over the {whole} ({units}): "
+            f"a delta as large allows to publish {one}"
+        )
+
+
+def poisson_rate(sampler: Callable[..., Any]) -> float:
+    """Return the probability with which each client uploads, independently of all others.
+
+    Raises:
+        ValueError: The sampler draws clients in another way, or from a seed of its own.
+    """
+    if isinstance(sampler, BernoulliSampler) and sampler.minimum == 0:
+        if sampler.numpy_seed is None:
+            return sampler.probability
+    elif isinstance(sampler, UniformSampler) and (sampler.fraction, sampler.numpy_seed) == (
+        1,
+        None,
+    ):
+        return 1.0
+    raise ValueError(
+        f"Privacy needs Poisson cohorts, which may be empty: sampler BernoulliSampler with "
+        f"minimum: 0 and numpy_seed: null, or all clients in every round; got {sampler}"
+    )

@@ -1,1 +1,0 @@
-"""What happens to an upload between a client's round and the server, at both ends."""

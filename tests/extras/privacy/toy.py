@@ -1,0 +1,51 @@
+"""A passage of a few numbers: two entries of a network and one extra, on a plain server."""
+
+from dataclasses import replace
+
+import torch
+
+from pfl.core.server import Server, ServerState
+from pfl.core.types import Broadcast, ClientInfo, Job, Result, State, Upload
+from pfl.extras.privacy.passage import Passage
+from pfl.extras.privacy.privacy import Privacy
+
+START = {"a": torch.zeros(2), "b": torch.zeros(1)}
+
+
+class Keeps(Server):
+    """A server that also keeps the mean of the extra entry."""
+
+    def merge_mean(self, state, mean, count):
+        after = super().merge(state, [mean])
+        return replace(after, report={n: float(v) for n, v in mean.extra.items()})
+
+
+def passage(clip=1.0, sigma=0.0, rate=1.0, clients=2, seed=0, extra=(), **options) -> Passage:
+    held: State = {name: torch.zeros(()) for name in extra}
+    privacy = Privacy(clip, sigma, 1e-5, **options)
+    return Passage(privacy, rate, clients, held, seed)
+
+
+def uploaded(own: Passage, *changes, state=None, samples=1, start=START) -> list[Upload]:
+    """Return what clients send that changed the network (and the extras) by so much."""
+    state = ServerState(start) if state is None else state
+    found = []
+    for client, change in enumerate(changes):
+        info = ClientInfo(client, samples, None)
+        job = Job(info, {}, Broadcast(state.shared), 0)
+        shared = {name: state.shared[name] + torch.tensor(change[name]) for name in start}
+        extra = {name: torch.tensor(change[name]) for name in own.extra}
+        upload = Upload(client, samples, shared, extra)
+        result = own.step(state).sent(job, Result(client, upload, {}, {}, 1, samples))
+        found.append(result.upload)
+    return found
+
+
+def after(own: Passage, uploads, state=None, start=START) -> ServerState:
+    state = ServerState(start) if state is None else state
+    return own.aggregate(Keeps(), state, uploads, Broadcast(state.shared))
+
+
+def played(own: Passage, *changes, state=None, start=START) -> ServerState:
+    """Return the server's state after a round of clients that changed the network by so much."""
+    return after(own, uploaded(own, *changes, state=state, start=start), state, start)
