@@ -241,7 +241,7 @@ def run(words, monkeypatch):
             with pytest.raises(StoppedError):
                 main(["site", *options])
         case ["pfl", "bench", *options]:
-            for place in ("bench.Bench.work", "command.verified", "command.with_radii"):
+            for place in ("bench.Bench.missing", "command.verified", "command.with_radii"):
                 monkeypatch.setattr(f"pfl.extras.bench.{place}", stop)
             with pytest.raises(StoppedError):
                 main(["bench", *options])
@@ -250,7 +250,7 @@ def run(words, monkeypatch):
 
             first = "pfl.extras.papers.cells.expand"
             monkeypatch.setattr(first, lambda *selected: expand(*selected)[:2])
-            monkeypatch.setattr("pfl.extras.papers.command.run_all", lambda *_: {})
+            monkeypatch.setattr("pfl.extras.papers.command.work", lambda *_: {})
             assert ended(["table", *options]) == 0
         case ["pfl", *options]:
             assert ended(options) == 0
