@@ -14,9 +14,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.ledger.judge import HERE, Ledger, Record
 from benchmarks.ledger.picture import THEMES, dumbbells
-from pfl.disk.rows import hashed, write_rows
 from pfl.disk.writing import write as write_text
 from pfl.disk.writing import written
+from pfl.extras.bench.hashed import hashed, write_rows
 from pfl.results.style import save, styled
 
 # Where the ledger fills in a part of another page.

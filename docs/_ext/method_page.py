@@ -18,7 +18,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import lightning_modules
 from lightning_modules.base import ClientModule
-from pfl.disk.rows import read_rows
+from pfl.extras.bench.hashed import read_rows
 from pfl.testing import normed
 
 ROOT = Path(__file__).parent.parent.parent

@@ -24,7 +24,7 @@ from benchmarks.ledger.page import write
 from benchmarks.ledger.runs import Entry, read, scores
 from pfl.__main__ import main as pfl
 from pfl.disk.reading import FileError
-from pfl.disk.rows import read_rows
+from pfl.extras.bench.hashed import read_rows
 from pfl.results.runs import RunFolder
 from tests.helpers.messages import parts, says
 

@@ -14,9 +14,9 @@ from pfl.campaign.campaign import Planned
 from pfl.cli.explain import FailedError, MissingError, UsageError
 from pfl.disk import canonical
 from pfl.disk.reading import first_line
-from pfl.disk.rows import Row, hashed
 from pfl.extras.bench import majority, rows
 from pfl.extras.bench.contender import Contender
+from pfl.extras.bench.hashed import Row, hashed
 from pfl.extras.bench.pieces import Piece, PieceFolder
 from pfl.extras.bench.play import Budget, Player
 from pfl.extras.bench.rows import REFERENCE, Leaderboard

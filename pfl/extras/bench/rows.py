@@ -12,9 +12,9 @@ from typing import Any
 
 from pfl.cli.explain import UsageError
 from pfl.disk.reading import FileError
-from pfl.disk.rows import Row, hashed, read_rows, write_rows
 from pfl.disk.yaml_text import shipped
 from pfl.extras.bench import forms, points
+from pfl.extras.bench.hashed import Row, hashed, read_rows, write_rows
 
 KIND = "leaderboard"
 _REFERENCES = shipped("pfl.extras.bench", "references.yaml")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from pfl.disk.rows import Row
+from pfl.extras.bench.hashed import Row
 from pfl.extras.bench.rows import LABELS, TUNED_REFERENCE, Leaderboard
 from pfl.results.files import Floats
 from pfl.results.paired import Paired, adjusted, paired

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pfl.core.sheet import Sheet
-from pfl.disk.rows import Row
+from pfl.extras.bench.hashed import Row
 from pfl.extras.bench.rows import LABELS, MAJORITY, TUNED_REFERENCE, Leaderboard
 from pfl.extras.bench.standing import LEVEL, Standing, critical, scores_of, visible
 from pfl.results import names

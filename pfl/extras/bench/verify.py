@@ -14,9 +14,9 @@ from typing import Any
 from pfl.cli import known
 from pfl.cli.explain import UsageError
 from pfl.disk.nearest import hint
-from pfl.disk.rows import Row, hashed
 from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.contender import Contender
+from pfl.extras.bench.hashed import Row, hashed
 from pfl.extras.bench.pieces import Piece
 from pfl.extras.bench.play import by_point
 from pfl.extras.bench.rows import MAJORITY, Leaderboard

@@ -4,8 +4,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pfl.disk.rows import hashed
 from pfl.extras.bench import pictures, tables
+from pfl.extras.bench.hashed import hashed
 from pfl.extras.bench.page import rendered
 from pfl.extras.bench.rows import Leaderboard
 from pfl.extras.bench.standing import expected_best, ranked, standings, validations, visible

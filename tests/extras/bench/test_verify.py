@@ -8,7 +8,7 @@ import pytest
 from pfl.__main__ import main
 from pfl.core import portable
 from pfl.disk import canonical
-from pfl.disk.rows import hashed
+from pfl.extras.bench.hashed import hashed
 from tests.extras.bench.conftest import EPOCHS, LR, bench, task
 from tests.helpers.messages import parts, says
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pfl.disk.reading import FileError
-from pfl.disk.rows import FORMAT, hashed, read_rows, write_rows
+from pfl.extras.bench.hashed import FORMAT, hashed, read_rows, write_rows
 from tests.helpers.messages import parts
 
 ROWS = [hashed({"name": "a", "score": 0.1}), hashed({"name": "b", "score": None})]
