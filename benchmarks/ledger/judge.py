@@ -17,8 +17,8 @@ from pydantic import BaseModel, TypeAdapter
 from benchmarks.ledger.noise import LEVEL, Noise, half, pooled
 from benchmarks.ledger.runs import read, table
 from pfl.disk.reading import FileError, read_yaml
+from pfl.extras.papers.agreement import is_within
 from pfl.extras.papers.reported import printed
-from pfl.results.statistics import is_within
 
 HERE = Path(__file__).parent
 Record: TypeAlias = dict[str, Any]

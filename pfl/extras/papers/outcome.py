@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pfl.extras.papers.agreement import agree
 from pfl.extras.papers.cells import Cell
 from pfl.extras.papers.plan import TablePlan
 from pfl.extras.papers.reported import printed
 from pfl.results.files import Floats, RunError
 from pfl.results.runs import RunFolder
-from pfl.results.statistics import Estimate, agree
+from pfl.results.statistics import Estimate
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from dataclasses import replace
 from itertools import groupby
 
 from pfl.core.sheet import Record, Sheet
+from pfl.extras.papers.agreement import in_or_out
 from pfl.extras.papers.outcome import CellOutcome
 from pfl.extras.papers.plan import TablePlan
 from pfl.extras.papers.reported import NumberFormat
 from pfl.extras.papers.spec import TableFile
 from pfl.results import names
-from pfl.results.statistics import NONE, in_or_out, plus_minus
+from pfl.results.statistics import NONE, plus_minus
 
 # A sheet with more columns is divided by the first axis.
 _COLUMNS = 4

@@ -11,11 +11,12 @@ import pytest
 from pfl.__main__ import main
 from pfl.cli.parser import make_parser
 from pfl.extras.papers import reported
+from pfl.extras.papers.agreement import agree
 from pfl.extras.papers.cells import expand
 from pfl.extras.papers.plan import parse, plan
 from pfl.extras.papers.reader import read
 from pfl.extras.papers.render import _is_share
-from pfl.results.statistics import Estimate, agree
+from pfl.results.statistics import Estimate
 from tests.test_configs import built
 
 ROOT = Path(__file__).parents[3]

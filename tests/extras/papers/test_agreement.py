@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pfl.results.statistics import Deviation, Estimate, agree, half_width, in_or_out
+from pfl.extras.papers.agreement import agree, half_width, in_or_out
+from pfl.results.statistics import Deviation, Estimate
 
 
 def test_the_interval_of_two_runs_by_hand():

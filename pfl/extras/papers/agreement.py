@@ -1,0 +1,66 @@
+"""Whether a mean of ours and a printed one agree."""
+
+from __future__ import annotations
+
+import math
+
+from pfl.results.statistics import NONE, Estimate, margin
+
+
+def half_width(ours: Estimate | None, theirs: Estimate | None) -> float | None:
+    """Return half the interval of the difference of two means, if nothing but chance parts them.
+
+    With two spreads it is Welch's. With one, single runs of the other are taken to spread as much:
+    then it is the prediction interval of a mean of as many runs.
+
+    Returns:
+        Half the width; ``None`` if neither has a spread, or one is not known.
+
+    Example:
+        One run against a mean of 5 with the standard error 1: 2.776 * sqrt(6).
+
+        >>> from pfl.results.statistics import Deviation
+        >>> printed = Estimate(0.0, 5, Deviation(5**0.5, 4))
+        >>> round(half_width(Estimate(1.0, 1, None), printed), 2)
+        6.8
+    """
+    if ours is None or theirs is None:
+        return None
+    ours_spread, theirs_spread = ours.spread or theirs.spread, theirs.spread or ours.spread
+    if ours_spread is None or theirs_spread is None:
+        return None
+    parts = ours_spread.sd**2 / ours.count, theirs_spread.sd**2 / theirs.count
+    if ours.spread is None or theirs.spread is None:
+        return margin(math.sqrt(sum(parts)), ours_spread.df)
+    weighed = parts[0] ** 2 / ours_spread.df + parts[1] ** 2 / theirs_spread.df
+    return margin(math.sqrt(sum(parts)), sum(parts) ** 2 / weighed) if weighed else 0.0
+
+
+def agree(ours: Estimate | None, theirs: Estimate | None) -> bool | None:
+    """Return whether chance alone may part two means.
+
+    Returns:
+        The answer; ``None`` if no spread is known, or a mean is not finite.
+    """
+    if ours is None or theirs is None:
+        return None
+    return is_within(ours.mean - theirs.mean, half_width(ours, theirs))
+
+
+def is_within(difference: float, half: float | None) -> bool | None:
+    """Return whether a difference is within half an interval; ``None`` if one is not known.
+
+    Example:
+        Both are rounded, because printed numbers are: 0.81 is within 0.80 ± 0.01.
+
+        >>> 0.81 - 0.80 <= 0.01, is_within(0.81 - 0.80, 0.01)
+        (False, True)
+    """
+    if half is None or not math.isfinite(difference - half):
+        return None
+    return round(abs(difference) - half, 9) <= 0
+
+
+def in_or_out(inside: bool | None) -> str:
+    """Return ``in`` or ``out`` for an answer of :func:`agree`; ``-`` for none."""
+    return NONE if inside is None else ("in" if inside else "out")
