@@ -21,8 +21,8 @@ from statistics import median
 
 import torch
 
-from pfl.disk import tensor_file
 from pfl.engines.cores import usable
+from pfl.federation import checkpoint
 
 _LAYERS = 10
 _PROCESSES = get_context("fork")
@@ -52,14 +52,15 @@ def compare(folder: Path, megabytes: int, clients: int, repeats: int) -> None:
         for client in range(clients)
     }
     file = folder / "file.ckpt"
-    tensor_file.write(file, content)
+    checkpoint.save(file, {"kept": content})
+    torch.save(content, folder / "torchs.ckpt")
     variants: dict[str, Callable[[], object]] = {
-        "load": partial(torch.load, file, weights_only=True),
-        "read": partial(tensor_file.read, file),
-        "mapped": partial(tensor_file.read, file, mapped=True),
+        "load": partial(torch.load, folder / "torchs.ckpt", weights_only=True),
+        "read": partial(checkpoint.load, file),
+        "mapped": partial(checkpoint.load, file, mapped=True),
         "save": partial(torch.save, content, folder / "plain.ckpt"),
         "save, synced": partial(_synced, content, folder / "plain.ckpt"),
-        "write": partial(tensor_file.write, folder / "own.ckpt", content),
+        "write": partial(checkpoint.save, folder / "own.ckpt", {"kept": content}),
     }
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     for _ in range(repeats):

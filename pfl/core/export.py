@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
+from zipfile import ZipFile, is_zipfile
 
 import lightning
 import torch
 from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS, load_hparams_from_tags_csv
 
-from pfl.disk import reading, tensor_file, yaml_text
+from pfl.disk import reading, yaml_text
+from pfl.disk.writing import written
 from pfl.imports.hints import declared
 from pfl.imports.trust import Trust, TrustError, check_calls, checked, is_listed
 
+# Values of a file, where each reference to one counts.
+_VALUES = 10_000_000
 # Functions that build objects from the plain values of a file: Lightning's own.
 INSTANTIATORS = (
     "lightning.pytorch.cli.instantiate_module",
     "pytorch_lightning.cli.instantiate_module",
 )
+
+
+class DamagedError(ValueError):
+    """A file was changed after it was written, or was written by another program."""
 
 
 def write(path: Path, module: lightning.LightningModule, arguments: Mapping[str, Any]) -> None:
@@ -36,7 +45,11 @@ def write(path: Path, module: lightning.LightningModule, arguments: Mapping[str,
         "hyper_parameters": dict(arguments),
     }
     module.on_save_checkpoint(content)
-    tensor_file.write(path, content)
+    packed = io.BytesIO()
+    torch.save(content, packed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written(path, synced=True) as file:
+        file.write(packed.getbuffer())
 
 
 def check(
@@ -106,12 +119,12 @@ def arguments_of(file: Path) -> dict[str, Any]:
 def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
     """Return the arguments of the class in a file, from every key that Lightning reads."""
     if isinstance(source, str | Path):
-        content = tensor_file.read(Path(source), mapped=True)
+        content = _undamaged(Path(source)) if is_zipfile(source) else None
     else:
         content = torch.load(source, map_location="cpu", weights_only=True)
         source.seek(0)
     if not isinstance(content, dict) or "state_dict" not in content:
-        raise tensor_file.DamagedError(
+        raise DamagedError(
             f"{source} holds no module: pfl export makes such a file of a run's checkpoint"
         )
     arguments: dict[str, Any] = {}
@@ -120,8 +133,47 @@ def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
         lightning.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY,
     ):
         arguments |= content.get(key) or {}
-    tensor_file.bounded(arguments, yaml_text.SIZE)
+    _check_bounds(arguments, yaml_text.SIZE)
     return arguments
+
+
+def _undamaged(file: Path) -> Any:  # noqa: ANN401
+    """Return what a file holds: ``torch.load`` itself verifies no checksums.
+
+    Raises:
+        DamagedError: The file was changed after it was written, or was written by another program.
+        OSError: The file cannot be read, or not enough memory is free.
+    """
+    with reading.naming_damage(file, DamagedError):
+        with ZipFile(file) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise DamagedError(f"the checksum of {damaged} is wrong")
+        content = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+        _check_bounds(content, _VALUES)
+    return content
+
+
+def _check_bounds(content: Any, most: int) -> None:  # noqa: ANN401
+    """Refuse content through which a program cannot walk.
+
+    A file can refer to one list many times, and to a list within itself.
+
+    Args:
+        content: Dictionaries, lists and tuples within each other.
+        most: How many values they may have, where each reference counts.
+
+    Raises:
+        DamagedError: They have more, or are deeper than :data:`pfl.disk.reading.DEPTH`.
+    """
+    open_ = [(content, 0)]
+    while open_:
+        value, depth = open_.pop()
+        if isinstance(value, dict | list | tuple):
+            most -= len(value)
+            if most < 0 or depth == reading.DEPTH:
+                raise DamagedError("it has too many values, or too many levels")
+            inner = value.values() if isinstance(value, dict) else value
+            open_ += [(v, depth + 1) for v in inner if isinstance(v, dict | list | tuple)]
 
 
 def untrusted(content: Any) -> list[str]:  # noqa: ANN401

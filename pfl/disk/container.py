@@ -1,18 +1,14 @@
-"""The canonical byte form of a message: a JSON header, raw tensors, and a checksum.
+"""Tensors and plain values as bytes, in messages and in files.
 
-Equal content has equal bytes. The form is
+The form is that of `safetensors <https://github.com/huggingface/safetensors>`_, whose readers can
+open such a file. Its header, in JSON, names the tensors, with type, shape and place of each;
+``__metadata__`` has the plain values (``content``, JSON as text) and a checksum (``sha256``) of all
+bytes, its own digits taken as zeros. Equal content has equal bytes: there is one way to write each
+header, and no other is read. Tensors keep their order; in a file, where strides may matter for the
+last bit of a sum, they also keep the order of their values in memory.
 
-======================  ==========================================================================
-8 bytes                 ``PFLMSG`` and the version of the form, as a whole number of 16 bits
-4 bytes                 length of the header
-header                  JSON in UTF-8: ``{"content": ..., "tensors": [[name, dtype, shape], ...]}``,
-                        keys in order, without spaces
-tensors                 their values one after another, in the header's order and in row-major order
-32 bytes                SHA-256 of all that comes before
-======================  ==========================================================================
-
-All numbers are little-endian; bfloat16 is the 16-bit word of its bits. Nothing is executed when a
-message is read, and nothing is allocated before its sizes have been checked.
+Nothing is executed when bytes are read, and nothing is allocated before its sizes have been
+checked.
 """
 
 from __future__ import annotations
@@ -20,165 +16,236 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import struct
+import os
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from pfl.disk.reading import DEPTH, check_depth
+from pfl.disk.reading import DEPTH, check_depth, naming_damage
+from pfl.disk.writing import written
 
-# Bytes of a message and of its header, tensors, and axes of a tensor.
-BYTES, HEADER, TENSORS, AXES = 2**32, 2**24, 2**16, 16
-_MAGIC, _VERSION = b"PFLMSG", 1
-_START = struct.Struct("<6sHI")
-_SUM = 32
+if sys.byteorder != "little":
+    raise ImportError("pfl needs a little-endian machine: its files and messages are of such")
+
+# Bytes of a message and of its header; axes of a tensor, and the product of their lengths.
+BYTES, HEADER, AXES, LARGEST = 2**32, 2**24, 16, 2**62
+_LENGTH = 8  # bytes of a header's length
+_START = b'{"__metadata__":{"sha256":"'
+_DIGITS = slice(_LENGTH + len(_START), _LENGTH + len(_START) + 64)
+_ZEROS = b"0" * 64
 _DTYPES: Mapping[str, torch.dtype] = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-    )
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
+    **{"U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64},
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+# How files of earlier versions, and exported models, begin.
+_ARCHIVE = b"PK\x03\x04"
+
+Part: TypeAlias = bytes | memoryview
 
 
 class ContainerError(ValueError):
-    """Bytes are not a message: they are damaged, too large, or of another program."""
+    """Bytes do not have the form: they are damaged, too large, or of another program."""
+
+
+class _Place(NamedTuple):
+    """Type and shape of a tensor, and where its bytes lie among those of all tensors."""
+
+    dtype: torch.dtype
+    shape: Sequence[int]
+    start: int
+    stop: int
 
 
 def pack(content: Any, tensors: Mapping[str, Tensor]) -> bytes:  # noqa: ANN401
-    """Return content and named tensors in the canonical byte form.
+    """Return content and named tensors as bytes.
 
     Args:
         content: Plain values in lists and dictionaries with text keys; numbers are finite.
-        tensors: By name; their order is kept, their strides are not.
+        tensors: By name.
 
     Raises:
-        ValueError: A tensor has a type without a byte form, or a number is not finite.
+        ValueError: A tensor has a type without a form, or a number is not finite.
     """
-    described = [[name, _named(name, value), list(value.shape)] for name, value in tensors.items()]
-    header = _header({"content": content, "tensors": described})
-    start = _START.pack(_MAGIC, _VERSION, len(header))
-    parts: list[bytes | memoryview] = [start, header, *map(_raw, tensors.values())]
-    checksum = hashlib.sha256()
-    for part in parts:
-        checksum.update(part)
-    return b"".join([*parts, checksum.digest()])
+    head, *values = _parts(content, tensors)
+    digits = _checksum([head, *values])
+    return b"".join([head[: _DIGITS.start], digits, head[_DIGITS.stop :], *values])
 
 
 def unpack(data: bytes, most: int = BYTES) -> tuple[Any, dict[str, Tensor]]:
     """Return the content and the tensors of a message; the tensors are copies on the CPU.
 
     Raises:
-        ContainerError: The bytes are not a message in the canonical form, or are too many.
+        ContainerError: The bytes do not have the form, or are too many.
     """
     if len(data) > most:
         raise ContainerError(f"a message may have {most:,} bytes, got {len(data):,}")
-    if len(data) < _START.size + _SUM:
-        raise ContainerError(f"{len(data)} bytes are too few for a message")
-    magic, version, length = _START.unpack_from(data)
-    if magic != _MAGIC:
-        raise ContainerError(f"expected a message that begins with {_MAGIC!r}, got {magic!r}")
-    if version != _VERSION:
-        raise ContainerError(f"expected version {_VERSION} of the form of messages, got {version}")
-    end = len(data) - _SUM
-    if length > min(HEADER, end - _START.size):
-        raise ContainerError(f"the header of a message has {length:,} bytes, which are too many")
     view = memoryview(data)
-    if hashlib.sha256(view[:end]).digest() != data[end:]:
-        raise ContainerError("the checksum of a message is wrong: it was damaged on its way")
-    start = _START.size + length
-    content, described = _read_header(bytes(view[_START.size : start]))
-    if (total := sum(size for *_, size in described)) != end - start:
-        raise ContainerError(
-            f"the header of a message tells of {total:,} bytes of tensors, but there are "
-            f"{end - start:,}"
-        )
-    tensors: dict[str, Tensor] = {}
-    for name, dtype, shape, size in described:
-        tensors[name] = _tensor(data, start, size, dtype, shape)
-        start += size
-    return content, tensors
+
+    def copied(start: int, stop: int) -> Tensor:
+        # Also aligned, and free of the message.
+        return torch.frombuffer(bytearray(view[start:stop]), dtype=torch.uint8)
+
+    return _read(view, copied, HEADER)
 
 
-def _read_header(data: bytes) -> tuple[Any, list[tuple[str, torch.dtype, list[int], int]]]:
-    """Return the content, and name, type, shape and bytes of each tensor.
+def write(
+    path: Path,
+    content: Any,  # noqa: ANN401
+    tensors: Mapping[str, Tensor],
+    synced: bool = True,
+) -> None:
+    """Write a file atomically: a reader finds the old file or the new one, never a part.
+
+    Args:
+        path: The file.
+        content: As for :func:`pack`.
+        tensors: As for :func:`pack`.
+        synced: See :func:`pfl.disk.writing.written`.
 
     Raises:
-        ContainerError: The header is not as :func:`pack` writes it.
+        OSError: The file cannot be written.
+        ValueError: See :func:`pack`.
     """
+    layouts, stored = dict[str, tuple[Sequence[int], Sequence[int]]](), dict(tensors)
+    for name, value in tensors.items():
+        strides = torch.empty_like(value, device="meta").stride()
+        if strides != torch.empty(value.shape, device="meta").stride():
+            layouts[name] = value.shape, strides
+            stored[name] = value.permute(sorted(range(value.dim()), key=lambda a: -strides[a]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written(path, synced) as file:
+        checksum = hashlib.sha256()
+        for part in _parts([content, layouts], stored):
+            checksum.update(part)
+            file.write(part)
+        file.seek(_DIGITS.start)
+        file.write(checksum.hexdigest().encode())
+
+
+def read(path: Path, mapped: bool = False, checked: bool = True) -> tuple[Any, dict[str, Tensor]]:
+    """Return a file's content and its tensors, on the CPU.
+
+    Args:
+        path: The file.
+        mapped: Whether tensors are memory-mapped and thus loaded when they are used. A replaced
+            file then stays on the disk until its last tensor is gone. Otherwise tensors are copied.
+        checked: Whether the checksum is verified, for which all of the file is read.
+
+    Raises:
+        ContainerError: The file was not written by :func:`write`, or was changed since.
+        OSError: The file cannot be read, or not enough memory is free.
+    """
+    with path.open("rb") as file, naming_damage(path, ContainerError):
+        if file.read(len(_ARCHIVE)) == _ARCHIVE:
+            raise ContainerError("it is an exported model, or a file of an earlier version of pfl")
+        # The path may be replaced meanwhile; the open file is not.
+        name = file.name if sys.platform == "win32" else f"/dev/fd/{file.fileno()}"
+        size = os.fstat(file.fileno()).st_size
+        whole = torch.from_file(name, size=size, dtype=torch.uint8)
+
+        def part(start: int, stop: int) -> Tensor:
+            return whole[start:stop] if mapped else whole[start:stop].clone()
+
+        (content, layouts), tensors = _read(memoryview(whole.numpy().data), part, size, checked)
+        for name, (shape, strides) in layouts.items():
+            tensors[name] = tensors[name].as_strided(shape, strides)
+        return content, tensors
+
+
+def _read(
+    view: memoryview, part: Callable[[int, int], Tensor], longest: int, checked: bool = True
+) -> tuple[Any, dict[str, Tensor]]:
+    """Return the content and the tensors of bytes.
+
+    Args:
+        view: The bytes.
+        part: Returns some of them as a tensor of bytes.
+        longest: Largest length of the header.
+        checked: Whether the checksum is verified.
+
+    Raises:
+        ContainerError: The bytes do not have the form.
+    """
+    if len(view) < _DIGITS.stop or view[_LENGTH : _DIGITS.start] != _START:
+        raise ContainerError(f"{len(view):,} bytes are too few for a message, or begin otherwise")
+    end = _LENGTH + int.from_bytes(view[:_LENGTH], "little")
+    if end > min(_LENGTH + longest, len(view)):
+        raise ContainerError(f"the header of a message has {end:,} bytes, which are too many")
+    head = b"".join([view[: _DIGITS.start], _ZEROS, view[_DIGITS.stop : end]])
+    if checked and view[_DIGITS] != _checksum([head, view[end:]]):
+        raise ContainerError("the checksum is wrong: it was damaged on its way")
     try:
-        header = json.loads(data.decode("utf-8"), parse_constant=_refuse)
-        check_depth(header)
-        canonical = _header(header)
-    except RecursionError:
-        raise ContainerError(f"the header of a message has more than {DEPTH} levels") from None
-    except ValueError as error:
-        raise ContainerError(f"the header of a message is no JSON ({error})") from error
-    if not isinstance(header, dict) or header.keys() != {"content", "tensors"}:
-        raise ContainerError("the header of a message must hold content and tensors")
-    if canonical != data:
-        raise ContainerError("the header of a message is not in the canonical form")
-    described = header["tensors"]
-    if not isinstance(described, list) or len(described) > TENSORS:
-        raise ContainerError(f"a message holds a list of up to {TENSORS:,} tensors")
-    tensors = [_described(item) for item in described]
-    if len({name for name, *_ in tensors}) < len(tensors):
-        raise ContainerError("a message names a tensor twice")
-    return header["content"], tensors
+        header = json.loads(head[_LENGTH:])
+        content = json.loads(header.pop("__metadata__")["content"])
+        check_depth(content)
+        places = _placed({n: (_DTYPES[i["dtype"]], i["shape"]) for n, i in header.items()})
+        size = sum(one.stop - one.start for one in places.values())
+        if _head(content, places) != head or size != len(view) - end:
+            raise ValueError("it is not in the canonical form")
+        return content, {name: _tensor(one, part, end) for name, one in places.items()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        what = f"more than {DEPTH} levels" if isinstance(error, RecursionError) else repr(error)
+        raise ContainerError(f"the header of a message is wrong: {what}") from error
 
 
-def _described(item: Any) -> tuple[str, torch.dtype, list[int], int]:  # noqa: ANN401
-    if not isinstance(item, list) or [type(part) for part in item] != [str, str, list]:
-        raise ContainerError("a tensor of a message must have a name, a type and a shape")
-    name, dtype, shape = item
-    if dtype not in _DTYPES:
-        raise ContainerError(f"tensor {name[:60]!r}: {dtype[:20]!r} is no type of a message")
-    if len(shape) > AXES or not all(type(n) is int and 0 <= n <= BYTES for n in shape):
-        raise ContainerError(f"tensor {name[:60]!r}: {str(shape)[:60]} is no shape of a message")
-    # A tensor without elements may still have an axis that no memory has room for.
-    if math.prod(max(1, n) for n in shape) > BYTES:
-        raise ContainerError(f"tensor {name[:60]!r}: the shape {shape} is too large")
-    return name, _DTYPES[dtype], shape, math.prod(shape) * _DTYPES[dtype].itemsize
+def _tensor(place: _Place, part: Callable[[int, int], Tensor], end: int) -> Tensor:
+    if place.start == place.stop:
+        return torch.empty(place.shape, dtype=place.dtype)
+    octets = part(end + place.start, end + place.stop)
+    if place.dtype is torch.bool and int(octets.max()) > 1:
+        raise ValueError("a truth value of a message is neither 0 nor 1")
+    return octets.view(place.dtype).reshape(place.shape)
 
 
-def _tensor(data: bytes, start: int, size: int, dtype: torch.dtype, shape: list[int]) -> Tensor:
-    # Also aligned, and free of the message.
-    raw = bytearray(memoryview(data)[start : start + size])
-    if not raw:
-        return torch.empty(shape, dtype=dtype)
-    if dtype is torch.bool and raw.translate(None, b"\x00\x01"):
-        raise ContainerError("a truth value of a message is neither 0 nor 1")
-    return _swapped(torch.frombuffer(raw, dtype=torch.uint8), dtype).view(dtype).reshape(shape)
+def _placed(kinds: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> dict[str, _Place]:
+    """Return the place of each tensor: those of large types come first, so that all are aligned.
+
+    Raises:
+        ValueError: A shape is none, or too large.
+    """
+    places, start = dict[str, _Place](), 0
+    for name in sorted(kinds, key=lambda name: -kinds[name][0].itemsize):
+        dtype, shape = kinds[name]
+        # A tensor without elements may still have an axis that no memory has room for.
+        sound = len(shape) <= AXES and all(type(n) is int and n >= 0 for n in shape)
+        if not sound or math.prod(max(1, n) for n in shape) > LARGEST:
+            raise ValueError(f"tensor {name[:60]!r} cannot have the shape {str(shape)[:60]}")
+        stop = start + math.prod(shape) * dtype.itemsize
+        places[name], start = _Place(dtype, shape, start, stop), stop
+    return {name: places[name] for name in kinds}
 
 
-def _raw(value: Tensor) -> memoryview:
-    flat = value.detach().cpu().contiguous().reshape(-1)
-    return _swapped(flat.view(torch.uint8), value.dtype).numpy().data
+def _parts(content: Any, tensors: Mapping[str, Tensor]) -> Iterator[Part]:  # noqa: ANN401
+    """Yield the head of a message, with zeros for a checksum, and the bytes of each tensor."""
+    places = _placed({name: (value.dtype, (*value.shape,)) for name, value in tensors.items()})
+    yield _head(content, places)
+    for name in sorted(places, key=lambda name: places[name].start):
+        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+        yield flat.view(torch.uint8).numpy().data
 
 
-def _swapped(octets: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return bytes in the other order on a machine that is not little-endian."""
-    if sys.byteorder == "little":
-        return octets
-    return octets.view(-1, dtype.itemsize).flip(1).reshape(-1)
-
-
-def _named(name: str, value: Tensor) -> str:
-    if value.dtype not in _NAMES:
-        raise ValueError(f"{name}: a message has no form for tensors of {value.dtype}")
-    return _NAMES[value.dtype]
-
-
-def _header(content: Any) -> bytes:  # noqa: ANN401
+def _head(content: Any, places: Mapping[str, _Place]) -> bytes:  # noqa: ANN401
     packed = json.dumps(
         content, sort_keys=True, allow_nan=False, separators=(",", ":"), ensure_ascii=False
     )
-    return packed.encode("utf-8")
+    header: dict[str, Any] = {"__metadata__": {"sha256": _ZEROS.decode(), "content": packed}}
+    for name, (dtype, shape, start, stop) in places.items():
+        if dtype not in _NAMES or name in header:
+            raise ValueError(f"{name}: a message has no form for such a tensor of {dtype}")
+        header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, stop]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _LENGTH)
+    return len(text).to_bytes(_LENGTH, "little") + text
 
 
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON")
+def _checksum(parts: Iterable[Part]) -> bytes:
+    checksum = hashlib.sha256()
+    for part in parts:
+        checksum.update(part)
+    return checksum.hexdigest().encode()

@@ -11,6 +11,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,6 +171,29 @@ def check_depth(content: Any, levels: int = DEPTH) -> None:  # noqa: ANN401
         for item in content.values() if isinstance(content, dict) else content:
             if isinstance(item, dict | list):
                 check_depth(item, levels - 1)
+
+
+@contextmanager
+def naming_damage(path: Path, kind: type[ValueError]) -> Iterator[None]:
+    """Turn whatever goes wrong in a file's content into an error that names the file.
+
+    Args:
+        path: The file.
+        kind: The class of the error.
+
+    Raises:
+        OSError: The file cannot be read, or not enough memory is free.
+        ValueError: Its content is wrong; an error of ``kind``.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if is_memory(error):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path)) from error
+        what = f"is damaged, or was written by another program ({first_line(error)})"
+        raise kind(f"{path} {what}") from error
 
 
 def first_line(error: Exception) -> str:

@@ -1,7 +1,12 @@
-"""Checkpoint files of runs: dictionaries of tensors and plain values, without code."""
+"""Checkpoint files of runs: dictionaries of tensors and plain values, without code.
+
+In the file (:mod:`pfl.disk.container`) each JSON object is a mark with what JSON lacks: tensors,
+tuples, mappings in their order, and numbers that are not finite.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,9 +16,10 @@ import torch
 from torch import Tensor
 
 from pfl.core.server import ServerState
-from pfl.disk import tensor_file
+from pfl.core.types import State
+from pfl.disk import container
 
-FORMAT = "pfl-checkpoint-1"
+FORMAT = "pfl-checkpoint-2"
 StateT = TypeVar("StateT", bound=ServerState)
 
 
@@ -26,8 +32,10 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
     Raises:
         OSError: The file cannot be written.
+        TypeError: A value has no form.
     """
-    tensor_file.write(path, {"format": FORMAT, **content})
+    tensors = State()
+    container.write(path, _plain({"format": FORMAT, **content}, FORMAT, tensors), tensors)
 
 
 def load(path: Path, mapped: bool = False) -> dict[str, Any]:
@@ -36,7 +44,7 @@ def load(path: Path, mapped: bool = False) -> dict[str, Any]:
     Args:
         path: The file.
         mapped: Whether what clients keep stays in the file until it is used; see
-            :func:`pfl.disk.tensor_file.read`.
+            :func:`pfl.disk.container.read`.
 
     Raises:
         CheckpointError: The file is missing, damaged or not a checkpoint of this program.
@@ -44,9 +52,11 @@ def load(path: Path, mapped: bool = False) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint at {path}")
     try:
-        content = tensor_file.read(path, mapped)
-    except tensor_file.DamagedError as error:
+        content = _restored(*container.read(path, mapped))
+    except container.ContainerError as error:
         raise CheckpointError(str(error)) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{path} was written by another program ({error!r})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this program ({FORMAT})")
     if not mapped:
@@ -74,3 +84,41 @@ def move(value: Any, device: torch.device | str, copy: bool = False) -> Any:  # 
     if isinstance(value, list | tuple):
         return type(value)(move(item, device, copy) for item in value)
     return value
+
+
+def _plain(value: Any, path: str, tensors: State) -> Any:  # noqa: ANN401
+    """Return a value as JSON holds it, and put its tensors under their paths into ``tensors``."""
+    if isinstance(value, Tensor):
+        name = path if path not in tensors else f"{path} {len(tensors)}"
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        # Pairs keep their order.
+        return {"dict": [[k, _plain(v, f"{path}/{k}", tensors)] for k, v in value.items()]}
+    if isinstance(value, list | tuple):
+        listed = [_plain(item, f"{path}/{n}", tensors) for n, item in enumerate(value)]
+        return listed if isinstance(value, list) else {"tuple": listed}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise TypeError(f"{path}: a checkpoint has no form for {type(value).__name__}")
+
+
+def _restored(value: Any, tensors: State) -> Any:  # noqa: ANN401
+    """Return the value of which :func:`_plain` has made another."""
+    if isinstance(value, list):
+        return [_restored(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((mark, inner),) = value.items()
+    match mark:
+        case "tensor":
+            return tensors[inner]
+        case "dict":
+            return {key: _restored(item, tensors) for key, item in inner}
+        case "tuple":
+            return tuple(_restored(inner, tensors))
+        case "float":
+            return float(inner)
+    raise ValueError(f"no mark {mark[:20]!r}")

@@ -13,15 +13,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from pfl.core.checks import not_negative
 from pfl.core.state import compact, nbytes, to
 from pfl.core.types import State
+from pfl.disk import container
 from pfl.disk.lock import NoLocksError, hold
 
 _PREFIX = ".kept-"
-_FOLDER, _FILE = re.compile(r"\.kept-\w+"), re.compile(r"\d+-\d+\.pt")
+_FOLDER, _FILE = re.compile(r"\.kept-\w+"), re.compile(r"\.?\d+-\d+\.state(\.\d+)?")
 
 
 class _Held(NamedTuple):
@@ -66,8 +65,8 @@ class KeptStates(MutableMapping[int, State]):
         if client in self._held:
             self._held[client] = self._held.pop(client)
             return self._held[client].state
-        state: State = torch.load(self._files[client], mmap=True, weights_only=True)
-        return state
+        # Nobody else writes the file.
+        return container.read(self._files[client], mapped=True, checked=False)[1]
 
     def __setitem__(self, client: int, state: State) -> None:
         self.update({client: state})
@@ -115,11 +114,10 @@ class KeptStates(MutableMapping[int, State]):
 
     def _write(self, client: int, state: State) -> Path:
         """Write a state to a new file, which nothing refers to before it is complete."""
-        path = self.folder / f"{client}-{next(self._numbers)}.pt"
+        path = self.folder / f"{client}-{next(self._numbers)}.state"
         try:
-            torch.save(state, path)
-        except (OSError, RuntimeError) as error:
-            path.unlink(missing_ok=True)
+            container.write(path, None, state, synced=False)
+        except OSError as error:
             raise OSError(f"cannot write client {client}'s state to {path}: {error}") from error
         return path
 

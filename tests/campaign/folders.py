@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from pfl.federation import checkpoint
+
 CHECKPOINT = Path("checkpoints", "last.ckpt")
 # Names of files that are being written.
 SCRATCH = r"\..+\.\d+"
@@ -56,7 +58,7 @@ def agree(run: Path):
 
 def content(run: Path) -> dict:
     """Return what a run's checkpoint holds."""
-    return torch.load(run / CHECKPOINT, weights_only=True)
+    return checkpoint.load(run / CHECKPOINT)
 
 
 def table(path: Path) -> list[dict[str, str]]:

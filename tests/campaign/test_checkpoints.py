@@ -9,6 +9,7 @@ from functools import cache, partial
 import pytest
 import torch
 
+from pfl.federation import checkpoint
 from tests.campaign import folders
 from tests.campaign.mutate import VALUES, places
 
@@ -59,7 +60,7 @@ def overwritten(file, draw):
 
 def edited(file, draw):
     """Change one field, and write the file anew with its checksums."""
-    content = torch.load(file, weights_only=True)
+    content = checkpoint.load(file)
     found = copy.copy(content)
     holder, key = draw.choice(places(found))
     value = holder[key]
@@ -69,7 +70,7 @@ def edited(file, draw):
         del holder[key]
     else:
         holder[key] = copy.deepcopy(draw.choice(VALUES))
-    torch.save(found, file)
+    checkpoint.save(file, found)
 
 
 @pytest.mark.parametrize(

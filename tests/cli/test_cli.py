@@ -29,6 +29,7 @@ from pfl.cli.commands import commands
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
+from pfl.federation import checkpoint
 from pfl.imports.trust import TrustError
 from tests.helpers.messages import parts, says
 
@@ -278,21 +279,10 @@ def test_data_inspect_writes_its_picture_over_no_other_file(name, capsys):
     assert not Path("split.pdf").exists()
 
 
-def test_the_help_of_a_site_lists_what_it_reads_and_no_more(capsys):
-    assert main(["site", "--help"]) == 0
-    assert re.findall(r"--loop\.\w+|--seed", capsys.readouterr().out) == ["--loop.accelerator"]
+def test_the_help_of_an_inspection_lists_what_it_reads_and_no_more(capsys):
     assert main(["data", "inspect", "--help"]) == 0
     shown = re.findall(r"--loop\.\w+", capsys.readouterr().out)
     assert shown == ["--loop.name", "--loop.default_root_dir"]
-
-
-def test_an_option_that_a_site_does_not_read_is_refused_in_its_file_too(capsys):
-    """Where data are inspected, the file is that of a run, which has others."""
-    Path("site.yaml").write_text("client: 0\nloop:\n  precision: 32-true\n")
-    assert main(["site", "--config", "site.yaml"]) == 2
-    said = capsys.readouterr().err
-    assert "site.yaml:3: loop.precision: pfl site does not read this option\n" in said
-    assert main(["data", "inspect", "--config", "c.yaml"]) == 0
 
 
 def test_data_inspect_needs_no_model(capsys):
@@ -781,7 +771,7 @@ def test_an_exported_client_loads_without_naming_anything(capsys):
     assert pfl("export", "--ckpt_path=last", "--client=3", "out.ckpt") == 0
     assert 'FedPer.load_from_checkpoint("out.ckpt")' in capsys.readouterr().out
     content = torch.load("out.ckpt", weights_only=True)
-    saved = torch.load(newest() / "checkpoints" / "last.ckpt", weights_only=True)
+    saved = checkpoint.load(newest() / "checkpoints" / "last.ckpt")
     kept = saved["kept"].get(3, saved["template"])
     module = FedPer.load_from_checkpoint("out.ckpt")
     assert module.net.head.in_features == 7

@@ -65,10 +65,6 @@ SLIPS = {
     "key of another part": ([*QUICK, "--loop.epochs=3"], "'epochs'; did you mean model.epochs?"),
     "key that the file sets": ([*QUICK, "--model.lr=1"], "'lr'; did you mean model.optimizer.lr?"),
     "a configuration without its name": (["fit", "--config"], "--config: expected a YAML file"),
-    "option that no site reads": (
-        ["site", "--loop.devices=2"],
-        "--loop.devices: pfl site does not read this option",
-    ),
     "option that no inspection reads": (
         ["data", "inspect", *QUICK[1:], "--loop.rounds=3"],
         "--loop.rounds: pfl data inspect does not read this option",

@@ -20,6 +20,7 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedsimsup import FedSimSup
 from pfl.core.state import fingerprint, nbytes
+from pfl.disk import container
 from pfl.federation.sampling import UniformSampler
 from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
@@ -156,11 +157,11 @@ def test_a_full_disk_changes_nothing(monkeypatch):
     store.update({0: state(0), 1: state(1)})
     files = set(store.folder.iterdir())
 
-    def full(content, path):
-        path.write_bytes(b"part")
-        raise RuntimeError("No space left on device")
+    def full(*_):
+        yield b"part"
+        raise OSError("No space left on device")
 
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr(container, "_parts", full)
     with pytest.raises(OSError, match=r"client [012].*No space left"):
         store.update({0: state(10), 2: state(12)})
     assert list(store) == [0, 1]

@@ -20,8 +20,8 @@ from torch import nn
 
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
+from pfl.core.export import DamagedError
 from pfl.core.types import OptimizerFactory
-from pfl.disk.tensor_file import DamagedError
 from pfl.federation.sampling import Sampler
 from pfl.imports.trust import Trust, TrustError, check_calls
 from tests.helpers.messages import parts, says

@@ -2,8 +2,8 @@
 
 A client encodes the difference between the weights that it would send and those that it received,
 tensor by tensor; the server encodes weights. Buffers (such as running statistics of batch norms),
-:attr:`pfl.core.types.Upload.extra` and counters travel whole. Bytes are the length of the message
-in the canonical form (:mod:`pfl.disk.container`).
+:attr:`pfl.core.types.Upload.extra` and counters travel whole. Bytes are those of a header that
+names the tensors, of the tensors, and of a checksum; what a transport adds is not counted.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from pfl.core.declared import check_part
 from pfl.core.devices import wide
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
-from pfl.core.state import RESIDUAL, form_of, named, to
+from pfl.core.state import RESIDUAL, form_of, named, nbytes, to
 from pfl.core.types import Broadcast, ClientStep, Job, Names, Result, State, Upload
-from pfl.disk import container
 from pfl.disk.form import parsed
 from pfl.training.uplink import Start, UplinkStep
 
 CodecName: TypeAlias = Literal["identity", "cast", "qsgd", "topk", "randk", "sign"]
 # A codec with its options, as `codec_text` writes it.
 CodecText: TypeAlias = Annotated[str, Field(max_length=200)]
+# Bytes of a message besides its header and its tensors: a length of 12, and a checksum of 32.
+_FRAME = 44
 # Stands beside the parts of an encoded entry that is only a part of the module's.
 _SHAPE = "shape"
 
@@ -392,5 +393,9 @@ def _named(name: str, parts: State) -> State:
 
 
 def _length(content: Mapping[str, int], shared: State, extra: State) -> int:
-    """Return the bytes of a message."""
-    return len(container.pack(content, named({"shared": shared, "extra": extra})))
+    """Return the bytes of a message: its header, its tensors and a checksum."""
+    sent = named({"shared": shared, "extra": extra})
+    kinds = [[n, str(v.dtype).removeprefix("torch."), [*v.shape]] for n, v in sent.items()]
+    described = {"content": content, "tensors": kinds}
+    header = json.dumps(described, separators=(",", ":"), ensure_ascii=False)
+    return _FRAME + len(header.encode()) + nbytes(sent)

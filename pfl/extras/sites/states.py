@@ -12,7 +12,7 @@ from pfl.core.types import State
 from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.disk.lock import locked
-from pfl.disk.writing import no_link, written
+from pfl.disk.writing import no_link
 from pfl.extras.sites.transport import LostStateError
 
 _FILE = re.compile(r"(\d{1,9})-([0-9a-f]{64})\.state")
@@ -66,9 +66,10 @@ class KeptVersions:
                 f"that are: {have}"
             )
         try:
-            _, state = container.unpack(path.read_bytes())
+            _, state = container.read(path)
         except ContainerError as error:
-            raise LostStateError(f"{path.name} is damaged: {error}") from error
+            # Where the folder is, no server is told.
+            raise LostStateError(f"{path.name} is damaged: {error.__cause__}") from error
         if digest(state) != wanted.digest:
             raise LostStateError(f"{path.name} is damaged: it holds another state")
         return state
@@ -80,8 +81,7 @@ class KeptVersions:
             OSError: It cannot be written.
         """
         new = Reference(digest(state), number)
-        with written(self._path(new), synced=True) as file:
-            file.write(container.pack({"round": number}, state))
+        container.write(self._path(new), {"round": number}, state)
         for old in self.versions():
             if old not in (new, before):
                 self._path(old).unlink(missing_ok=True)

@@ -12,10 +12,10 @@ from lightning_modules import IFCA, SCAFFOLD, CD2PFed, FedAvg, FedBN, FedPer, Fe
 from pfl.core.server import Server
 from pfl.core.state import residuals_of
 from pfl.core.types import Broadcast
-from pfl.disk import container
 from pfl.engines.stack import round as stack_round
 from pfl.extras.codecs import QSGD, Cast, Codecs, TopK
 from pfl.extras.codecs.coding import codec_of, codec_text, codecs, make_codec
+from pfl.federation import checkpoint
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback
 from pfl.federation.sampling import UniformSampler
@@ -85,15 +85,19 @@ def test_random_places_differ_by_client_round_and_entry():
     assert len(set(keys)) == len(keys) == 6 * 4
 
 
-def test_bytes_are_the_length_of_the_message():
+def test_bytes_are_those_of_header_tensors_and_checksum():
     """Message and bytes of a client of mlp (57 weights in four tensors) with 1 number of each."""
     found = federation(Codecs(up=TopK(share=0.01)), precision="32-true")
     job = job_of(found, 0)
     sent = client_round.train(found.context, job).upload
     assert sorted(sent.shared)[:2] == ["net.backbone.0.bias:place", "net.backbone.0.bias:value"]
     assert sum(v.numel() * v.element_size() for v in sent.shared.values()) == 4 * (4 + 1)
-    message = {f"shared/{name}": value for name, value in sent.shared.items()}
-    length = len(container.pack({"client": 0, "samples": 9}, message))
+    kinds = [
+        [f"shared/{name}", "uint8" if name.endswith("place") else "float32", [1]]
+        for name in sent.shared
+    ]
+    header = str({"content": {"client": 0, "samples": 9}, "tensors": kinds}).replace(" ", "")
+    length = 12 + len(header) + 4 * (4 + 1) + 32
     result = client_round.train(found.context, job)
     assert found.coordinator.received(job, result).upload.encoded == length
 
@@ -152,10 +156,10 @@ def test_a_residual_of_another_shape_is_refused(tmp_path):
     options = {"uplink": [CODED], "name": "run", "default_root_dir": str(tmp_path)}
     run = fit(FedAvg(mlp()), rounds=1, **options)
     file = run.folder / "checkpoints" / "last.ckpt"
-    content = torch.load(file, weights_only=True)
+    content = checkpoint.load(file)
     for kept in content["kept"].values():
         kept["residual:net.head.bias"] = torch.zeros(7)
-    torch.save(content, file)
+    checkpoint.save(file, content)
     with pytest.raises(CheckpointError, match=parts("residual.net.head.bias ~ [3] ~ [7]")):
         fit(FedAvg(mlp()), rounds=2, ckpt_path=str(file), **options)
 

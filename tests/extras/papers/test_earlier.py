@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from pfl.__main__ import main
-from pfl.federation import identity
+from pfl.federation import checkpoint, identity
 from pfl.imports import sources
 from pfl.results.find import find_runs
 from pfl.results.runs import RunFolder
@@ -173,9 +173,9 @@ def test_the_configuration_of_one_that_was_begun_goes_on_with_it(begun):
 
 def test_one_that_cannot_be_gone_on_with_is_refused_in_a_sentence(begun, capsys):
     file = begun / "checkpoints" / "last.ckpt"
-    content = torch.load(file, weights_only=True)
+    content = checkpoint.load(file)
     content["template"]["since.gone"] = torch.zeros(1)
-    torch.save(content, file)
+    checkpoint.save(file, content)
     capsys.readouterr()
     assert table() == 2
     said = " ".join(capsys.readouterr().out.split())

@@ -134,7 +134,7 @@ def of_another_form(answer):
     [
         (lambda answer: answer[:-1], "checksum"),
         (lambda answer: b"", "0 bytes"),
-        (lambda answer: b"\x80\x04." + answer, "begins ~ b'PFLMSG'"),
+        (lambda answer: b"\x80\x04." + answer, "begin otherwise"),
         (of_another_form, "train.client: ~ valid integer ~ 'one'"),
         (lambda answer: container.pack({"test": {"scores": {}}}, {}), "train ~ test"),
         (lambda answer: container.pack([1], {}), "message ~ train ~ no name"),

@@ -63,7 +63,7 @@ def test_sites_that_build_what_the_server_names_give_the_sequential_bits():
         (Allowed(("FedPer",), most_rounds=1), "the owner ~ 1 rounds ~ 2"),
         (
             Allowed(("FedPer",), upload_megabytes=0.001),
-            "the owner ~ 0.001 MB ~ train ~ 0.0014",
+            "the owner ~ 0.001 MB ~ train ~ 0.0016",
         ),
     ],
 )
@@ -323,10 +323,10 @@ def test_a_table_s_scale_lies_beside_the_owner_s_model():
 
 
 def test_an_owner_s_full_disk_does_not_end_the_run(capsys, monkeypatch):
-    def full(*_):
+    def full(*_, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pfl.core.export.tensor_file.write", full)
+    monkeypatch.setattr("pfl.core.export.written", full)
     (one, _), (other, _) = host(0, export="model.ckpt"), host(1)
     assert ran(one, other).round == 2
     assert re.search("the model was not written: .*No space left", capsys.readouterr().out)

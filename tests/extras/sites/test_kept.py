@@ -35,7 +35,7 @@ SIZES = (4, 9, 3)
 def states(folder):
     """Return what the sites keep, as files and as states."""
     files = sorted(folder.rglob("*.state"))
-    return [(file, container.unpack(file.read_bytes())[1]) for file in files]
+    return [(file, container.read(file)[1]) for file in files]
 
 
 def raw(value):
@@ -159,7 +159,7 @@ def spoil(file):
 
 
 def swap(file):
-    file.write_bytes(container.pack({"round": 1}, {"net.head.bias": torch.zeros(3)}))
+    container.write(file, {"round": 1}, {"net.head.bias": torch.zeros(3)})
 
 
 @pytest.mark.parametrize(

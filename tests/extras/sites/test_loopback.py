@@ -89,15 +89,15 @@ def test_every_point_of_evaluation_gives_the_sequential_scores(points, tmp_path)
 
 
 def test_bytes_of_tensors_are_the_traffic_and_those_of_messages_are_counted(tmp_path):
-    """Each training message has its tensors, its header and 44 bytes."""
+    """Each training message has its tensors, its header and the header's length."""
     engine = Recorded(tmp_path)
     run = fit(build(SCAFFOLD, mlp(), optimizer=SGD), engine, 2)
     down = up = 0
     for call in engine.of("train"):
         for content, way in ((call.sent, "down"), (call.answer, "up")):
-            header = int.from_bytes(content[8:12], "little")
+            header = int.from_bytes(content[:8], "little")
             size = nbytes(container.unpack(content)[1])
-            assert len(content) == size + header + 44
+            assert len(content) == size + header + 8
             down, up = down + size * (way == "down"), up + size * (way == "up")
     assert down == sum(row["comm/bytes_down"] for row in run.history)
     assert up == sum(row["comm/bytes_up"] for row in run.history)

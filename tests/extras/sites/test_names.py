@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from pfl.__main__ import main
@@ -63,3 +66,20 @@ def test_helps_and_lists_have_what_is_here(capsys):
     assert "'processes' | 'flower' | 'loopback' | 'nvflare'" in shown
     assert main(["--help"]) == 0
     assert "site          take part in a run with data that stay here" in capsys.readouterr().out
+
+
+def test_the_help_of_a_site_lists_what_it_reads_and_no_more(capsys):
+    assert main(["site", "--help"]) == 0
+    assert re.findall(r"--loop\.\w+|--seed", capsys.readouterr().out) == ["--loop.accelerator"]
+
+
+def test_an_option_that_a_site_does_not_read_is_refused(tmp_path, monkeypatch, capsys):
+    """In its file too, while the file of data that are inspected may be that of a run."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["site", "--loop.devices=2"]) == 2
+    assert "--loop.devices: pfl site does not read this option" in capsys.readouterr().err
+    Path("site.yaml").write_text("client: 0\nloop:\n  precision: 32-true\n")
+    assert main(["site", "--config", "site.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "site.yaml:3: loop.precision: pfl site does not read this option\n" in said
+    assert main(["data", "inspect", "--config", "quickstart"]) == 0

@@ -1,0 +1,57 @@
+"""Files of checkpoints hold tensors and plain values of any shape."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+import pytest
+import torch
+
+from pfl.disk import container
+from pfl.federation import checkpoint
+from pfl.federation.checkpoint import CheckpointError
+from tests.helpers.messages import parts
+
+SHARED = torch.arange(6.0).view(2, 3)
+CONTENT = {
+    "round": 3,
+    "kept": {4: {"weight": torch.arange(7)}, 9: {"weight": SHARED.T}},
+    "a": {"/b": SHARED, "": {"b": SHARED + 1}},
+    "history": [{"loss": 0.1, "none": None, "on": True, "far": math.inf}, {"dict": -0.0}],
+    "pair": (1, [torch.tensor(2.0), ()], "ä"),
+    "tensor": "a text",
+    "empty": {},
+    "ordered": OrderedDict(b=1, a=2),
+    "large": 2**70,
+}
+
+
+def test_whatever_is_saved_comes_back_with_its_types(tmp_path):
+    checkpoint.save(tmp_path / "file", CONTENT)
+    for mapped in (False, True):
+        found = checkpoint.load(tmp_path / "file", mapped)
+        assert found.pop("format") == checkpoint.FORMAT
+        assert repr(found) == repr({**CONTENT, "ordered": {"b": 1, "a": 2}})
+
+
+def test_what_has_no_form_is_told_with_its_place(tmp_path):
+    with pytest.raises(TypeError, match=parts("callbacks/Mine/0 ~ no form for set")):
+        checkpoint.save(tmp_path / "file", {"callbacks": {"Mine": [{1}]}})
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "value", [{"tensor": "w"}, {"float": "far"}, {"dict": [1]}, {"dict": [[[], 1]]}, {}, {"w": 1}]
+)
+def test_marks_that_say_nothing_are_refused(value, tmp_path):
+    container.write(tmp_path / "file", {"dict": [["made", value]]}, {})
+    with pytest.raises(CheckpointError, match=parts("file ~ another program")):
+        checkpoint.load(tmp_path / "file")
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_line(tmp_path):
+    torch.save({"format": "pfl-checkpoint-1"}, tmp_path / "last.ckpt")
+    with pytest.raises(CheckpointError, match=parts("last.ckpt ~ of an earlier version")) as told:
+        checkpoint.load(tmp_path / "last.ckpt")
+    assert "\n" not in str(told.value)
