@@ -23,6 +23,7 @@ from pfl.core.client import ClientModule
 from pfl.core.data import DataSource
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
+from pfl.disk.yaml_text import ambiguous
 from pfl.engines.named import NAMES, engine_class
 from pfl.imports.hints import types_of
 from pfl.imports.trust import Trust, TrustError, check_argument, mapping_of
@@ -85,6 +86,11 @@ class Experiment:
                 stranger.check(types, trust)
             check_names(settings, trust)
             values = parser.parse_args(with_class_paths(argv))
+            for item in settings:
+                # The parser takes a number's text as it can.
+                what = ambiguous(item.text or "")
+                if what and not isinstance(_at(values, item.keys), str):
+                    raise item.error(what)
             # The parser reads a number in place of a section as a section without keys.
             for section in {key.partition(".")[0] for key in types if "." in key}:
                 if not all(key in values for key in types if key.startswith(f"{section}.")):
@@ -196,6 +202,18 @@ def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
                 value["init_args"][name] = getattr(data, FROM_DATA[name].source)
     for item in inner_values(value):
         fill(item, data)
+
+
+def _at(values: Any, keys: Sequence[str]) -> Any:  # noqa: ANN401
+    """Return the value at keys that leave out ``init_args``; a text if there is none."""
+    for key in keys:
+        content = mapping_of(values)
+        if not isinstance(content, Mapping):
+            return ""
+        inner = mapping_of(content.get("init_args"))
+        arguments = inner if isinstance(inner, Mapping) else {}
+        values = content[key] if key in content else arguments.get(key, "")
+    return values
 
 
 def inner_values(value: Any) -> Iterable[Any]:  # noqa: ANN401

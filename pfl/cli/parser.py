@@ -19,7 +19,6 @@ from jsonargparse import (
     ArgumentParser,
     DefaultHelpFormatter,
     Namespace,
-    get_loader,
     set_dumper,
     set_loader,
     set_parsing_settings,
@@ -31,7 +30,7 @@ from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, Needs, comma
 from pfl.cli.explain import with_values
 from pfl.cli.known import KINDS
 from pfl.core.client import ClientModule
-from pfl.disk.yaml_text import YamlError, checked
+from pfl.disk.yaml_text import YamlError, loaded
 from pfl.engines.named import NAMES, engine_class
 from pfl.imports.hints import declared
 from pfl.imports.plugins import PACKAGES
@@ -193,11 +192,8 @@ def make_parser(command: str, parser_class: type[Parser] = Parser, own: bool = T
     catalogue.load()
     # Named in a configuration, a module of Python's is not even imported.
     set_parsing_settings(import_path_denylist=sorted(sys.stdlib_module_names))
-    read = get_loader("yaml")
     # Text within a configuration is parsed too: aliases could expand it without end.
-    set_loader(
-        MODE, lambda text: _with_paths(read(checked(text)), own), (yaml.YAMLError, YamlError)
-    )
+    set_loader(MODE, lambda text: _with_paths(loaded(text), own), (yaml.YAMLError, YamlError))
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
     parser = parser_class(
         prog=f"pfl {command}",

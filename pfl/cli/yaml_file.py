@@ -18,6 +18,7 @@ from pfl.cli.explain import UsageError, UserSettings, placed, sources
 from pfl.disk.form import FormError, formed
 from pfl.disk.nearest import nearest_file
 from pfl.disk.reading import first_line
+from pfl.disk.yaml_text import loaded
 
 
 class YamlFile:
@@ -44,11 +45,8 @@ class YamlFile:
         Raises:
             UsageError: It holds tags or other things outside plain YAML.
         """
-        # Imported here, as the verbs that read a file tell a missing one before.
-        from jsonargparse import get_loader
-
         try:
-            content: Mapping[str, Any] = get_loader("yaml")(self.path.read_text(encoding="utf-8"))
+            content: Mapping[str, Any] = loaded(self.path.read_text(encoding="utf-8"))
         except YAMLError as error:
             what = f"this is not YAML for a {self.name} ({first_line(error)})"
             raise UsageError(f"{self.path}: {what}") from error

@@ -76,7 +76,7 @@ def mapping_of_yaml(content: str, source: object) -> dict[str, Any]:
         FileError: It is no YAML, too deep or too large, or no mapping; it names the source.
     """
     try:
-        parsed = yaml.safe_load(yaml_text.checked(content))
+        parsed = yaml_text.loaded(content)
     except yaml_text.YamlError as error:
         raise FileError(f"{source}:{error.line}: {error}") from error
     except (yaml.YAMLError, ValueError) as error:

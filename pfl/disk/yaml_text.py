@@ -55,6 +55,59 @@ def checked(text: str) -> str:
     return text
 
 
+class _Reader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML 1.2's words and numbers: only true and false are truth values, and 1e-3 is a number."""
+
+
+_PLAIN = {
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (r"[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+|[-+]?0[bo][0-7_]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?(?:[0-9][0-9_]*)[eE][-+]?[0-9]+"
+        r"|[-+]?\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+}
+_Reader.yaml_implicit_resolvers = {
+    first: [one for one in forms if one[0].rpartition(":")[2] in ("null", "merge")]
+    for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _kind, (_form, _first) in _PLAIN.items():
+    _Reader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_form})$"), list(_first)
+    )
+# Numbers to the base of 8 or 60 of YAML 1.1, which writes any other such text without quotes.
+_OTHER_BASE = re.compile(
+    r"[-+]?0[0-7_]+|[-+]?[1-9][0-9_]*(?::[0-5]?[0-9])+|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*"
+)
+_ODD = re.compile(r"[-+]?0[0-9_]+|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
+
+
+def ambiguous(text: str) -> str:
+    """Return what is wrong with a number that may be read in two ways; an empty text if nothing."""
+    if not _ODD.fullmatch(text):
+        return ""
+    return (
+        f"{text} may be read in two ways: write a number without a leading zero or a colon, or "
+        f"'{text}' in quotes for a text"
+    )
+
+
+def loaded(text: str) -> Any:  # noqa: ANN401
+    """Return the content of a YAML text, the one way in which files, flags and sweeps are read.
+
+    ``yes`` and ``on`` are words; a number with a leading zero or a colon is refused.
+
+    Raises:
+        YamlError: See :func:`checked`.
+
+    Example:
+        >>> loaded("{positive: yes, lr: 1e-3, day: 2026-01-01}")
+        {'positive': 'yes', 'lr': 0.001, 'day': '2026-01-01'}
+    """
+    return yaml.load(checked(text), _Reader)
+
+
 def _check(text: str) -> None:
     """Check depth, size and keys of a text without building its content."""
     parents: list[_Open] = []
@@ -80,6 +133,8 @@ def _check(text: str) -> None:
         elif isinstance(event, yaml.ScalarEvent):
             if bad := re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", event.value):
                 raise YamlError(line, f"text must not hold the control character {bad[0]!a}")
+            if event.implicit[0] and not event.style and _OTHER_BASE.fullmatch(event.value):
+                raise YamlError(line, ambiguous(event.value))
             size = 1
             if event.anchor is not None:
                 sizes[event.anchor] = size

@@ -25,7 +25,7 @@ BOMB = "\n".join(
         ("# " + "x" * 2**22, "c.yaml:1: ~ 4,194,306 letters ~ 4,194,304"),
         ("- 1", "c.yaml ~ keys and values ~ list"),
         ("1: 2", "c.yaml ~ keys and values ~ dict"),
-        ("a: 2001-99-99", "c.yaml ~ damaged ~ month"),
+        ("a: !!int x", "c.yaml ~ damaged ~ invalid literal"),
         ("a: " + "9" * 9999, "c.yaml ~ damaged"),
         (b"a: 1\nb: \xff", "c.yaml:2: ~ UTF-8 ~ 0xff"),
     ],

@@ -1,0 +1,96 @@
+"""One reading of words and numbers: files, flags and sweeps give the same for the same text."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+import yaml
+
+from pfl.__main__ import main
+from pfl.cli.explain import as_flags
+from pfl.cli.parser import make_parser
+from pfl.cli.yaml_file import YamlFile
+from pfl.disk.reading import mapping_of_yaml
+from pfl.disk.yaml_text import YamlError, loaded
+from tests.helpers.messages import parts
+
+READ = {
+    "yes": "yes", "on": "on", "No": "No", "OFF": "OFF", "y": "y",
+    "true": True, "False": False, "null": None, "~": None,
+    "0": 0, "10": 10, "-3": -3, "1_000": 1000, "0x10": 16, "0o17": 15,
+    "1e-3": 0.001, "1.5": 1.5, ".5": 0.5, "-.5e2": -50.0, "1E5": 1e5, "0.010": 0.01,
+    "2026-01-01": "2026-01-01", "12:30 to 13:00": "12:30 to 13:00", "'010'": "010",
+    '"1:30"': "1:30", "1.2.3": "1.2.3", "NO2": "NO2", "+": "+", "1e": "1e",
+    "08": "08", "08:30": "08:30",
+}  # fmt: skip
+TWO_WAYS = ["010", "012", "-07", "1:30", "12:30:00", "1:30.5", "00", "0_1"]
+
+
+@pytest.mark.parametrize("text", READ)
+def test_words_and_numbers_of_a_file(text):
+    right = READ[text]
+    assert loaded(text) == right
+    assert type(loaded(text)) is type(right)
+    assert mapping_of_yaml(f"key: {text}", "c.yaml") == {"key": right} == loaded(f"key: {text}")
+    assert loaded(f"[{text}]") == [right]
+
+
+@pytest.mark.parametrize("text", TWO_WAYS)
+def test_a_number_that_may_be_read_in_two_ways_is_refused(text):
+    for content in (text, f"key: {text}", f"- {text}"):
+        with pytest.raises(YamlError, match=parts(f"{text} may be read ~ leading zero ~ '{text}'")):
+            loaded(content)
+
+
+def test_what_a_run_wrote_is_read_as_it_was():
+    """``safe_dump`` puts into quotes what YAML 1.1 would read otherwise."""
+    values = [
+        *(v for v in READ.values() if isinstance(v, str)),
+        *TWO_WAYS,
+        1,
+        0.1,
+        1e-5,
+        True,
+        None,
+    ]
+    assert loaded(yaml.safe_dump(values)) == values
+    assert isinstance(yaml.safe_load("2026-01-01"), datetime.date)
+
+
+@pytest.mark.parametrize("value", ["yes", "on", "no", "off"])
+@pytest.mark.parametrize("way", ["file", "flag"])
+def test_a_word_is_a_word_where_one_is_wanted_and_a_truth_value_elsewhere(tmp_path, value, way):
+    file = tmp_path / "c.yaml"
+    inner = f"path: t.csv, target: y, positive: {value}, drop_last: {value}"
+    file.write_text(f"data: {{class_path: TabularData, init_args: {{{inner}}}}}\n")
+    flags = ["--data=TabularData", "--data.path=t.csv", "--data.target=y"]
+    flags += [f"--data.positive={value}", f"--data.drop_last={value}"]
+    parser = make_parser("data inspect")
+    read = parser.parse_args([f"--config={file}"] if way == "file" else flags)
+    given = read.data.init_args
+    assert (given.positive, given.drop_last) == (value, value in ("yes", "on"))
+
+
+def test_values_of_a_sweep_are_words_too(tmp_path):
+    file = tmp_path / "s.yaml"
+    file.write_text("parameters: {data.positive: {values: [on, off, yes]}}\n")
+    content = YamlFile(file, "sweep file").content()
+    values = content["parameters"]["data.positive"]["values"]
+    assert as_flags({"data.positive": values[0]}) == ["--data.positive=on"]
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--data.batch_size=012",
+        "--data.batch_size=08",
+        "--seed=1:30",
+        "--loop.rounds=05",
+        "--model.optimizer.lr=010",
+    ],
+)
+def test_a_flag_is_refused_as_a_file_is(flag, capsys):
+    assert main(["fit", "--config", "quickstart", flag]) == 2
+    text = flag.partition("=")[2]
+    assert f"{text} may be read in two ways" in capsys.readouterr().err
