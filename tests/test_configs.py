@@ -96,6 +96,7 @@ def built(experiment):
     return module
 
 
+@pytest.mark.long
 def test_the_first_line_of_every_configuration_builds_a_method_that_takes_the_data(subtests):
     for config in CONFIGS:
         with subtests.test(config=str(config)):
@@ -105,6 +106,7 @@ def test_the_first_line_of_every_configuration_builds_a_method_that_takes_the_da
             assert experiment.loop.rounds >= 1
 
 
+@pytest.mark.long
 def test_the_stored_text_of_every_configuration_is_the_same_experiment(subtests, tmp_path):
     """The resolved YAML that a run stores, with every default in it, is read back unchanged."""
     file = tmp_path / "config.yaml"

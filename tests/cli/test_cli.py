@@ -296,6 +296,7 @@ def test_data_inspect_needs_no_model(capsys):
 # Configurations.
 
 
+@pytest.mark.long
 def test_a_printed_config_says_the_same_as_its_source(capsys):
     assert pfl("fit", "--print_config") == 0
     printed = capsys.readouterr().out
@@ -642,6 +643,7 @@ def test_a_file_that_is_no_configuration(content, message, capsys):
     check(capsys, message)
 
 
+@pytest.mark.long
 def test_last_is_printed_and_of_the_same_settings(capsys):
     assert pfl("fit") == 0
     file = newest() / "checkpoints" / "last.ckpt"

@@ -102,6 +102,7 @@ def test_another_number_of_rounds_is_different(run, capsys):
     assert (code, said[0]) == (1, "different: 2 rounds then, 1 now")
 
 
+@pytest.mark.long
 def test_the_radius_is_measured_stored_and_used_the_next_time(run, capsys):
     perturb(run, "train/local/ce", 2e-6)
     code, said = reproduce(run, capsys, "--radius")

@@ -80,6 +80,7 @@ def documented():
     return {(engine, what): [int(reads), int(copies)] for engine, what, reads, copies in found}
 
 
+@pytest.mark.long
 def test_reads_and_copies_are_those_of_the_table():
     measured = {}
     with simulated() as device:

@@ -14,6 +14,7 @@ from lightning_modules.nets import MLP, SplitNet, TextNet
 from lightning_modules.nets.text import MeanEmbedding
 from pfl.core.seeds import generator, scoped
 from pfl.core.task import MultiLabel, Regression
+from pfl.engines.processes import ProcessesEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 from tests.engines.agreement import fit, numbers, same
@@ -99,8 +100,6 @@ def test_stacked_clients_give_the_sequential_numbers(kind, method):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_travels_to_a_ray_worker_gives_the_sequential_bits(kind):
-    pytest.importorskip("ray")
-    from tests.engines.test_ray import OneWorker
-
-    assert same(run(kind, Ditto, OneWorker()), run(kind, Ditto, "sequential"))
+def test_what_travels_to_another_process_gives_the_sequential_bits(kind):
+    """Ray's actors and sites get the same messages."""
+    assert same(run(kind, Ditto, ProcessesEngine(1)), run(kind, Ditto, "sequential"))

@@ -130,7 +130,7 @@ def test_a_run_is_all_that_is_needed(stored, tmp_path, capsys):
     assert main(["test", f"--ckpt_path={stored}", f"--data={one}", "--join=0"]) == 0
     said = capsys.readouterr().out
     (row,) = [re.findall(r"[\w.]+", line) for line in said.splitlines() if " Thun " in line]
-    assert re.search(rf"acc, mean over clients +{row[-1]} ", said)
+    assert re.search(rf"acc, mean over clients +{row[-1]}\s", said)
 
 
 def test_predictions_and_exported_models_are_those_of_clients_that_join(stored, tmp_path, capsys):

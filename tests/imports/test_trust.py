@@ -381,6 +381,7 @@ def circular():
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("made", [shared, circular], ids=lambda f: f.__name__)
 def test_an_export_whose_arguments_have_no_end_is_refused(made, export):
     net = {"class_path": f"{NETS}.MLP", "init_args": {"num_classes": 3, "input_shape": made()}}

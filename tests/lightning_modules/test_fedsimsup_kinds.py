@@ -240,6 +240,7 @@ def test_a_resumed_run_keeps_the_kinds_whatever_module_resumes_it(tmp_path):
     assert resumed.header["groups"] == whole.header["groups"]
 
 
+@pytest.mark.long
 def test_every_promise_is_kept():
     def build(net, **options):
         return FedSimSup(net, [mlp(hidden=2, seed=7), mlp(hidden=3, seed=8)], **options)

@@ -37,6 +37,7 @@ def test_every_methods_run_is_reported_and_compared(method, tmp_path, reference,
     assert "Test accuracy (personal models, last round)" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_without_tests_of_clients_it_is_the_global_model_on_the_common_test_set(tmp_path, capsys):
     data = blobs()
     data.splits["test"] = [(x[:0], y[:0]) for x, y in data.splits["test"]]

@@ -119,6 +119,7 @@ def test_one_picture_more_does_not_change_anybody_elses(tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.long
 def test_the_same_run_gives_the_same_files(tmp_path):
     settings = settings_of(tmp_path, 1, seeds=2)
     for folder in ("a", "b"):

@@ -202,6 +202,7 @@ def test_every_promise_can_be_broken():
     assert {name for name, _, _ in FINDINGS} == set(BY_NAME)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [broken.Method, broken.DropsOut, rounds.DrawsAtTheStart])
 def test_a_method_that_keeps_all_passes(method):
     check_method(method, floats=lambda module, info: (36, 36))

@@ -73,6 +73,7 @@ def check(*words):
         return end.code
 
 
+@pytest.mark.long
 def test_a_method_beside_the_working_folder_keeps_its_promises(capsys):
     assert check("mine.Mine") == 0
     *lines, last = capsys.readouterr().out.splitlines()
@@ -95,6 +96,7 @@ def test_a_broken_promise_is_told_and_the_others_are_examined(capsys):
     assert last.startswith("Forgetful breaks ")
 
 
+@pytest.mark.long
 def test_a_promise_that_cannot_be_examined_has_a_mark_of_its_own(capsys):
     assert check("mine.Packs") == 0
     *lines, last = capsys.readouterr().out.splitlines()
@@ -134,6 +136,7 @@ def test_a_method_that_cannot_be_built_is_a_usage_error(words, message, capsys):
     assert re.search(parts(message), capsys.readouterr().err)
 
 
+@pytest.mark.long
 def test_a_configuration_needs_neither_its_networks_nor_its_data(capsys):
     """SUN397 is not there, and no LeNet-5 takes five numbers."""
     assert check("--config", "c.yaml", "--model.sup_epochs", "1") == 0

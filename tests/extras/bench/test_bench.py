@@ -23,6 +23,7 @@ def content(folder):
     return (folder / "out" / "leaderboard.json").read_bytes()
 
 
+@pytest.mark.long
 def test_a_row_holds_choice_budget_and_tests(finished):
     found = rows(finished / "out")
     assert [*found] == ["FedAvg", "FedAvgP", "majority class"]

@@ -65,6 +65,7 @@ def by_hand(seeds, values, scale=1):
 # The grid.
 
 
+@pytest.mark.long
 def test_the_grid_is_rows_by_columns_by_seeds(fits, capsys):
     write(seeds=[1, 2], rows=ROWS)
     assert table("--out", "t.csv") == 0

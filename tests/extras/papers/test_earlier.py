@@ -43,6 +43,7 @@ def elsewhere(folder):
 # Reading.
 
 
+@pytest.mark.long
 def test_every_command_reads_them(earlier, capsys):
     first = str(earlier[0])
     assert main(["compare", *map(str, earlier)]) == 0
@@ -117,6 +118,7 @@ def test_with_another_source_it_is_not(ours, fits):
         assert len(fits) == made
 
 
+@pytest.mark.long
 def test_with_a_new_option_the_run_is_found(ours, fits, monkeypatch):
     """Of a class of the project, of which only the name counts."""
     monkeypatch.setattr(sources, "recorded", lambda paths: {})
