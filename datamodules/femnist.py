@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from datamodules.arrays import ArrayData, Arrays
 from datamodules.checks import require
 from datamodules.files import files_digest, progress, reading_cache
-from datamodules.targets import Ints, Targets
+from datamodules.targets import Ints, Targets, plain_name
 from pfl.disk.writing import written
 
 
@@ -116,7 +116,7 @@ def _parse(train: Sequence[Path], test: Sequence[Path]) -> _Parsed:
                 images, classes = _samples(samples)
                 pixels.append(images)
                 labels += classes
-                written += [writer] * len(classes)
+                written += [plain_name(writer)] * len(classes)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{file} is not a file of LEAF's FEMNIST ({error!r})") from error
         if number == len(train):
@@ -137,6 +137,9 @@ def _samples(samples: Mapping[str, Any]) -> tuple[NDArray[np.uint8], list[int]]:
     # LEAF divides grey values by 255.
     values = np.rint(np.asarray(samples["x"], np.float64) * 255)
     classes = [int(label) for label in samples["y"]]
+    require(
+        classes == [float(label) for label in samples["y"]], "labels that are not whole numbers"
+    )
     require(len(values) == len(classes), f"{len(values)} images and {len(classes)} labels")
     require(bool(((values >= 0) & (values <= 255)).all()), "grey values outside [0, 1]")
     require(all(0 <= label < 62 for label in classes), "labels outside 0..61")

@@ -48,6 +48,7 @@ class HeartDisease(TabularData):
     """
 
     source_argument = "root"
+    own_clients = True
 
     def __init__(
         self, root: str = "data/heart", *, standardise: Standardise = "train", **options: Any

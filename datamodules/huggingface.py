@@ -17,7 +17,7 @@ from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
 from datamodules.table_targets import columns_of, targets
 from datamodules.tables import Table, arrow_table
-from datamodules.tensors import TensorData
+from datamodules.tensors import TensorData, check_clients
 from pfl.core.checks import at_least_one, not_negative
 
 _PART = 64
@@ -69,6 +69,7 @@ class HFDataset(TensorData):
     ) -> None:
         not_negative(memory=memory)
         at_least_one(max_length=max_length)
+        check_clients(client_column, partition)
         super().__init__(path, num_clients, partition, task=task, **options)
         self.path = path
         # The input columns, by their names in TensorData.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.checks import require
-from datamodules.targets import Catalogue, Targets, array_digest
+from datamodules.targets import Catalogue, Targets, array_digest, plain_name
 from datamodules.view import count, first_not_finite
 from pfl.core.state import joined
 from pfl.core.task import Binary, Classification, MultiLabel, Regression, Task
@@ -209,6 +209,8 @@ def _clients(value: Any) -> NDArray[Any]:  # noqa: ANN401
     clients = np.asarray(value)
     named = clients.dtype.kind != "O" or all(isinstance(name, str) for name in clients)
     require(named, "client must be one number or one name for each sample, none missing")
+    if clients.dtype.kind in "OU":
+        return np.array([plain_name(name) for name in clients.tolist()])
     return clients
 
 

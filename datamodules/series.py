@@ -20,7 +20,7 @@ from datamodules.report import Report, of_table
 from datamodules.table_targets import columns_of
 from datamodules.tables import Spelling, Table, read_table
 from datamodules.targets import Catalogue, Floats, Ints
-from datamodules.tensors import TensorData
+from datamodules.tensors import TensorData, check_clients
 from pfl.core.checks import at_least_one
 from pfl.core.forecast import Forecast
 from pfl.core.state import each
@@ -96,6 +96,7 @@ class TimeSeries(TensorData):
         **options: Any,
     ) -> None:
         at_least_one(past=past, horizon=horizon, stride=stride)
+        check_clients(client_column, partition)
         super().__init__(
             path, num_clients, partition, task="regression", test_protocol="future", **options
         )

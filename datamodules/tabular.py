@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import compress
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from datamodules.report import Report, identifies, of_table
 from datamodules.table_targets import KnownClasses, columns_of, targets
 from datamodules.tables import Spelling, Table, read_table
 from datamodules.targets import Floats, Ints
-from datamodules.tensors import TensorData
+from datamodules.tensors import TensorData, check_clients
 from pfl.core.types import Inputs
 
 
@@ -73,14 +73,18 @@ class TabularData(TensorData):
         separator: The sign between the columns of a text file.
         options: As in :class:`FederatedDataModule`.
 
+    Attributes:
+        own_clients: ``True`` for a data set with built-in clients, which may be divided otherwise.
+
     Raises:
         ValueError: A column or value is missing or unsuitable; the message names file, line and
-            column.
+            column. Or the partition mixes the clients that ``client_column`` names.
         OSError: The file cannot be read.
         ImportError: The file is Parquet, and pyarrow is not installed.
     """
 
     source_argument = "path"
+    own_clients: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -105,6 +109,8 @@ class TabularData(TensorData):
         separator: str = ",",
         **options: Any,
     ) -> None:
+        if not self.own_clients:
+            check_clients(client_column, partition)
         super().__init__(
             path, num_clients, partition, task=task, standardise=standardise, **options
         )

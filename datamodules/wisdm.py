@@ -38,6 +38,8 @@ class WISDM(TabularData):
         ValueError: The file has another form.
     """
 
+    own_clients = True
+
     def __init__(
         self,
         path: str = "data/wisdm.arff",

@@ -60,16 +60,14 @@ def domains(data, ids):
     return [data.contents.domain_names[d] for d in data.contents.targets.domains[ids]]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"num_clients": 5}, {"num_clients": 2, "partition": IID()}]
-)
+@pytest.mark.parametrize("options", [{}, {"num_clients": 5}])
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_nothing_is_told_where_no_client_is_merged(tmp_path, options):
     table(tmp_path, positive="yes", **options).setup()
 
 
 def test_a_partition_file_says_the_number_of_clients(tmp_path):
-    made = table(tmp_path, positive="yes", num_clients=2, partition=IID())
+    made = table(tmp_path, positive="yes", num_clients=2, partition=ByDomain())
     file = tmp_path / "partition.json"
     file.write_text(json.dumps(made.description()))
     again = table(tmp_path, positive="yes", partition=str(file))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules.partition.partitioner import IID
+from datamodules.partition.partitioner import ByDomain
 from datamodules.series import TimeSeries
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
@@ -111,7 +111,7 @@ def test_without_times_rows_are_in_order(tmp_path):
 
 def test_clients_that_hold_several_series_are_divided_by_time_too(tmp_path):
     """Of two windows for row 9 one is tested, so the other is left out."""
-    options = {"time_column": None, "num_clients": 1, "partition": IID()}
+    options = {"time_column": None, "num_clients": 1, "partition": ByDomain()}
     data = series(tmp_path, two()[::-1], past=2, **options)
     tested = sorted(w[-1] % 100 for w in windows(data, 0, "test"))
     assert tested == [9, 10, 10, 11, 11]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules import IID, TabularData, TimeSeries
+from datamodules import FEMNIST, IID, ByDomain, Shards, TabularData, TensorData, TimeSeries
 from datamodules.dates import dates_of
 from datamodules.tables import Spelling, read_table
 from lightning_modules.fedavg import FedAvg
@@ -348,3 +348,27 @@ def test_a_run_keeps_the_report_and_its_header_has_a_line(tmp_path):
     assert run.header["read"].startswith("24 rows; 3 columns (1 numbers, 2 category)")
     kept = json.loads((run.folder / "reading.json").read_text())
     assert kept["clients"] == {"S0": [6, 6], "S1": [6, 6]}
+
+
+@pytest.mark.parametrize("kind", [TabularData, TimeSeries])
+def test_a_partition_that_mixes_the_named_clients_is_refused(tmp_path, kind):
+    """As one that is left of a configuration over which other data are laid."""
+    options = {"target": "y", "client_column": "site", "num_clients": 3}
+    options |= {"past": 2} if kind is TimeSeries else {}
+    with pytest.raises(ValueError, match=parts("client_column: site ~ IID mixes ~ ByDomain")):
+        kind(path="t.csv", partition=IID(), **options)
+    kind(path="t.csv", partition=ByDomain(within=Shards(1)), **options)
+
+
+def test_labels_of_leaf_that_are_not_whole_are_refused(tmp_path):
+    (tmp_path / "all_data").mkdir()
+    users = {"w": {"x": [[0.0] * 784] * 2, "y": [1, 0.5]}}
+    (tmp_path / "all_data" / "a.json").write_text(json.dumps({"user_data": users}))
+    with pytest.raises(ValueError, match=parts("a.json ~ not whole numbers")):
+        FEMNIST(str(tmp_path), num_clients=1, partition=IID()).setup()
+
+
+def test_names_of_clients_beside_tensors_are_of_one_form_too():
+    names = [unicodedata.normalize(("NFC", "NFD")[n % 2], "Kraków") for n in range(8)]
+    data = TensorData({"x": torch.zeros(8, 1), "y": [0, 1] * 4, "client": names})
+    assert data.num_clients == 1
