@@ -49,7 +49,7 @@ class Spelling:
     """How the cells of a table are spelt, as pandas' ``read_csv`` has it.
 
     Attributes:
-        missing_values: Texts or numbers that mark a missing value, in place of :data:`MISSING`; an
+        missing_values: Texts or numbers that mark a missing value, in place of the usual ones; an
             empty cell always does.
         date_format: The form of dates in Python's codes, such as ``%d.%m.%Y``; without it dates are
             ISO 8601, or whole numbers such as 20260331.
@@ -151,7 +151,7 @@ class Column:
 
     @cached_property
     def kind(self) -> Kind:
-        """What the present values are: numbers, dates, words, or both numbers and others."""
+        """Return what the present values are; ``both`` is numbers and others."""
         if not len(self.bad):
             return "numbers"
         if self.seconds is not None:

@@ -53,7 +53,7 @@ napoleon_use_ivar = True
 # The classes of other libraries have their pages elsewhere; links to them would need a network.
 # Aliases of types and type variables have no page of their own.
 nitpick_ignore_regex = [
-    ("py:.*", r"(abc|torch|torchmetrics|torchvision|lightning|numpy|np)(\..*)?"),
+    ("py:.*", r"(abc|pandas|torch|torchmetrics|torchvision|lightning|numpy|np)(\..*)?"),
     ("py:.*", r"(collections|concurrent|pathlib|typing)(\..*)?"),
     ("py:.*", r"Path|Tensor|Logger|(list\[)?dict\[str"),
     ("py:class", r"State|Terms|Count|Patterns|OptimizerFactory|EvaluationPoint|Split"),
@@ -61,6 +61,7 @@ nitpick_ignore_regex = [
     ("py:class", r"pfl\.extras\.(codecs\.\w+\._(Sparse|Coding)|privacy\.\w+\.(Terms|Account))"),
     # Parts of engines whose clients live in other processes.
     ("py:.*", r"(pfl\.engines\.transport\.\w+\.)?(DeathError|Helper|PooledEngine|Recipe)"),
+    ("py:class", r"Method|DataT|pfl\.core\.sheet\.Sheet"),
     ("py:class", r"Inputs|Ints|pfl\.core\.state\.(ReturnT|Name)"),
     ("py:.*", r"pfl\.core\.server\.StateT|pfl\.training\.context\.Context|datamodules\.view\.View"),
 ]
