@@ -45,10 +45,10 @@ def test_it_is_what_wandb_expects(sweep):
     assert content["method"] in ("grid", "random", "bayes")
     assert content["metric"]["goal"] in ("maximize", "minimize")
     env, *words = content["command"]
-    assert (env, *words[:2], words[-1]) == ("${env}", "pfl", "fit", "${args_json_file}")
+    assert (env, *words[:2], words[-1]) == ("${env}", "${program}", "fit", "${args_json_file}")
     assert {*words[2::2]} == {"--config"}
     assert all(Path(config).is_file() for config in words[3:-1:2])
-    assert content["program"] == words[0]
+    assert content["program"] == "pfl"
     assert all(_choices(parameter) for parameter in content["parameters"].values())
 
 
