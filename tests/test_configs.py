@@ -117,6 +117,7 @@ def test_the_stored_text_of_every_configuration_is_the_same_experiment(subtests,
             assert parse(["--config", str(file)]).text == stored
 
 
+@pytest.mark.long
 def test_a_misspelt_key_is_refused_for_every_method(subtests, tmp_path):
     file = tmp_path / "wrong.yaml"
     file.write_text(yaml.safe_dump({"model": {"init_args": {"epocs": 3}}}), encoding="utf-8")

@@ -306,6 +306,7 @@ def test_cells_of_a_page_run(path):
     exec(code, {"__name__": "document"})
 
 
+@pytest.mark.long
 @examples("yaml")
 def test_yaml_is_a_configuration_a_table_or_a_task(block, tmp_path):
     for config in Path("configs").glob("*.yaml"):

@@ -1,5 +1,4 @@
 import json
-import pickle
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -374,8 +373,7 @@ def test_a_checkpoint_of_another_method_is_refused(tmp_path):
 def test_a_failed_save_leaves_the_old_file(tmp_path):
     path = tmp_path / "last.ckpt"
     save(path, {"round": 1})
-    # Which error it is depends on the version of Python.
-    with pytest.raises((AttributeError, pickle.PicklingError), match="local object"):
+    with pytest.raises(TypeError, match="bad: a checkpoint has no form for function"):
         save(path, {"round": 2, "bad": lambda: None})
     assert load(path)["round"] == 1
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]

@@ -129,7 +129,10 @@ def resolve(item: UserSetting, trust: Trust = CONFIGURATION) -> type | None:
     except (TrustError, BrokenError) as error:
         raise item.error(str(error)) from error
     except ImportError as error:
-        near = nearest(name, catalogue.neighbours(name)) or nearest(name.rpartition(".")[2], known)
+        last = name.rpartition(".")[2]
+        near = nearest(name, catalogue.neighbours(name)) or nearest(last, known)
+        if last in known:
+            near = f"; did you mean {last!r}?"
         raise item.error(f"there is no class {name!r}{near}") from error
     return target if isinstance(target, type) else None
 

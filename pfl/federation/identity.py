@@ -45,6 +45,10 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"data.unseen": None, "loop.unseen_every": None, "loop.join_rounds": 5},
     **{"loop.tune_epochs": 20, "loop.codec": None, "loop.cost": None, "loop.privacy": None},
     **{"loop.uplink": None},
+    # Of opaque images that are stored as they are seen, which all earlier runs' were.
+    **{"data.on_unreadable": "refuse", "data.over_white": True, "data.exif_orientation": True},
+    **{"data.missing_values": None, "data.date_format": None, "data.decimal": "."},
+    **{"data.thousands": None, "data.separator": ",", "data.negative": None},
     **{f"{name}.released": False for name in ("ConceptDrift", "FixedClasses", "QuantitySkew")},
     **{f"{name}.numpy_seed": None for name in ("BernoulliSampler", "UniformSampler")},
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.campaign import folders
 from tests.campaign.programs import program
 from tests.campaign.test_kills import RESUMING, run
 
 
+@pytest.mark.long
 def test_a_resumed_run_passes_through_every_stage_of_resuming(tmp_path):
     job = program(0)
     job.write(tmp_path / "r")

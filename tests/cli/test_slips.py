@@ -119,6 +119,7 @@ def test_a_slip_in_a_table_waits_for_neither(capsys):
     assert says(capsys.readouterr().err, "t.yaml ~ rows FedPer")
 
 
+@pytest.mark.long
 def test_no_shipped_configuration_is_taken_for_a_slip():
     for name in shipped.names():
         if not name.startswith(("tables/", "overlays/", "bench/")):

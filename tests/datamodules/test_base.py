@@ -276,6 +276,7 @@ def test_the_base_is_abstract():
         FederatedDataModule(num_clients=1, partition=IID())
 
 
+@pytest.mark.long
 def test_importing_needs_neither_wandb_nor_jsonargparse():
     code = (
         "import sys, datamodules\n"

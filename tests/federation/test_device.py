@@ -33,6 +33,8 @@ from tests.helpers.extras import needs
 from tests.helpers.federation import SGD
 from tests.helpers.toy import blobs, mlp
 
+pytestmark = pytest.mark.long
+
 ENGINES = ["sequential", "vectorised"]
 HOST = "cpu"
 # FedSimSup's server computes its few shares of clients on the host.

@@ -311,6 +311,7 @@ def rounds_in(folder):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [1, 10])
 def test_wherever_a_signal_comes_all_files_agree_and_nothing_is_lost(every, tmp_path):
     def short(name, ckpt_path=None):

@@ -401,6 +401,7 @@ def test_the_committed_pages_are_those_of_the_committed_runs(committed):
     assert changed == []
 
 
+@pytest.mark.long
 def test_the_known_numbers_of_the_committed_runs(committed):
     """FedAS is quieter than FedPer, and ahead of it in all three seeds, by less than printed."""
     found, _ = committed

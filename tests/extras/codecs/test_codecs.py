@@ -57,6 +57,7 @@ def test_buckets_have_norms_of_their_own():
     assert QSGD(bucket=2).encode(value, 0)["norm"].tolist() == [5.0, 50.0, 7.0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [QSGD(bits=3, bucket=7), RandK(0.3)], ids=["qsgd", "randk"])
 def test_qsgd_and_randk_are_unbiased(codec):
     """The mean of 4,000 draws lies within five of its deviations, number by number."""

@@ -112,6 +112,7 @@ def play(file, cell, root):
     return folder.mean(cell.metric, folder.chosen(cell.at, cell.metric))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_with_made_files")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_round_on_made_files(name, tmp_path):

@@ -38,6 +38,7 @@ def runs(name, row, *columns):
 # The point at which personal models are tested.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "own", "rows"),
     [
@@ -91,6 +92,7 @@ def test_without_synchronisation_the_release_and_the_paper_weigh_differently():
 KINDS = [f"FedSimSup-{kinds}" for kinds in ("T", "C", "L", "TCL")]
 
 
+@pytest.mark.long
 def test_kinds_of_supervisors_are_rows_of_one_run():
     """The paper's -T, -C and -L are means over the clients of each kind in the run of -TCL."""
     column = ("CIFAR-10", "alpha=0.1", "n=100")
@@ -111,6 +113,7 @@ def test_the_tables_note_says_that_the_transformer_is_untrained():
     assert any("untrained" in note for note in table("fedsimsup_table4").notes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "data", "classes", "alphas"),
     [

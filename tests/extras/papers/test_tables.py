@@ -126,6 +126,7 @@ def test_the_number_is_the_right_one(stem, row, column, value):
     assert f"{unit.factor * cell.reported.value:.{unit.digits}f}" == value
 
 
+@pytest.mark.long
 def test_every_configuration_file_and_every_setting_parses_and_builds():
     chosen = list(telling_cells())
     assert {file for file, _ in chosen} == set(TABLES)

@@ -10,6 +10,7 @@ below (Clopper and Pearson, at 95 %): ``epsilon >= ln((true - delta) / false)`` 
 
 import math
 
+import pytest
 import torch
 from scipy.optimize import brentq
 from scipy.stats import beta, norm
@@ -58,5 +59,6 @@ def bound(sigma, deviations=2):
     return math.log((least - DELTA) / most)
 
 
+@pytest.mark.long
 def test_the_attacker_learns_less_than_epsilon_and_more_than_a_third_of_it():
     assert 0.3 * EPSILON < bound(SIGMA) < EPSILON

@@ -42,6 +42,7 @@ def wait_for(what, *processes):
         time.sleep(0.01)
 
 
+@pytest.mark.long
 def test_two_processes_share_a_sweep():
     """Each point runs once; who ends first waits for the other, and both show all points."""
     write({LR: {"values": [0.01 * number for number in range(1, 7)]}})
@@ -67,6 +68,7 @@ def test_a_file_system_without_locks_is_refused_before_anything_is_stored(monkey
     assert not FOLDER.with_suffix(".db").exists()
 
 
+@pytest.mark.long
 def test_a_killed_point_is_run_again_and_goes_on_from_its_checkpoint(capsys):
     write()
     process = start(words := "--loop.rounds=60", "--loop.checkpoint_every=1")

@@ -98,6 +98,7 @@ def test_a_second_call_runs_nothing_again(monkeypatch, capsys):
 
 
 # Optuna's own algorithm starts after ten points.
+@pytest.mark.long
 @pytest.mark.parametrize(("method", "size"), [("random", 4), ("bayes", 12)])
 def test_a_search_in_two_parts_is_the_search_in_one(method, size, monkeypatch):
     """A draw depends on the seed and the known points, not on the time or the process."""
@@ -141,6 +142,7 @@ def test_probabilities_are_kept_to():
 # What goes wrong.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["grid", "bayes"])
 def test_failing_points_are_kept_with_their_reason_and_the_others_go_on(method, capsys):
     write({LR: {"values": [-1.0, 1e30, 0.1]}}, method=method, run_cap=8)
@@ -248,6 +250,7 @@ def test_mistakes_in_the_command_line_show_before_anything_runs(words, message, 
     assert said.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -347,6 +350,7 @@ def test_a_value_of_zero_is_drawn(monkeypatch):
     assert len(_drawn()) == 2
 
 
+@pytest.mark.long
 def test_pictures(capsys):
     parameters = {
         LR: {"distribution": "log_uniform_values", "min": 0.01, "max": 1},
