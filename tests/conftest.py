@@ -91,7 +91,8 @@ def pytest_collection_modifyitems(config, items):
     own = re.compile(r"tests/lightning_modules/test_(?!contract)\w+\.py::")
     for item in items:
         parameters = {} if own.match(item.nodeid) else getattr(item, "callspec", None)
-        if parameters and is_long(parameters.params):
+        apart = any(item.get_closest_marker(name) for name in ("slow", "campaign"))
+        if parameters and not apart and is_long(parameters.params):
             item.add_marker(pytest.mark.long)
     if "not long" in config.option.markexpr:
         config.stash[LEFT] = sum(item.get_closest_marker("long") is not None for item in items)
