@@ -94,7 +94,7 @@ def pytest_collection_modifyitems(config, items):
         apart = any(item.get_closest_marker(name) for name in ("slow", "campaign"))
         if parameters and not apart and is_long(parameters.params):
             item.add_marker(pytest.mark.long)
-    if "not long" in config.option.markexpr:
+    if config.option.markexpr.startswith("not long"):
         config.stash[LEFT] = sum(item.get_closest_marker("long") is not None for item in items)
     if hasattr(config, "workeroutput"):
         config.workeroutput["left"] = config.stash.get(LEFT, 0)
