@@ -108,7 +108,7 @@ class FederatedLoop(Settings):
         ckpt_path: str | None = None,
         config: str | None = None,
     ) -> Iterator[tuple[Run, RoundResult]]:
-        """Train as :meth:`fit` does, and yield the run after each round, for your own outer loop.
+        """Train as :meth:`fit` does; after each round, yield the run and the result of the round.
 
         Example::
 

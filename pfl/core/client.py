@@ -126,6 +126,9 @@ class ClientModule(Learner):
         not_negative(epochs=epochs)
         within("(0, 1]", lr_decay=lr_decay)
         self.save_hyperparameters(ignore=self.objects)
+        if "_instantiator" in self.hparams:
+            # LightningCLI gives plain values, even of the network, from which it is built again.
+            self.save_hyperparameters()
         known_words(type(self), self.hparams)
         self.epochs = epochs
         self.buffer_policy = buffers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Mapping
 from functools import partial
@@ -71,11 +72,13 @@ def check(
     Raises:
         TrustError: An object is not trusted, or does not fit the type declared for its place.
         DamagedError: The file was changed after it was written, or has too many values or levels.
+        TypeError: The file does not say how to build an argument that the class needs.
         OSError: The file cannot be read.
     """
     arguments = {**_exported(source), **replacing, **passed}
     # Without an instantiator, the class gets plain values as they are; no object is built.
     if (instantiator := arguments.pop("_instantiator", None)) is None:
+        _check_complete(source, module_class, arguments)
         return
     try:
         if instantiator not in INSTANTIATORS:
@@ -90,6 +93,24 @@ def check(
                     check_calls(item, types.get(name), (name,), trust)
     except (TrustError, ImportError) as error:
         raise TrustError(f"{source}: {error}") from error
+
+
+def _check_complete(
+    source: str | Path | IO[Any], module_class: type, arguments: Mapping[str, Any]
+) -> None:
+    """Refuse a file of a Trainer, which stores no objects, if one of them is not passed."""
+    needed = [
+        name
+        for name, one in inspect.signature(module_class).parameters.items()
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
+    if missing := [name for name in needed if name not in arguments]:
+        given = ", ".join(f"{name}=..." for name in missing)
+        raise TypeError(
+            f"{source} has the weights of {module_class.__name__}, but does not say how to build "
+            f"its {' and '.join(missing)}: pass what it was trained with, as "
+            f"{module_class.__name__}.load_from_checkpoint(file, {given})"
+        )
 
 
 def _parsed(module_class: type, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
