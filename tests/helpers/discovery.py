@@ -10,6 +10,7 @@ import pkgutil
 import lightning_modules
 from lightning_modules.base import ClientModule
 from pfl.testing import Subject
+from tests.helpers.floats import floats
 
 
 def methods() -> list[type[ClientModule]]:
@@ -45,19 +46,6 @@ def build(method, net, **options):
     if module is None:
         module = make(net, **options) if make is not None else method(net, **options)
     return module
-
-
-def floats(module, info):
-    """Count the (down, up) floats that a participant moves in a round, by the method's own formula.
-
-    A formula takes the module, and also the client's ``info`` if the number depends on the client.
-    """
-    formula = getattr(test_module(type(module)), "floats", None)
-    if formula is not None:
-        return formula(module, info) if _takes(formula, "info") else formula(module)
-    entries = module.state_dict()
-    count = sum(entries[name].numel() for name in module.shared_names())
-    return count, count
 
 
 def subject(method):

@@ -1,13 +1,47 @@
-"""What many methods send in a round; a method's tests take theirs as ``floats``."""
+"""How many floats each method sends in a round on the network of :func:`pfl.testing.toy.mlp`.
+
+Its backbone has 5 * 6 + 6 parameters and its head 6 * 3 + 3; D = 6 features, C = 3 classes.
+"""
 
 from __future__ import annotations
 
+BODY, HEAD, MEANS = 36, 21, 18
+NET = BODY + HEAD
+# Down and up, or one number for both.
+MOVED = {
+    **dict.fromkeys(("APFL", "Ditto", "FedALA", "FedAvg", "FedAvgP", "FedBN", "FedDyn"), NET),
+    **dict.fromkeys(("FedProx", "FedProxP", "FedROD", "FedSimSup", "LPFT", "UniVarFL"), NET),
+    **dict.fromkeys(("PerFedAvg", "PFedMe"), NET),
+    **dict.fromkeys(("FedBABU", "FedPer", "FedRep", "FedSimSupSerial", "Freeze", "PFAKD"), BODY),
+    # Three of six hidden units with 5 weights and a bias each; 3 * 3 weights and 3 biases.
+    **dict.fromkeys(("CD2PFed", "CD2PFedAligned"), 3 * 6 + 9 + 3),
+    "FedAS": (BODY, BODY + 1),
+    # Down the means, up the trace, sums and counts.
+    "FedASVariant": (BODY + MEANS, BODY + 1 + MEANS + 3),
+    # Down the centroids; up also counts, variance and profile.
+    "FedPAC": (NET + MEANS, NET + MEANS + 3 + 1 + MEANS),
+    # Embeddings, two maps of the valve, and four vectors of its norms.
+    "GPFL": BODY + MEANS + 2 * (6 * 6 + 6) + 4 * 6,
+    # Two models down, one and its number up.
+    "IFCA": (2 * NET, NET + 1),
+    "LGFedAvg": HEAD,
+    "Local": 0,
+    # 36 entries of the body, 6 * 6 + 6 and 6 * 4 + 4 of the projector, 4 * 3 + 3 of the head.
+    "MOON": 36 + 42 + 28 + 15,
+    # A mean and a deviation of each parameter.
+    "PFedBayes": 2 * NET,
+    # Means and half a covariance.
+    "PFedFDA": BODY + MEANS + 21,
+    "PFedVEM": (NET, NET + 1),
+    # The network and a variate.
+    "SCAFFOLD": 2 * NET,
+}
 
-def of_network(module):
-    """Count the network's parameters, both ways."""
-    return (sum(p.numel() for p in module.net.parameters()),) * 2
 
-
-def of_backbone(module):
-    """Count the backbone's parameters, both ways."""
-    return (sum(p.numel() for p in module.net.backbone.parameters()),) * 2
+def floats(module, info):
+    """Return what a participant receives and sends in a round, as :class:`Subject` wants it."""
+    if type(module).__name__ == "FedProto":
+        # A row and its number for each class that the client has.
+        return MEANS, int((info.label_counts > 0).sum()) * (6 + 1)
+    moved = MOVED[type(module).__name__]
+    return moved if isinstance(moved, tuple) else (moved, moved)

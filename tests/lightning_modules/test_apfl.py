@@ -1,7 +1,5 @@
 """APFL: the invariants in docs/methods."""
 
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
@@ -10,7 +8,6 @@ from torch.nn.functional import cross_entropy
 
 from lightning_modules.apfl import APFL
 from lightning_modules.fedavg import FedAvg
-from lightning_modules.local import Local
 from pfl.core.seeds import scoped
 from pfl.core.state import total
 from pfl.core.task import Classification
@@ -19,11 +16,7 @@ from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
 from tests.helpers.draws import normal
 from tests.helpers.federation import HEAVY, SGD, Federation, close, context, equal, fit, follow, job
-from tests.helpers.floats import of_network
-from tests.helpers.messages import refuses
 from tests.helpers.toy import Point, ToyData, blobs, mlp, normed
-
-floats = of_network
 
 
 @pytest.fixture
@@ -50,21 +43,6 @@ def personal(kept):
     return {n.replace("personal.", "net."): v for n, v in kept.items() if n != "alpha"}
 
 
-@pytest.mark.parametrize("net", [mlp, normed])
-@pytest.mark.parametrize(
-    "options",
-    [{"alpha": 0.0}, {"alpha": 0.25, "alpha_update": "step"}, {"alpha": 1.0, "v_grad": "plain"}],
-)
-def test_the_global_sequence_is_fedavgs_bitwise(net, options):
-    """Invariant 1."""
-    sampler = UniformSampler(0.7)
-    apfl = fit(APFL(net(), optimizer=HEAVY, **options), blobs(), sampler=sampler)
-    fedavg = fit(FedAvg(net(), optimizer=HEAVY), blobs(), sampler=sampler)
-    assert equal(apfl.server.shared, fedavg.server.shared)
-    assert apfl.history[-1]["test/global/loss"] == fedavg.history[-1]["test/global/loss"]
-    assert apfl.history[-1]["train/local/ce"] == fedavg.history[-1]["train/local/ce"]
-
-
 @pytest.mark.parametrize("v_grad", ["chain", "plain"])
 def test_without_a_share_it_is_fedavg(v_grad):
     """Invariant 2. Momentum and weight decay do not move v, either."""
@@ -73,15 +51,6 @@ def test_without_a_share_it_is_fedavg(v_grad):
     start = {f"net.{name}": value for name, value in mlp().state_dict().items()}
     assert all(equal(personal(kept), start) for kept in apfl.kept.values())
     assert apfl.history[-1]["test/personal/loss"] == fedavg.history[-1]["test/personal/loss"]
-
-
-@pytest.mark.parametrize("net", [mlp, normed])
-def test_with_the_whole_share_it_is_local(net):
-    """Invariant 2."""
-    module = APFL(net(), optimizer=HEAVY, epochs=2, alpha=1, alpha_update="never")
-    apfl, alone = fit(module, blobs()), fit(Local(net(), optimizer=HEAVY, epochs=2), blobs())
-    assert all(equal(personal(apfl.kept[client]), alone.kept[client]) for client in range(3))
-    assert apfl.history[-1]["test/personal/loss"] == alone.history[-1]["test/personal/loss"]
 
 
 def test_the_share_rests_in_the_very_first_round():
@@ -223,14 +192,6 @@ def test_mixing_a_linear_models_outputs_is_the_same():
     assert close(result.kept, expected)
 
 
-def test_model_and_share_stay():
-    """Invariant 9."""
-    data, module = blobs(), APFL(normed(), optimizer=SGD)
-    upload = client_round.train(context(module, data), job(data)).upload
-    assert all(name.startswith("net.") for name in upload.shared)
-    assert upload.extra == {}
-
-
 def test_statistics_of_the_mixture_are_those_of_v():
     """A step's running mean is a tenth of the mean of the first layer at the mixed weights."""
     data, module = blobs(sizes=(9,), batch_size=99), APFL(normed(), optimizer=SGD, alpha=0.25)
@@ -243,7 +204,3 @@ def test_statistics_of_the_mixture_are_those_of_v():
     assert torch.allclose(result.kept["personal.backbone.1.running_mean"], 0.1 * mean, atol=1e-6)
     sent_up = result.upload.shared["net.backbone.1.running_mean"]
     assert torch.allclose(sent_up, 0.1 * w(x).mean(0), atol=1e-6)
-
-
-def test_a_share_outside_its_bounds_is_refused():
-    refuses(partial(APFL, mlp()), "[0, 1]", alpha=(-0.1, 1.5))

@@ -1,32 +1,15 @@
 """CD2-pFed with FedAS's alignment; the alignment's arithmetic is in test_fedas."""
 
-from functools import partial
-
-import pytest
 import torch
 
-from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.cd2_pfed_aligned import CD2PFedAligned
 from pfl.core.state import clone, select
 from tests.helpers.federation import Federation, equal, sgd
-from tests.helpers.messages import refuses
 from tests.helpers.toy import mlp
-from tests.lightning_modules.test_cd2_pfed import floats as floats
 
 
 def make(net, **options):
-    return CD2PFedAligned(net, ramp_rounds=0, **options)
-
-
-@pytest.mark.parametrize("options", [{"align_epochs": 0}, {"align_lr": 1e-30}])
-def test_without_alignment_it_is_cd2_pfed(options):
-    ours = Federation(make(mlp(), optimizer=sgd(), **options))
-    theirs = Federation(CD2PFed(mlp(), optimizer=sgd(), ramp_rounds=0))
-    for clients in ((0, 1, 2), (1, 2)):
-        ours.round(*clients)
-        theirs.round(*clients)
-        assert equal(ours.state.shared, theirs.state.shared)
-        assert equal(select(ours.kept[1], ("own.*",)), theirs.kept[1])
+    return CD2PFedAligned(net, **{"ramp_rounds": 0, **options})
 
 
 def test_the_target_is_the_whole_last_model():
@@ -68,10 +51,3 @@ def test_own_features_are_no_target_to_move_to():
     federation.round(0)
     (result,) = federation.round(0)
     assert result.train["align/mse"] == 0
-
-
-def test_numbers_out_of_range_are_refused():
-    aligned = partial(make, mlp())
-    refuses(aligned, "positive", align_lr=0)
-    refuses(aligned, "negative", align_epochs=-1)
-    refuses(aligned, "at least 1", align_batch=0)

@@ -8,17 +8,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from lightning_modules.ditto import Ditto
-from lightning_modules.fedavg import FedAvg
-from lightning_modules.local import Local
 from pfl.core.types import Broadcast
-from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, follow, job
-from tests.helpers.floats import of_network
-from tests.helpers.messages import parts, refuses
-from tests.helpers.toy import Line, blobs, lines, mlp, normed
-
-floats = of_network
+from tests.helpers.federation import SGD, context, follow, job
+from tests.helpers.toy import Line, blobs, lines, mlp
 
 
 class Slope(Ditto):
@@ -47,26 +40,6 @@ def walk(proximity, steps, start=1.0, received=3.0, slope=2.0, global_steps=5):
 
 def personal(state):
     return {n.removeprefix("personal."): v for n, v in state.items()}
-
-
-@pytest.mark.parametrize("net", [mlp, normed])
-@pytest.mark.parametrize("options", [{"proximity": 0}, {"proximity": 2, "personal_epochs": 3}])
-def test_the_global_sequence_is_fedavgs_bitwise(net, options):
-    """Invariant 1."""
-    sampler = UniformSampler(0.7)
-    ditto = fit(Ditto(net(), optimizer=HEAVY, **options), blobs(), sampler=sampler)
-    fedavg = fit(FedAvg(net(), optimizer=HEAVY), blobs(), sampler=sampler)
-    assert equal(ditto.server.shared, fedavg.server.shared)
-    assert ditto.history[-1]["test/global/loss"] == fedavg.history[-1]["test/global/loss"]
-
-
-def test_without_a_pull_personal_models_are_local():
-    """Invariant 2. Full batches, as the order of batches follows the name of the phase."""
-    ditto = fit(Ditto(mlp(), optimizer=HEAVY, proximity=0, epochs=2), blobs(batch_size=99))
-    alone = fit(Local(mlp(), optimizer=HEAVY, epochs=2), blobs(batch_size=99))
-    for client in range(3):
-        own = {n.removeprefix("net."): v for n, v in alone.kept[client].items()}
-        assert close(personal(ditto.kept[client]), own)
 
 
 def test_the_fixed_point_is_the_gradient_over_lambda_away():
@@ -107,12 +80,6 @@ def test_default_epochs_are_those_of_the_global_branch():
     assert [phase.epochs for phase in Ditto(mlp(), epochs=4, personal_epochs=1).plan()] == [1, 4]
 
 
-def test_statistics_of_the_personal_model_stay():
-    module = Ditto(normed(), buffers="average")
-    assert "personal.backbone.1.running_mean" in module.kept_names()
-    assert "net.backbone.1.running_mean" in module.shared_names()
-
-
 def test_personal_models_are_tested_and_the_global_one_as_such():
     data = blobs()
     run, (first,) = follow(Ditto(mlp(), optimizer=SGD, epochs=3), data, 1)
@@ -138,9 +105,3 @@ def test_refreshing_moves_a_copy_towards_the_model_just_received():
         client_round.test(context(module, data), test)
         assert module.personal.w.item() == pytest.approx(expected)
         assert kept["personal.w"].item() == 1.0
-
-
-def test_overshooting_is_warned_of():
-    with pytest.warns(UserWarning, match=parts("lambda ~ 1")):
-        Ditto(mlp(), optimizer=SGD, proximity=10.0)
-    refuses(partial(Ditto, mlp()), "negative", proximity=-1)

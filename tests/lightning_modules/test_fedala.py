@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from lightning_modules.fedala import FedALA, UnitIntervalSGD
-from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
 from pfl.core.state import clone, fingerprint, select
 from pfl.core.types import Batch
@@ -13,29 +12,13 @@ from pfl.training import batching, client_round
 from pfl.training.batching import Length
 from tests.helpers.draws import normal
 from tests.helpers.federation import Federation, equal, own, sgd
-from tests.helpers.floats import of_network
-from tests.helpers.messages import parts, refuses
 from tests.helpers.toy import mlp, normed
-
-floats = of_network
 
 ROUNDS = ((0, 1, 2), (0, 2), (1, 2), (0, 1))
 
 
 def ala(net=None, **options):
     return FedALA(mlp() if net is None else net, optimizer=sgd(), **options)
-
-
-@pytest.mark.parametrize("net", [mlp, normed])
-@pytest.mark.parametrize("top", [1, "all"])
-def test_weights_of_one_are_fedavg(net, top):
-    """Invariant 1, bitwise: eta_w = 0 leaves W at 1."""
-    ours = Federation(ala(net(), top=top, mix_lr=0.0, epochs=2))
-    theirs = Federation(FedAvg(net(), optimizer=sgd(), epochs=2))
-    for clients in ROUNDS:
-        ours.round(*clients)
-        theirs.round(*clients)
-        assert equal(ours.state.shared, theirs.state.shared)
 
 
 def test_weights_of_zero_on_all_layers_are_local():
@@ -198,12 +181,3 @@ def test_a_mix_does_not_touch_running_statistics():
     before = clone(dict(module.net.named_buffers()))
     module._mixing(Batch(normal(6, 5).float(), torch.arange(6) % 3))
     assert equal(clone(dict(module.net.named_buffers())), before)
-
-
-def test_numbers_out_of_range_are_refused():
-    refuses(ala, "(0, 100]", mix_percent=(0, 101))
-    refuses(ala, "negative", mix_lr=-1)
-    refuses(ala, "at least 1", window=0)
-    refuses(ala, "all ~ at least 1", top=("al", 0))
-    with pytest.raises(ValueError, match=parts("2 layers ~ 3")):
-        ala(top=3)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lightning_modules.fedas import FedAS, FedASServer
-from lightning_modules.fedper import FedPer
-from lightning_modules.nets import CNN2, SplitNet
+from lightning_modules.nets import SplitNet
 from lightning_modules.steps.fisher import fisher_share, fisher_trace
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
@@ -20,16 +19,10 @@ from pfl.core.types import Batch, Broadcast, Upload
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
 from tests.helpers.federation import SGD, Federation, equal, fit
-from tests.helpers.messages import refuses
 from tests.helpers.stacking import check_vmap, clients
 from tests.helpers.toy import ToyData, blobs, mlp, normed
 
 ESTIMATORS = ("batch_sum", "per_sample_mean", "full_data")
-
-
-def floats(module):
-    base = sum(p.numel() for p in module.net.backbone.parameters())
-    return base, base + int(module.synchronisation)
 
 
 def make(net, **options):
@@ -105,25 +98,6 @@ def test_one_over_m_takes_that_part_of_the_step():
     assert after.shared["w"].item() == 3.0
     third = aggregate([*uploads, upload(5, 1, 0, 7.0)], (2.0,), step_scale="one_over_m")
     assert third.shared["w"].item() == pytest.approx(2 + 2 / 3)
-
-
-@pytest.mark.parametrize(
-    ("options", "traces", "expected"),
-    [
-        # From 2, with 10 at trace 1 and 3 samples, and 2 at trace 3 and 1 sample.
-        ({}, (1, 3), 4.0),
-        ({"trace_normaliser": "min_max"}, (1, 3), 2.0),
-        ({"server_step_scale": "one_over_m"}, (1, 3), 3.0),
-        ({}, (0, 0), 8.0),
-        ({"weighting": "uniform"}, (0, 0), 6.0),
-        ({"weighting": "uniform", "synchronisation": False}, (1, 3), 6.0),
-    ],
-)
-def test_the_module_hands_its_options_to_the_server(options, traces, expected):
-    uploads = [upload(0, 3, traces[0], 10.0), upload(4, 1, traces[1], 2.0)]
-    start = ServerState({"w": torch.tensor([2.0])})
-    after = make(mlp(), **options).server().aggregate(start, uploads)
-    assert after.shared["w"].item() == expected
 
 
 @pytest.mark.parametrize("traces", [(0, 0), (float("nan"), 1), (1, float("inf"))])
@@ -369,19 +343,6 @@ def test_a_fitted_single_class_client_loses_its_weight():
 # The whole method.
 
 
-@pytest.mark.parametrize("net", [mlp, normed])
-def test_without_both_additions_it_is_fedper_bit_for_bit(net):
-    """Invariant 7."""
-    plain = fit(FedPer(net(), optimizer=SGD, epochs=2, buffers="local"), blobs(), 4)
-    module = make(net(), epochs=2, alignment=False, synchronisation=False)
-    run = fit(module, blobs(), 4)
-    assert equal(run.server.shared, plain.server.shared)
-    for client, kept in plain.kept.items():
-        assert equal({name: run.kept[client][name] for name in kept}, kept)
-    for term in ("train/local/ce", "comm/bytes_total"):
-        assert run.history[-1][term] == plain.history[-1][term]
-
-
 def test_each_addition_by_itself_changes_the_run():
     runs = [
         fit(make(mlp(), alignment=pa, synchronisation=cs), blobs(), 3).fingerprint
@@ -438,17 +399,6 @@ def test_the_round_reports_traces_and_weights():
         assert report["weight"][client] == pytest.approx(value / total)
 
 
-def test_floats_moved_at_cifar_10():
-    assert floats(FedAS(CNN2(10))) == (873_408, 873_409)
-    assert floats(FedAS(CNN2(100), synchronisation=False)) == (873_408, 873_408)
-
-
-def test_statistics_of_batch_norms_stay_unless_averaging_is_asked_for():
-    name = "net.backbone.1.running_mean"
-    assert name in FedAS(normed()).kept_names()
-    assert name in FedAS(normed(), buffers="average").shared_names()
-
-
 @pytest.mark.parametrize("target", ["class_mean", "per_sample"])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_runs_over_stacked_clients(target, estimator):
@@ -462,10 +412,3 @@ def test_runs_over_stacked_clients(target, estimator):
 
 def _sums(function, batch):
     return {name: value.square().sum() for name, value in function(batch).items()}
-
-
-def test_numbers_out_of_range_are_refused():
-    make = partial(FedAS, mlp())
-    refuses(make, "positive", align_lr=0)
-    refuses(make, "negative", align_epochs=-1)
-    refuses(make, "at least 1", align_batch=0)

@@ -17,35 +17,11 @@ def make(net, **options):
     return FedASVariant(net, **options)
 
 
-def floats(module):
-    """Down the backbone and C D means, up the backbone, the trace, C D sums and C counts."""
-    backbone = sum(p.numel() for p in module.net.backbone.parameters())
-    table = module.net.num_classes * module.net.features
-    return backbone + table, backbone + 1 + table + module.net.num_classes
-
-
 def played(module, cohorts=COHORTS):
     federation = Federation(module)
     for clients in cohorts:
         federation.round(*clients)
     return federation
-
-
-def agree(ours, theirs):
-    assert equal(ours.state.shared, theirs.state.shared)
-    for client, kept in theirs.kept.items():
-        assert equal({name: ours.kept[client][name] for name in kept}, kept)
-
-
-def test_serial_and_own_is_fedas():
-    variant = FedASVariant(mlp(), align_manner="serial", align_object="own", optimizer=sgd())
-    agree(played(variant), played(FedAS(mlp(), optimizer=sgd())))
-
-
-@pytest.mark.parametrize("to", ["own", "global"])
-def test_parallel_without_weight_trains_as_without_alignment(to):
-    variant = FedASVariant(mlp(), align_object=to, align_weight=0.0, optimizer=sgd())
-    agree(played(variant), played(FedAS(mlp(), alignment=False, optimizer=sgd())))
 
 
 def test_parallel_with_weight_does_not():

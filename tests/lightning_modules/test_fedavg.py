@@ -1,18 +1,14 @@
 """FedAvg and FedAvg-P: the invariants in docs/methods."""
 
-import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from lightning_modules.fedavg import FedAvg, FedAvgP
+from lightning_modules.fedavg import FedAvg
 from pfl.core.server import Server, ServerState
 from pfl.core.types import Upload
 from pfl.federation.sampling import BernoulliSampler
 from tests.helpers.federation import HEAVY, SGD, centralised, close, equal, fit, follow
-from tests.helpers.floats import of_network
 from tests.helpers.toy import blobs, mlp, normed
-
-floats = of_network
 
 
 def upload(client, samples, *values):
@@ -57,31 +53,6 @@ def test_one_client_is_centralised_sgd():
     data = blobs(sizes=(9,), batch_size=99)
     run = fit(FedAvg(mlp(), optimizer=HEAVY, epochs=3, persist_optimizer=True), data, 2)
     assert close(run.server.shared, centralised(data, 6))
-
-
-def test_no_epochs_of_fine_tuning_is_fedavg():
-    """Invariant 5."""
-    plain = fit(FedAvg(mlp(), optimizer=SGD), blobs()).history[-1]
-    tuned = fit(FedAvgP(mlp(), optimizer=SGD, ft_epochs=0), blobs()).history[-1]
-    scores = [key for key in plain if key.startswith("test/")]
-    assert scores
-    assert [plain[key] for key in scores] == [tuned[key] for key in scores]
-
-
-@pytest.mark.parametrize("net", [mlp, normed])
-def test_fine_tuning_leaves_the_federation_as_it_is(net):
-    """Invariant 5."""
-    plain = fit(FedAvg(net(), optimizer=SGD), blobs())
-    tuned = fit(FedAvgP(net(), optimizer=SGD, ft_epochs=4), blobs())
-    assert equal(plain.server.shared, tuned.server.shared)
-    row, other = plain.history[-1], tuned.history[-1]
-    assert row["test/global/loss"] == other["test/global/loss"]
-    assert row["test/personal/loss"] != other["test/personal/loss"]
-
-
-def test_fine_tuning_sends_nothing():
-    rows = [fit(m(mlp(), optimizer=SGD), blobs()).history[-1] for m in (FedAvg, FedAvgP)]
-    assert rows[0]["comm/bytes_total"] == rows[1]["comm/bytes_total"]
 
 
 def test_nobody_sampled_keeps_the_model():

@@ -6,14 +6,10 @@ import pytest
 import torch
 
 from lightning_modules.fedbabu import FedBABU
-from lightning_modules.freeze import Freeze
 from pfl.core.types import Broadcast
 from pfl.training import client_round
 from tests.helpers.federation import HEAVY, SGD, Federation, context, differing, equal, fit, job
 from tests.helpers.toy import blobs, mlp
-from tests.lightning_modules.test_freeze import floats, head
-
-__all__ = ["floats"]
 
 
 def copy_of_client_0(**options):
@@ -24,24 +20,6 @@ def copy_of_client_0(**options):
     test = replace(job(data, broadcast=Broadcast(shared)), splits=("test",))
     client_round.test(context(module, data), test)
     return before, module.state_dict()
-
-
-def test_the_head_is_bitwise_constant_before_fine_tuning():
-    """Invariant 1."""
-    module = FedBABU(mlp(), optimizer=HEAVY, ft_epochs=0)
-    start = head(module)
-    fit(module, blobs(), 4)
-    assert equal(head(module), start)
-
-
-def test_equals_freeze_before_fine_tuning():
-    """Invariant 2."""
-    babu, frozen = FedBABU(mlp(), optimizer=SGD), Freeze(mlp(), optimizer=SGD)
-    found, expected = fit(babu, blobs()), fit(frozen, blobs())
-    assert equal(found.server.shared, expected.server.shared)
-    row, other = found.history[-1], expected.history[-1]
-    assert row["test/global/loss"] == other["test/global/loss"]
-    assert row["test/personal/loss"] != other["test/personal/loss"]
 
 
 def test_the_test_is_repeatable_and_leaves_the_broadcast_as_it_is():

@@ -17,17 +17,9 @@ from pfl.core.seeds import generator
 from pfl.core.state import select
 from pfl.core.types import Upload
 from tests.helpers.federation import Federation, equal, sgd
-from tests.helpers.messages import refuses
 from tests.helpers.toy import ToyData, mlp, normed
 
 HEAD, BODY = ("net.head.*",), ("net.backbone.*",)
-
-
-def floats(module):
-    """Count |w| + C D down; |w| + C D + C + 1 + C D up."""
-    net = module.net
-    weights, table = sum(p.numel() for p in net.parameters()), net.num_classes * net.features
-    return weights + table, weights + table + net.num_classes + 1 + table
 
 
 def pac(net=None, **options):
@@ -277,8 +269,3 @@ def test_absent_clients_keep_their_head_under_a_new_body():
     present = federation.module.state_dict()
     assert equal(select(present, HEAD), head)
     assert equal(select(present, BODY), select(federation.state.shared, BODY))
-
-
-def test_numbers_out_of_range_are_refused():
-    refuses(pac, "negative", alignment=-1, head_lr=-1, head_epochs=-1)
-    refuses(pac, "[0, 1)", min_share=1.0)

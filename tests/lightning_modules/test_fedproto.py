@@ -1,7 +1,6 @@
 """FedProto: the invariants in docs/methods, with hand-worked numbers."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -15,16 +14,9 @@ from pfl.core.server import ServerState
 from pfl.core.types import Batch, Upload
 from tests.helpers.extras import needs
 from tests.helpers.federation import Federation, equal, fit, sgd
-from tests.helpers.messages import refuses
 from tests.helpers.toy import ToyData, blobs, mlp, normed
 
 NAN = float("nan")
-
-
-def floats(module, info):
-    """Count C D down, C_i (D + 1) up."""
-    net, held = module.net, int((info.label_counts > 0).sum())
-    return net.num_classes * net.features, held * (net.features + 1)
 
 
 def identity():
@@ -48,18 +40,6 @@ TWO_CLIENTS = points(
     [((1.0, 0.0), 0), ((3.0, 0.0), 0), ((0.0, 2.0), 1)],
     [((0.0, 4.0), 1), ((0.0, 6.0), 1), ((0.0, 8.0), 1)],
 )
-
-
-@pytest.mark.parametrize("net", [mlp, normed])
-def test_without_the_pull_every_client_is_local(net):
-    """Invariant 1, bitwise, over three rounds with absent clients."""
-    proto = Federation(FedProto(net(), prototype_weight=0, epochs=2, optimizer=sgd()))
-    alone = Federation(Local(net(), epochs=2, optimizer=sgd()))
-    for clients in ((0, 1, 2), (0, 2), (1, 2)):
-        proto.round(*clients)
-        alone.round(*clients)
-    for client in range(3):
-        assert equal(proto.kept[client], alone.kept[client])
 
 
 def test_uploads_are_rows_of_the_own_classes():
@@ -168,15 +148,6 @@ def test_absent_clients_get_new_prototypes_with_their_old_model():
     present = federation.module.state_dict()
     assert all(torch.equal(present[name], before[name]) for name in before)
     assert torch.equal(present["prototypes"], federation.state.shared["prototypes"])
-
-
-def test_local_buffers_do_not_hold_prototypes_back():
-    module = FedProto(normed(), buffers="local")
-    assert module.shared_names() == ("prototypes",)
-
-
-def test_a_negative_weight_is_refused():
-    refuses(partial(FedProto, mlp()), "negative", prototype_weight=-1)
 
 
 def test_merging_ignores_rows_of_weight_zero():

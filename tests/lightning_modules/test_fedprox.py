@@ -5,16 +5,11 @@ from functools import partial
 import pytest
 import torch
 
-from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedprox import FedProx, FedProxP
 from pfl.core.types import Broadcast
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, context, equal, fit, job
-from tests.helpers.floats import of_network
-from tests.helpers.messages import parts, refuses
+from tests.helpers.federation import HEAVY, SGD, context, job
 from tests.helpers.toy import Line, blobs, lines, mlp, normed
-
-floats = of_network
 
 
 class Slope(FedProx):
@@ -31,23 +26,6 @@ def walk(mu, steps, lr=0.1, start=3.0, slope=2.0):
     module = Slope(Line(), mu=mu, epochs=steps, optimizer=partial(torch.optim.SGD, lr=lr))
     sent = job(data, broadcast=Broadcast({"net.w": torch.tensor([start])}))
     return client_round.train(context(module, data), sent).upload.shared["net.w"].item()
-
-
-@pytest.mark.parametrize("net", [mlp, normed])
-def test_no_pull_is_fedavg_bitwise(net):
-    """Invariant 1."""
-    prox = fit(FedProx(net(), optimizer=HEAVY, mu=0), blobs())
-    fedavg = fit(FedAvg(net(), optimizer=HEAVY), blobs())
-    assert equal(prox.server.shared, fedavg.server.shared)
-
-
-@pytest.mark.parametrize("mu", [0.1, 5.0])
-def test_the_first_step_feels_no_pull(mu):
-    """Invariant 2."""
-    data = blobs(batch_size=99)
-    prox = fit(FedProx(mlp(), optimizer=SGD, mu=mu), data, 1)
-    fedavg = fit(FedAvg(mlp(), optimizer=SGD), data, 1)
-    assert equal(prox.server.shared, fedavg.server.shared)
 
 
 def test_the_distance_falls_with_mu():
@@ -67,12 +45,6 @@ def test_k_steps_on_a_constant_gradient_are_a_geometric_sum(steps):
     """Invariant 4: w - w^t = -(g / mu) (1 - (1 - eta mu)^K), with g = 2, mu = 4, eta = 0.1."""
     expected = 3.0 - 0.5 * (1 - 0.6**steps)
     assert walk(4.0, steps) == pytest.approx(expected, abs=1e-6)
-
-
-def test_overshooting_is_warned_of():
-    """Invariant 5."""
-    with pytest.warns(UserWarning, match=parts("mu ~ 1: ~ diverges")):
-        FedProx(mlp(), optimizer=SGD, mu=10.0)
 
 
 def test_from_two_on_it_diverges(recwarn):
@@ -110,14 +82,3 @@ def test_fine_tuning_is_plain_unless_told():
         change = [module.state_dict()[name] - value for name, value in sent.items()]
         shifts.append(torch.cat([c.flatten() for c in change]).norm().item())
     assert shifts[1] < 0.7 * shifts[0]
-
-
-def test_training_of_both_variants_is_the_same():
-    prox, tuned = (fit(m(mlp(), optimizer=SGD, mu=0.5), blobs()) for m in (FedProx, FedProxP))
-    assert equal(prox.server.shared, tuned.server.shared)
-    fedavg = fit(FedAvg(mlp(), optimizer=SGD), blobs())
-    assert not equal(prox.server.shared, fedavg.server.shared)
-
-
-def test_a_negative_pull_is_refused():
-    refuses(partial(FedProx, mlp()), "negative", mu=-0.1)

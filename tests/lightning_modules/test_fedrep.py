@@ -5,14 +5,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedrep import FedRep
-from lightning_modules.freeze import Freeze
 from pfl.core.types import Broadcast
 from pfl.training import client_round
 from tests.helpers.federation import HEAVY, SGD, close, context, differing, equal, fit, job
 from tests.helpers.toy import blobs, mlp, normed
-from tests.lightning_modules.test_fedper import floats
-
-__all__ = ["floats"]
 
 
 def trained(net, data=None, **options):
@@ -37,13 +33,6 @@ def test_the_body_phase_leaves_the_head_bitwise(net):
     _, head = trained(net(), head_epochs=3, body_epochs=0)
     assert differing(both, head)
     assert not any("head" in name for name in differing(both, head))
-
-
-def test_no_head_epochs_is_freeze():
-    """Invariant 2. The heads stay the common initial one."""
-    rep = fit(FedRep(mlp(), optimizer=HEAVY, head_epochs=0, body_epochs=2), blobs())
-    frozen = fit(Freeze(mlp(), optimizer=HEAVY, epochs=2), blobs())
-    assert equal(rep.server.shared, frozen.server.shared)
 
 
 def test_no_body_epochs_is_a_linear_probe():
@@ -113,10 +102,3 @@ def test_the_final_head_reaches_clients_that_never_took_part():
     before = module.net.head.weight.clone()
     client_round.test(context(module, data), job(data, broadcast=Broadcast(shared)))
     assert not torch.equal(module.net.head.weight, before)
-
-
-def test_negative_epochs_are_refused():
-    with pytest.raises(ValueError, match=r"head_epochs.*negative.* -1"):
-        FedRep(mlp(), head_epochs=-1)
-    with pytest.raises(ValueError, match=r"epochs is 1, of which body_epochs takes 2"):
-        FedRep(mlp(), epochs=1, head_epochs=None, body_epochs=2)

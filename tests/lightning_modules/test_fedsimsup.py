@@ -13,7 +13,6 @@ from torch import nn
 from datamodules import IID, TensorData
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedsimsup import FedSimSup
-from lightning_modules.nets import LeNet5
 from pfl.core.types import Batch, Broadcast, ClientInfo, Job
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
@@ -21,7 +20,6 @@ from pfl.testing.toy import ToySplit
 from pfl.training import client_round
 from tests.helpers.draws import normal
 from tests.helpers.federation import context, equal, follow
-from tests.helpers.messages import refuses
 from tests.helpers.toy import ToyData, blobs, mlp
 
 NET, SUPERVISOR = "net", "supervisor"
@@ -29,12 +27,6 @@ NET, SUPERVISOR = "net", "supervisor"
 
 def make(net, **options):
     return FedSimSup(net, mlp(hidden=2, seed=7), **options)
-
-
-def floats(module):
-    entries = module.net.state_dict().values()
-    inter = sum(value.numel() for value in entries if value.is_floating_point())
-    return inter, inter
 
 
 def info(client=0, round=1):
@@ -300,24 +292,6 @@ def test_personalised_models_only():
 # Traffic.
 
 
-@pytest.mark.parametrize(
-    ("classes", "shape", "hidden", "inter", "supervisor"),
-    [
-        (10, (3, 32, 32), 48, 52_202, 8_422),
-        (100, (3, 32, 32), 40, 63_092, 10_824),
-        (62, (1, 28, 28), 40, 40_914, 6_956),
-    ],
-)
-def test_traffic_is_the_inter_learning_model_both_ways(classes, shape, hidden, inter, supervisor):
-    module = FedSimSup(
-        LeNet5(classes, shape, hidden=(120,)),
-        LeNet5(classes, shape, channels=(3, 6), hidden=(hidden,)),
-    )
-    assert floats(module) == (inter, inter)
-    assert sum(value.numel() for value in sent(module).shared.values()) == inter
-    assert sum(p.numel() for p in module.supervisor.parameters()) == supervisor
-
-
 # Edges.
 
 
@@ -341,7 +315,3 @@ def test_a_client_that_diverges_counts_as_absent():
     copies = outcome.server.shared["net.head.weight"]
     assert copies.isfinite().all()
     assert not torch.equal(copies[1], module.net.head.weight)
-
-
-def test_numbers_out_of_range():
-    refuses(partial(make, mlp()), "negative", lr_sup=-1.0, lr_inter=-1.0, sup_epochs=-1, mix_C=-1.0)

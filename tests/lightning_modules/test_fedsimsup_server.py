@@ -237,18 +237,6 @@ def test_other_rules_for_absent_clients(rule, expected):
     assert values(after) == pytest.approx([expected, 2.0, 6.0])
 
 
-def test_the_module_hands_its_options_to_the_server():
-    options = {
-        "mix_C": 2.0,
-        "mix_gamma": 0.5,
-        "absent_rule": "size_average",
-        "zero_similarity": "uniform",
-        "weighting": "uniform",
-    }
-    given = vars(make(mlp(), **options).server())
-    assert given == vars(SimSupServer(**options)) == {**options, "inherits": None}
-
-
 def test_an_absent_client_receives_the_mix_made_meanwhile():
     server = SimSupServer()
     state = server.aggregate(state_of([4.0, 0.0], [[9], [9]], server), [upload(1, 9, 6.0)])

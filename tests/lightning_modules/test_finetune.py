@@ -1,7 +1,6 @@
 """Fine-tuning before the test, on copies."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -11,12 +10,8 @@ from lightning_modules.fedavg import FedAvg, FedAvgP
 from pfl.core.types import Broadcast
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, close, context, differing, equal, fit, job
-from tests.helpers.floats import of_network
-from tests.helpers.messages import refuses
+from tests.helpers.federation import HEAVY, SGD, close, context, differing, fit, job
 from tests.helpers.toy import blobs, mlp, normed
-
-floats = of_network
 
 BODY, HEAD = "net.backbone.", "net.head."
 
@@ -86,16 +81,6 @@ def test_the_rate_follows_the_decay_of_training():
     assert torch.allclose(quarter, full / 4, atol=1e-7)
 
 
-def test_participants_only_is_what_the_released_code_of_fedas_does():
-    """Participants as they trained, the others with what they received; no tuning."""
-    sampler = UniformSampler(0.4)
-    found = fit(FedAvgP(mlp(), optimizer=SGD, p_mode="participants_only"), blobs(), sampler=sampler)
-    plain = fit(FedAvg(mlp(), optimizer=SGD), blobs(), sampler=sampler, evaluate_at=["post_local"])
-    assert equal(found.server.shared, plain.server.shared)
-    for row, other in zip(found.history, plain.history, strict=True):
-        assert row["test/personal/loss"] == other["test/personal/loss"]
-
-
 def test_every_client_is_tuned_also_one_that_never_took_part():
     sampler = UniformSampler(0.4)
     run = fit(FedAvgP(mlp(), optimizer=SGD, ft_epochs=30), blobs(), 1, sampler=sampler)
@@ -104,7 +89,3 @@ def test_every_client_is_tuned_also_one_that_never_took_part():
         run.history[-1]["test/personal/acc_worst10"]
         > other.history[-1]["test/personal/acc_worst10"]
     )
-
-
-def test_negative_numbers_are_refused():
-    refuses(partial(FedAvgP, mlp()), "negative", ft_epochs=-1, ft_lr=-1)

@@ -5,15 +5,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from lightning_modules.fedbabu import FedBABU
 from lightning_modules.freeze import Freeze
 from lightning_modules.nets.initial import orthogonalise
 from tests.helpers.federation import HEAVY, SGD, close, equal, fit
-from tests.helpers.floats import of_backbone
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
-
-floats = of_backbone
 
 
 def head(module):
@@ -28,15 +24,6 @@ def test_the_head_is_bitwise_constant_under_momentum_and_weight_decay():
     assert equal(head(module), start)
     assert not any("head" in name for name in run.server.shared)
     assert all(not any("head" in name for name in kept) for kept in run.kept.values())
-
-
-def test_equals_fedbabu_without_fine_tuning():
-    """Invariant 2."""
-    frozen = fit(Freeze(mlp(), optimizer=SGD), blobs())
-    babu = fit(FedBABU(mlp(), optimizer=SGD, ft_epochs=0), blobs())
-    assert equal(frozen.server.shared, babu.server.shared)
-    for row, other in zip(frozen.history, babu.history, strict=True):
-        assert row["test/personal/loss"] == other["test/personal/loss"]
 
 
 def test_the_random_head_transports_gradient():

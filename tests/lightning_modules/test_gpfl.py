@@ -14,18 +14,7 @@ from pfl.core.state import select
 from pfl.core.types import Batch
 from tests.helpers.draws import normal
 from tests.helpers.federation import Federation, equal, sgd
-from tests.helpers.messages import refuses
 from tests.helpers.toy import blobs, mlp, normed
-
-HEAD = ("net.head.*",)
-
-
-def floats(module):
-    """Count |phi| + C D + 2 (D^2 + D) + 4 D, each way."""
-    net, size = module.net, module.net.features
-    body = sum(p.numel() for p in net.backbone.parameters())
-    count = body + net.num_classes * size + 2 * (size**2 + size) + 4 * size
-    return count, count
 
 
 def gpfl(net=None, **options):
@@ -123,18 +112,6 @@ def test_the_angle_is_bounded():
     assert math.log(1 + 2 * math.exp(-2)) <= value <= math.log(1 + 2 * math.exp(2))
 
 
-def test_heads_stay():
-    """Invariant 5."""
-    federation = Federation(gpfl())
-    results = federation.round()
-    assert not any(name.startswith("net.head.") for name in results[0].upload.shared)
-    absent = federation.kept[2]
-    federation.round(0, 1)
-    assert equal(federation.kept[2], absent)
-    federation.test(2)
-    assert equal(select(federation.module.state_dict(), HEAD), absent)
-
-
 def test_magnitude_by_hand():
     """f_G against E0 is measured over the batch, root of 9 + 16, or by sample, (3 + 4) / 2."""
     for reduction, distance in (("batch_norm", 5.0), ("sample_mean", 3.5)):
@@ -165,16 +142,3 @@ def test_stale_conditions_are_zero_first_and_then_those_of_the_last_participatio
     torch.testing.assert_close(federation.start(0).personal, left)
     federation.round(1)
     torch.testing.assert_close(federation.start(0).personal, left)
-
-
-def test_initial_guides_follow_the_network():
-    """The same network, the same guides; nothing is taken from torch's default stream."""
-    before = torch.random.get_rng_state()
-    one, again, other = gpfl(), gpfl(), gpfl(mlp(seed=2))
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.equal(one.embeddings, again.embeddings)
-    assert not torch.equal(one.embeddings, other.embeddings)
-
-
-def test_numbers_out_of_range_are_refused():
-    refuses(gpfl, "negative", magnitude_weight=-1, guide_decay=-0.1)

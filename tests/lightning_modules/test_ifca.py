@@ -1,7 +1,5 @@
 """IFCA: the invariants in docs/methods."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -12,15 +10,8 @@ from pfl.core.server import ServerState
 from pfl.core.types import Broadcast, Totals, Upload
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, Federation, close, context, equal, fit, follow, job
-from tests.helpers.messages import refuses
-from tests.helpers.toy import ToyData, blobs, mlp, normed
-
-
-def floats(module):
-    """Count k models down; one model and its number up."""
-    size = sum(p.numel() for p in module.net.parameters())
-    return module.k * size, size + 1
+from tests.helpers.federation import SGD, Federation, close, context, equal, fit, follow, job
+from tests.helpers.toy import ToyData, blobs, mlp
 
 
 def plain(state, number=0):
@@ -52,16 +43,6 @@ def near_the_solutions(module):
 
 def chosen(snapshot):
     return snapshot.server.client_report["cluster"]
-
-
-@pytest.mark.parametrize("net", [mlp, normed])
-def test_one_cluster_is_fedavg_bitwise(net):
-    """Invariant 1."""
-    ifca = fit(IFCA(net(), optimizer=HEAVY, k=1, epochs=2), blobs())
-    fedavg = fit(FedAvg(net(), optimizer=HEAVY, epochs=2), blobs())
-    found = plain(ifca.server.shared)
-    assert equal(found, fedavg.server.shared)
-    assert ifca.history[-1]["test/personal/loss"] == fedavg.history[-1]["test/personal/loss"]
 
 
 def upload(client, samples, cluster, value):
@@ -153,16 +134,6 @@ def test_equal_losses_choose_the_first():
     assert module._choose(totals(2.0, 1.0, 1.0))["cluster"].item() == 1
 
 
-def test_initial_models_differ_and_follow_from_the_first():
-    stream = torch.get_rng_state()
-    one, same = IFCA(mlp(), k=3), IFCA(mlp(), k=3)
-    assert torch.equal(stream, torch.get_rng_state())
-    assert equal(one.state_dict(), same.state_dict())
-    weights = [cluster.head.weight for cluster in one.clusters]
-    assert torch.equal(weights[0], mlp().head.weight)
-    assert not torch.equal(weights[1], weights[2])
-
-
 def test_models_are_chosen_on_training_data_before_a_test():
     """Client 2 never trained; its test labels are exchanged and must not matter."""
     data = contradicting()
@@ -199,15 +170,3 @@ def test_a_common_body_is_averaged_over_all_and_sent_once():
     assert {*first} - {*second} == {name for name in first if "backbone" in name}
     for name in second:
         assert not torch.equal(first[name], second[name])
-
-
-def test_local_statistics_stay_with_the_client():
-    run, (first,) = follow(IFCA(normed(), optimizer=SGD, buffers="local"), blobs(), 1)
-    choice = int(chosen(first)[0])
-    mean = run.kept[0][f"clusters.{choice}.backbone.1.running_mean"]
-    assert not torch.equal(mean, torch.zeros(6))
-    assert not any("running" in name for name in run.server.shared)
-
-
-def test_no_cluster_is_refused():
-    refuses(partial(IFCA, mlp()), "at least 1", k=0)

@@ -11,10 +11,6 @@ from tests.helpers.federation import SGD, close, equal, fit, follow
 from tests.helpers.toy import ToyData, blobs, mlp
 
 
-def floats(module):
-    return 0, 0
-
-
 def of(*clients, data=None, **options):
     """Return the data of some of the clients only."""
     data = data or blobs()

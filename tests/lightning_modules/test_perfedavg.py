@@ -1,7 +1,5 @@
 """Per-FedAvg: the invariants in docs/methods, with hand-worked numbers."""
 
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
@@ -15,11 +13,8 @@ from pfl.core.task import Classification
 from pfl.core.types import Batch
 from tests.helpers.draws import normal
 from tests.helpers.federation import Federation, equal, sgd
-from tests.helpers.floats import of_network
-from tests.helpers.messages import parts, refuses
+from tests.helpers.messages import parts
 from tests.helpers.toy import Point, ToyData, blobs, mlp, normed
-
-floats = of_network
 
 MATRIX = torch.tensor([[3.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
 TARGET = torch.tensor([1.0, -1.0], dtype=torch.float64)
@@ -210,10 +205,3 @@ def test_steps_that_are_not_plain_are_refused(optimizer):
     module = PerFedAvg(mlp(), optimizer=optimizer)
     with pytest.raises(ValueError, match=parts("Per-FedAvg ~ SGD ~ momentum of 0 ~ got")):
         Federation(module).round()
-
-
-def test_numbers_out_of_range_are_refused():
-    make = partial(PerFedAvg, mlp())
-    refuses(make, "negative", inner_lr=-1, adapt_steps=-1, adapt_epochs=-2)
-    refuses(make, "positive", delta=0)
-    refuses(make, "at least 1", part_size=0)

@@ -20,18 +20,11 @@ from pfl.core.types import Batch
 from pfl.training import client_round
 from tests.helpers.draws import normal
 from tests.helpers.federation import Federation, equal
-from tests.helpers.messages import refuses
 from tests.helpers.toy import ToyData, mlp, normed
 
 
 def adam(lr):
     return partial(torch.optim.Adam, lr=lr)
-
-
-def floats(module):
-    """Count 2 |w|, each way, where every parameter is a Gaussian."""
-    count = 2 * sum(p.numel() for p in module.net.mean.parameters())
-    return count, count
 
 
 def q_of(federation, client):
@@ -182,14 +175,6 @@ def test_the_same_seed_gives_the_same_draws():
             assert not name.startswith("raw_std.") or (F.softplus(value) > 0).all()
 
 
-def test_initial_means_follow_the_network():
-    before = torch.random.get_rng_state()
-    one, again, other = (PFedBayes(mlp(seed=seed)).net.state_dict() for seed in (1, 1, 2))
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert equal(one, again)
-    assert not equal(one, other)
-
-
 def test_q_stays_while_a_client_is_away_and_goes_on():
     federation = Federation(PFedBayes(mlp()))
     federation.round()
@@ -276,9 +261,3 @@ def test_testing_changes_no_kept_state():
     before = fingerprint(federation.kept.values())
     federation.test(0)
     assert fingerprint(federation.kept.values()) == before
-
-
-def test_numbers_out_of_range_are_refused():
-    make = partial(PFedBayes, mlp())
-    refuses(make, "negative", kl_weight=-1, init_mean_std=-1)
-    refuses(make, "at least 1", inner_steps=0, mc_samples=0, local_steps=(0, -3))

@@ -8,18 +8,9 @@ from lightning_modules.pfedfda import PFedFDA
 from lightning_modules.steps.gaussians import Gaussians, discriminant, estimate, unpack
 from pfl.core.state import clone, fingerprint, select
 from tests.helpers.federation import Federation, equal, sgd
-from tests.helpers.messages import refuses
 from tests.helpers.toy import blobs, mlp, normed
 
 BODY = ("net.backbone.*",)
-
-
-def floats(module):
-    """Count |phi| + C D + D (D + 1) / 2, each way."""
-    net, size = module.net, module.net.features
-    body = sum(p.numel() for p in net.backbone.parameters())
-    count = body + net.num_classes * size + size * (size + 1) // 2
-    return count, count
 
 
 def fda(net=None, **options):
@@ -157,7 +148,3 @@ def test_runs_with_batch_norm():
     federation = Federation(fda(normed(), buffers="local"))
     assert all(result.finite for result in federation.round())
     assert "means" in federation.module.shared_names()
-
-
-def test_an_eps_of_zero_is_refused():
-    refuses(fda, "(0, 1)", eps=0)

@@ -1,7 +1,6 @@
 """pFedMe: the invariants in docs/methods, with hand-worked numbers."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -14,11 +13,7 @@ from pfl.core.task import Classification
 from pfl.core.types import Batch
 from pfl.training import client_round
 from tests.helpers.federation import Federation, equal, sgd
-from tests.helpers.floats import of_network
-from tests.helpers.messages import refuses
 from tests.helpers.toy import Point, ToyData, mlp
-
-floats = of_network
 
 SLOPE = torch.tensor([2.0, 5.0], dtype=torch.float64)
 
@@ -211,10 +206,3 @@ def test_running_statistics_take_a_batch_in_once():
     found = module._envelope(Batch(x, torch.tensor([0, 1]))).entries
     for name in ("net", "personal.module"):
         torch.testing.assert_close(found[f"{name}.0.running_mean"], torch.tensor([0.2, 0.3]))
-
-
-def test_numbers_out_of_range_are_refused():
-    make = partial(PFedMe, mlp())
-    refuses(make, "negative", proximity=-1, inner_wd=-1, server_step=-1)
-    refuses(make, "at least 1", inner_steps=0, local_steps=(0, -3))
-    refuses(make, "positive", inner_lr=0)

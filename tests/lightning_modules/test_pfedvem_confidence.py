@@ -90,13 +90,6 @@ def test_momentum_keeps_a_share_of_the_old():
     assert after.shared["server_head_bias"].tolist() == [11.0]
 
 
-def test_the_module_hands_its_options_to_the_server():
-    """Base (2 + 6) / 2 = 4, and 0.25 * 10 + 0.75 * 4 = 5.5."""
-    server = PFedVEM(mlp(), weighting="uniform", server_momentum=0.25).server()
-    after = server.aggregate(START, [sent(0, 30, 2.0, 0.0, 1.0), sent(4, 10, 6.0, 4.0, 3.0)])
-    assert after.shared["net.backbone.w"].tolist() == [5.5]
-
-
 # The start.
 
 
@@ -133,13 +126,6 @@ def test_first_means_are_the_servers_normal_draws_and_follow_the_network():
     once, again, other = (PFedVEM(mlp(seed=seed)).server_head_weight for seed in (1, 1, 2))
     assert torch.equal(once, again)
     assert not torch.equal(once, other)
-
-
-def test_building_it_leaves_the_default_stream_alone():
-    net = mlp()
-    state = torch.get_rng_state()
-    PFedVEM(net)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 # KL and confidence.

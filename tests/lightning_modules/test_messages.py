@@ -1,0 +1,113 @@
+"""What each method sends and what stays with its clients; sizes of the papers' networks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lightning_modules import (
+    CNN2,
+    CNN3,
+    CNN5,
+    CNN8,
+    PFAKD,
+    FashionCNN,
+    FedAS,
+    FedSimSup,
+    LeNet5,
+    PFedVEM,
+    ResNet18,
+    UniVarFL,
+)
+from pfl.core.types import ClientInfo
+from tests.helpers.discovery import build, methods
+from tests.helpers.toy import normed
+
+NET, BODY, HEAD = ("net.",), ("net.backbone.",), ("net.head.",)
+PREVIOUS, OWN, PERSONAL = ("previous.",), ("own.",), ("personal.",)
+# The beginnings of the names that travel and of those that stay, and what only goes up.
+PLACES = {
+    **dict.fromkeys(("FedAvg", "FedAvgP", "FedProx", "FedProxP"), (NET, (), ())),
+    **dict.fromkeys(("LPFT", "PerFedAvg", "UniVarFL"), (NET, (), ())),
+    **dict.fromkeys(("FedPer", "FedRep", "FedSimSupSerial", "PFAKD"), (BODY, HEAD, ())),
+    **dict.fromkeys(("FedBABU", "Freeze"), (BODY, (), ())),
+    "APFL": (NET, (*PERSONAL, "alpha"), ()),
+    "CD2PFed": (NET, OWN, ()),
+    "CD2PFedAligned": (NET, (*OWN, *PREVIOUS), ()),
+    "Ditto": (NET, PERSONAL, ()),
+    "FedALA": (NET, (*OWN, "mix.", "visits"), ()),
+    "FedAS": (BODY, (*HEAD, *PREVIOUS), ("trace",)),
+    "FedASVariant": (BODY, (*HEAD, *PREVIOUS), ("trace", "feature_sums", "feature_counts")),
+    "FedBN": (("net.backbone.0.", *HEAD), ("net.backbone.1.",), ()),
+    "FedDyn": (NET, ("travelled",), ()),
+    "FedPAC": ((*NET, "centroids"), (), ("counts", "variance", "profile")),
+    "FedProto": (("prototypes",), NET, ("classes", "means", "counts")),
+    "FedROD": (NET, PERSONAL, ()),
+    "FedSimSup": (NET, ("supervisor.", "participated"), ()),
+    "GPFL": ((*BODY, "embeddings", "valve."), HEAD, ()),
+    "IFCA": (("clusters.",), (), ("cluster",)),
+    "LGFedAvg": (HEAD, (*BODY, "started"), ()),
+    "Local": ((), NET, ()),
+    "MOON": (NET, (*PREVIOUS, "participated"), ()),
+    "PFedBayes": (NET, (*PERSONAL, "first.", "second.", "steps"), ()),
+    "PFedFDA": ((*BODY, "means", "covariance"), ("coefficients",), ()),
+    "PFedMe": (NET, (*PERSONAL, "trained"), ()),
+    "PFedVEM": ((*BODY, "server_head_"), (*HEAD, "confidence"), ("confidence",)),
+    "SCAFFOLD": (NET, ("control",), ("change",)),
+}
+
+
+@pytest.mark.parametrize("buffers", ["average", "local"])
+@pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
+def test_what_travels_and_what_stays(method, buffers):
+    """Local statistics stay, too; integer counters of batch norms never travel."""
+    module = build(method, normed(), buffers=buffers)
+    travels, stays, extra = PLACES[method.__name__]
+    counters = {n for n, v in module.state_dict().items() if not v.is_floating_point()}
+    shared = {n for n in module.state_dict() if n.startswith(travels)} - counters
+    kept = {n for n in module.state_dict() if n.startswith(stays)}
+    if buffers == "local":
+        statistics = {n for n in shared if "running_" in n}
+        shared, kept = shared - statistics, kept | statistics
+    assert {*module.shared_names()} == shared
+    assert {*module.kept_names()} == kept
+    assert module.extra == extra
+
+
+def supervised(classes, shape, hidden):
+    """Build FedSimSup with the networks of its paper."""
+    net = LeNet5(classes, shape, hidden=(120,))
+    return FedSimSup(net, LeNet5(classes, shape, channels=(3, 6), hidden=(hidden,)))
+
+
+@pytest.mark.parametrize(
+    ("make", "down", "up"),
+    [
+        (lambda: supervised(10, (3, 32, 32), 48), 52_202, 0),
+        (lambda: supervised(100, (3, 32, 32), 40), 63_092, 0),
+        (lambda: supervised(62, (1, 28, 28), 40), 40_914, 0),
+        (lambda: PFedVEM(LeNet5(10, channels=(16, 32))), 121_182, 1),
+        (lambda: PFedVEM(CNN5(20)), 620_936, 1),
+        (lambda: PFAKD(FashionCNN(10)), 115_776, 0),
+        (lambda: PFAKD(CNN3(10)), 43_616, 0),
+        (lambda: PFAKD(CNN3(10, head_split="fc_block")), 27_168, 0),
+        (lambda: PFAKD(ResNet18(100)), 11_168_832, 0),
+        (lambda: FedAS(CNN2(10)), 873_408, 1),
+        # 161,594 parameters and two running statistics of each of 832 channels.
+        (lambda: UniVarFL(CNN8(10)), 163_258, 0),
+        (lambda: UniVarFL(CNN8(10), buffers="local"), 161_594, 0),
+    ],
+)
+def test_traffic_of_the_papers_networks(make, down, up):
+    """Floats down, and how many more go up."""
+    module = make()
+    upload = module.upload(ClientInfo(0, 9, torch.tensor([3, 3, 3])))
+    assert sum(module.state_dict()[name].numel() for name in module.shared_names()) == down
+    sent = (*upload.shared.values(), *upload.extra.values())
+    assert sum(value.numel() for value in sent) == down + up
+
+
+def test_the_papers_supervisors():
+    for network, size in (((10, (3, 32, 32), 48), 8_422), ((62, (1, 28, 28), 40), 6_956)):
+        supervisor = supervised(*network).supervisor
+        assert sum(p.numel() for p in supervisor.parameters()) == size
