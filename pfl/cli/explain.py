@@ -16,7 +16,7 @@ import yaml
 from pfl.core.failure import failure_line
 from pfl.disk import reading
 from pfl.disk.nearest import nearest, nearest_file
-from pfl.disk.yaml_text import YamlError, checked
+from pfl.disk.yaml_text import YamlError, loaded
 from pfl.federation.identity import STARTED
 
 Keys = tuple[str, ...]
@@ -116,14 +116,14 @@ def _file(path: Path) -> list[UserSetting]:
         what = "this is a folder" if path.is_dir() else f"there is no such file{nearest_file(path)}"
         raise UsageError(f"--config {path}: {what}")
     try:
-        node = yaml.compose(checked(reading.text(path) or ""), yaml.SafeLoader)
+        content = reading.text(path) or ""
+        # Refuses what a walk over the nodes, which has their lines, would not end with.
+        loaded(content)
+        node = yaml.compose(content, yaml.SafeLoader)
     except reading.FileError as error:
         raise UsageError(str(error)) from error
     except YamlError as error:
         raise UsageError(f"{path}:{error.line}: {error}") from error
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise UsageError(f"{path}:{line}: this is not YAML ({error.problem})") from error
     if not isinstance(node, yaml.MappingNode):
         raise UsageError(f"{path}:1: expected keys and values at the top level")
     if any(key.value == STARTED for key, _ in node.value):

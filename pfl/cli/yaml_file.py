@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from yaml import YAMLError
-
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError, UserSettings, placed, sources
 from pfl.disk.form import FormError, formed
 from pfl.disk.nearest import nearest_file
 from pfl.disk.reading import first_line
-from pfl.disk.yaml_text import loaded
+from pfl.disk.yaml_text import YamlError, loaded
 
 
 class YamlFile:
@@ -47,7 +45,7 @@ class YamlFile:
         """
         try:
             content: Mapping[str, Any] = loaded(self.path.read_text(encoding="utf-8"))
-        except YAMLError as error:
+        except YamlError as error:
             what = f"this is not YAML for a {self.name} ({first_line(error)})"
             raise UsageError(f"{self.path}: {what}") from error
         return content

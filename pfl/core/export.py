@@ -14,7 +14,8 @@ import lightning
 import torch
 from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS, load_hparams_from_tags_csv
 
-from pfl.disk import reading, yaml_text
+from pfl.disk import reading
+from pfl.disk.bounds import BoundsError, check_bounds
 from pfl.disk.writing import written
 from pfl.imports.hints import declared
 from pfl.imports.trust import Trust, TrustError, check_calls, checked, is_listed
@@ -154,7 +155,10 @@ def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
         lightning.LightningModule.CHECKPOINT_HYPER_PARAMS_KEY,
     ):
         arguments |= content.get(key) or {}
-    _check_bounds(arguments, yaml_text.SIZE)
+    try:
+        check_bounds(arguments)
+    except BoundsError as error:
+        raise DamagedError(f"{source} is damaged: {error}") from error
     return arguments
 
 
@@ -170,31 +174,8 @@ def _undamaged(file: Path) -> Any:  # noqa: ANN401
             if (damaged := archive.testzip()) is not None:
                 raise DamagedError(f"the checksum of {damaged} is wrong")
         content = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
-        _check_bounds(content, _VALUES)
+        check_bounds(content, _VALUES)
     return content
-
-
-def _check_bounds(content: Any, most: int) -> None:  # noqa: ANN401
-    """Refuse content through which a program cannot walk.
-
-    A file can refer to one list many times, and to a list within itself.
-
-    Args:
-        content: Dictionaries, lists and tuples within each other.
-        most: How many values they may have, where each reference counts.
-
-    Raises:
-        DamagedError: They have more, or are deeper than :data:`pfl.disk.reading.DEPTH`.
-    """
-    open_ = [(content, 0)]
-    while open_:
-        value, depth = open_.pop()
-        if isinstance(value, dict | list | tuple):
-            most -= len(value)
-            if most < 0 or depth == reading.DEPTH:
-                raise DamagedError("it has too many values, or too many levels")
-            inner = value.values() if isinstance(value, dict) else value
-            open_ += [(v, depth + 1) for v in inner if isinstance(v, dict | list | tuple)]
 
 
 def untrusted(content: Any) -> list[str]:  # noqa: ANN401

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from pfl.disk.reading import DEPTH, check_depth, naming_damage
+from pfl.disk.bounds import DEPTH, check_bounds
+from pfl.disk.reading import naming_damage
 from pfl.disk.writing import written
 
 if sys.byteorder != "little":
@@ -183,7 +184,7 @@ def _read(
     try:
         header = json.loads(head[_LENGTH:])
         content = json.loads(header.pop("__metadata__")["content"])
-        check_depth(content)
+        check_bounds(content, math.inf)
         places = _placed({n: (_DTYPES[i["dtype"]], i["shape"]) for n, i in header.items()})
         size = sum(one.stop - one.start for one in places.values())
         if _head(content, places) != head or size != len(view) - end:

@@ -7,6 +7,7 @@ import errno
 import gzip
 import io
 import json
+import math
 import os
 import re
 import zlib
@@ -18,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pfl.disk import yaml_text
+from pfl.disk.bounds import DEPTH, BoundsError, check_bounds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Bytes of a file, letters of a table's cell, levels of lists and mappings in each other.
-BYTES, CELL, DEPTH = 2**30, 1000, 50
+# Bytes of a file, letters of a table's cell.
+BYTES, CELL = 2**30, 1000
 # What a spreadsheet takes for a formula; and texts that look as if they had been protected from it.
 FORMULA = re.compile(r"'?[=+\-@\t\r]|''")
 
@@ -105,8 +107,8 @@ def read_json(path: Path) -> dict[str, Any]:
     content = text(path)
     try:
         parsed = {} if content is None else json.loads(content)
-        check_depth(parsed)
-    except RecursionError:
+        check_bounds(parsed, math.inf)
+    except (RecursionError, BoundsError):
         raise FileError(f"{path} has more than {DEPTH} levels") from None
     except ValueError as error:
         raise FileError(f"{path} is damaged ({first_line(error)})") from error
@@ -157,20 +159,6 @@ def _mapping(content: Any, source: object) -> dict[str, Any]:  # noqa: ANN401
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise FileError(f"{source} must hold keys and values, not a {type(content).__name__}")
     return content
-
-
-def check_depth(content: Any, levels: int = DEPTH) -> None:  # noqa: ANN401
-    """Check how deep lists and mappings are in each other.
-
-    Raises:
-        RecursionError: They are deeper than :data:`DEPTH`.
-    """
-    if not levels:
-        raise RecursionError
-    if isinstance(content, dict | list):
-        for item in content.values() if isinstance(content, dict) else content:
-            if isinstance(item, dict | list):
-                check_depth(item, levels - 1)
 
 
 @contextmanager

@@ -18,8 +18,10 @@ BOMB = "\n".join(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (BOMB, "c.yaml:6: ~ 100,000 values"),
-        ("a: &a [*a]", "c.yaml:1: ~ alias *a"),
+        (BOMB, "c.yaml:1: ~ 100,000 values"),
+        ("a: &a [*a]", "c.yaml:1: ~ 50 levels"),
+        ("a: *b", "c.yaml:1: ~ not YAML ~ undefined alias"),
+        ("a: &a {b: 1}\n<<: [*a, *a]\n[1]: 2", "c.yaml:3: ~ not YAML ~ unhashable key"),
         ("a: " + "[" * 200_000, "c.yaml:1: ~ 50 levels"),
         ("a: 1\nb: [", "c.yaml:2: ~ not YAML"),
         ("# " + "x" * 2**22, "c.yaml:1: ~ 4,194,306 letters ~ 4,194,304"),

@@ -359,7 +359,7 @@ def test_a_file_of_arguments_is_checked_as_well(export, tmp_path):
             "\n".join(
                 ["a0: &a0 [1]", *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]" for n in range(1, 40))]
             ),
-            "more.yaml:6: ~ 100,000 values",
+            "more.yaml:1: ~ 100,000 values",
         ),
     ):
         file.write_text(text)
@@ -385,14 +385,14 @@ def circular():
 @pytest.mark.parametrize("made", [shared, circular], ids=lambda f: f.__name__)
 def test_an_export_whose_arguments_have_no_end_is_refused(made, export):
     net = {"class_path": f"{NETS}.MLP", "init_args": {"num_classes": 3, "input_shape": made()}}
-    with pytest.raises(DamagedError, match=parts("client.ckpt ~ damaged ~ too many")):
+    with pytest.raises(DamagedError, match=parts("client.ckpt ~ damaged ~ more than")):
         FedPer.load_from_checkpoint(export(net=net))
 
 
 def test_nor_is_it_read_from_a_stream(export):
     init_args = {"num_classes": 3, "input_shape": circular()}
     file = export(net={"class_path": f"{NETS}.MLP", "init_args": init_args})
-    with file.open("rb") as stream, pytest.raises(DamagedError, match="too many values"):
+    with file.open("rb") as stream, pytest.raises(DamagedError, match="more than 50 levels"):
         FedPer.load_from_checkpoint(stream)
 
 

@@ -1,0 +1,38 @@
+"""Limits of content that somebody else wrote: a program could walk through it without end.
+
+A file can refer to one list many times, and to a list within itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Levels of lists and mappings in each other, and values of a text, where each reference counts.
+DEPTH, SIZE = 50, 100_000
+
+
+class BoundsError(ValueError):
+    """Content has too many levels or values."""
+
+
+def check_bounds(content: Any, most: float = SIZE) -> None:  # noqa: ANN401
+    """Check how deep and how many values are in each other.
+
+    Args:
+        content: Dictionaries, lists and tuples within each other.
+        most: How many values they may have, where each reference counts.
+
+    Raises:
+        BoundsError: They have more, or are deeper than :data:`DEPTH`.
+    """
+    pending, left = [(content, 0)], most
+    while pending:
+        value, depth = pending.pop()
+        if isinstance(value, dict | list | tuple):
+            left -= len(value)
+            if depth == DEPTH:
+                raise BoundsError(f"there are more than {DEPTH} levels")
+            if left < 0:
+                raise BoundsError(f"there are more than {most:,} values, aliases included")
+            inner = value.values() if isinstance(value, dict) else value
+            pending += [(v, depth + 1) for v in inner if isinstance(v, dict | list | tuple)]
