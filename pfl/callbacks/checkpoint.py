@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from pfl.core.elsewhere import reference_of
-from pfl.core.held_out import held_out, members
 from pfl.core.types import RoundResult
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
@@ -77,7 +76,6 @@ class Checkpoint(Callback):
             "history": run.history,
             "failures": run.failures,
             "reasons": run.reasons,
-            "members": [*members(run.data)] if any(held_out(run.data)) else None,
             "partition": run.data.description().get("hash"),
             "config": run.config,
             "callbacks": {name: one.state_dict() for name, one in by_name(run.callbacks).items()},

@@ -11,14 +11,13 @@ from typing import Literal
 from pfl.core.held_out import members
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
-from pfl.core.types import NO_CLIENT, EvaluationPoint, Job, Result, Scores, Split
-from pfl.engines.base import Engine
+from pfl.core.types import NO_CLIENT, Job, Result, Scores, Split
 from pfl.federation import soundness
-from pfl.federation.run import Row
+from pfl.federation.run import Row, Run
+from pfl.federation.settings import Settings
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator
 
-MakeJob = Callable[[ServerState, int], Job]
 # Jobs made at a time: each holds its client's kept state, and thousands would fill the memory.
 BLOCK = 256
 
@@ -26,33 +25,35 @@ BLOCK = 256
 class Evaluator:
     """Tests personalised models of clients, and the global model.
 
+    Attributes:
+        points: Points at which personalised models are tested; scores of the first are named
+            ``personal``, those of others ``personal_<point>``.
+
     Args:
-        engine: Runs the tests.
+        settings: The settings of the run.
         context: The data, and the method at its initial values; it determines whether there is a
             global model, whether personalised models equal it, and each client's group.
         coordinator: Knows the clients, and what the server reports of them.
-        points: Points at which personalised models are tested; scores of the first are named
-            ``personal``, those of others ``personal_<point>``.
-        job: Makes a client's job from a state of the server.
+        run: The run, with what clients keep.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        context: Context,
-        coordinator: Coordinator,
-        points: Sequence[EvaluationPoint],
-        job: MakeJob,
+        self, settings: Settings, context: Context, coordinator: Coordinator, run: Run
     ) -> None:
         module, self.data, self.scorer = context.module, context.data, context.scorer
-        self.engine, self.points, self.job = engine, points, job
-        self.clients, self.reported = coordinator.clients, coordinator.reported
+        self.points = settings.evaluate_at or [module.evaluate_at]
+        self._engine, self._coordinator, self._run = settings.runner, coordinator, run
+        self.clients = coordinator.clients
         self.has_global_model = module.has_global_model()
         self.personal_is_global = module.personal_is_global()
         self.labels = module.groups
         self.groups = [module.group(info) for info in self.clients if self.labels]
         if not self.labels:
             self.labels, self.groups = getattr(context.data, "groups", ((), []))
+
+    def job(self, state: ServerState, client: int) -> Job:
+        """Return a client's job from a state of the server."""
+        return self._coordinator.job(state, self._run.kept, client, self._run.round)
 
     def group_sizes(self) -> str:
         """Return the number and label of each group (as in ``clients.csv``), and its size."""
@@ -106,7 +107,7 @@ class Evaluator:
         if self.has_global_model:
             row |= self.collect(common, "global", rows)
             row |= self._pooled(after)
-        for name, values in self.reported(after).items():
+        for name, values in self._coordinator.reported(after).items():
             for client in values.keys() & rows.keys():
                 rows[client][name] = values[client]
         return row, list(rows.values())
@@ -160,7 +161,7 @@ class Evaluator:
                 replace(one, seed=derive(one.seed, "test"), splits=splits, model=model)
                 for one in map(job, block)
             ]
-            scores.update(zip(block, self.engine.test(jobs), strict=True))
+            scores.update(zip(block, self._engine.test(jobs), strict=True))
         return scores
 
     def _pooled(self, state: ServerState) -> Row:

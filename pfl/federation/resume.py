@@ -9,18 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.noise import GENERATOR
 from pfl.core.plain import plain_value
+from pfl.core.state import clone, to
+from pfl.core.types import ClientInfo
 from pfl.disk import reading, writing
 from pfl.disk.lock import locked
 from pfl.federation import checkpoint, identity, schema
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.identity import Identity
 from pfl.federation.later import ADVICE
-from pfl.federation.run import Callback
+from pfl.federation.run import Callback, Run, load_states
 from pfl.federation.settings import Settings
+from pfl.federation.store import KeptStates
 
 FILE = Path("checkpoints", "last.ckpt")
 ROUNDS = "loop.rounds"
@@ -153,9 +158,11 @@ def opened(wanted: Wanted) -> Iterator[Path | None]:
 def read(file: Path, wanted: Wanted) -> Mapping[str, Any]:
     """Return the content of a checkpoint of a wanted run.
 
+    The method has the precision of the run.
+
     Raises:
-        CheckpointError: The checkpoint cannot be used, or its run has other settings; the message
-            gives both values of each.
+        CheckpointError: The checkpoint cannot be used, or belongs to another method, network or
+            partition, or its run has other settings; the message gives both values of each.
     """
     content = checkpoint.load(file, mapped=wanted.settings.kept_memory is not None)
     schema.check_types(content)
@@ -167,7 +174,44 @@ def read(file: Path, wanted: Wanted) -> Mapping[str, Any]:
         other = not wanted.trains and any(line.startswith("data.") for line in differing)
         lines = [*differing, *([ADVICE] if other else [])]
         raise CheckpointError(f"{file} is from a run with other settings: {'; '.join(lines)}")
+    _check_same("method", content["method"], type(wanted.module).__name__)
+    # The hash of data at sites is known once the sites have reported it.
+    if wanted.data.description().get("hash") is not None:
+        _check_partition(content, wanted.data)
+    schema.check_tensors("template", content["template"], wanted.module.state_dict())
     return content
+
+
+def restore(
+    content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo], device: torch.device
+) -> None:
+    """Restore a new run to the state in a checkpoint.
+
+    Raises:
+        CheckpointError: The checkpoint does not fit the run; the run is unchanged.
+    """
+    _check_partition(content, run.data)
+    schema.check(content, run, clients)
+    run.round = content["round"]
+    run.server = checkpoint.unpack(run.server, content["server"], device)
+    bounded = isinstance(run.kept, KeptStates)
+    for client, kept in content["kept"].items():
+        # A bounded store gets copies, one at a time, of what is mapped from the file.
+        run.kept[client] = clone(kept) if bounded else to(kept, device)
+    run.history = content["history"]
+    run.failures, run.reasons = content["failures"], content["reasons"]
+    load_states(run.callbacks, content["callbacks"])
+
+
+def _check_partition(content: Mapping[str, Any], data: FederatedData) -> None:
+    _check_same("partition", content["partition"], data.description().get("hash"), f"; {ADVICE}")
+
+
+def _check_same(what: str, old: Any, wanted: Any, advice: str = "") -> None:  # noqa: ANN401
+    if old != wanted:
+        raise CheckpointError(
+            f"the checkpoint was written with the {what} {old}, but this run has {wanted}{advice}"
+        )
 
 
 def folder_of(file: Path) -> Path | None:

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -25,6 +25,7 @@ from pfl.federation.evaluation import Evaluator
 from pfl.federation.run import Row, Run
 from pfl.federation.settings import Settings
 from pfl.federation.unseen import Newcomers
+from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator, uploads_of
 
@@ -65,23 +66,36 @@ class Federation:
         settings: Of the run.
         context: The method with its data and device.
         coordinator: Makes the clients' jobs and aggregates their uploads.
-        evaluator: Tests the models.
-        newcomers: Tests clients that join afterwards.
         run: What callbacks read and a checkpoint stores.
         root: Folder of all runs of this name; ``None`` writes none.
         origin: The run folder of the checkpoint that the run goes on from.
         op_threads: Number of threads that an operation uses on a CPU.
+        evaluator: Tests the models.
+        newcomers: Tests clients that join afterwards.
     """
 
     settings: Settings
     context: Context
     coordinator: Coordinator
-    evaluator: Evaluator
-    newcomers: Newcomers
     run: Run
     root: Path | None
     origin: Path | None
     op_threads: int = 1
+    evaluator: Evaluator = field(init=False)
+    newcomers: Newcomers = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = self.settings, self.context, self.coordinator
+        self.evaluator = Evaluator(*parts, self.run)
+        self.newcomers = Newcomers(*parts, self.evaluator)
+        self.run.personal = self._personal
+
+    def _personal(self, client: int) -> Context:
+        """Turn the module into a client's personalised model; return the module's context."""
+        joins = client not in members(self.run.data)
+        make = self.newcomers.joined if joins else self.evaluator.job
+        client_round.become_tested(self.context, make(self.run.server, client))
+        return self.context
 
     @contextmanager
     def computing(self) -> Iterator[None]:

@@ -35,8 +35,6 @@ class Run:
         seed: The seed of all random choices.
         rounds: Planned number of rounds.
         name: Name of the experiment.
-        personal: Turns the module into a client's personalised model, as after the broadcast of the
-            next round; returns the module's context.
         folder: Folder of the run's files; ``None`` writes none.
         config: The resolved configuration as YAML, from the first round on; see
             ``pfl/federation/described.py`` for a run that was started from Python.
@@ -58,6 +56,8 @@ class Run:
         stacked: Whether the engine decided to train clients as one stack; ``None`` if it was not
             the engine's decision.
         callbacks: The callbacks of the run.
+        personal: Turns the module into a client's personalised model, as after the broadcast of the
+            next round; returns the module's context.
     """
 
     module: ClientModule
@@ -65,7 +65,6 @@ class Run:
     seed: int
     rounds: int
     name: str
-    personal: Callable[[int], Context]
     folder: Path | None = None
     config: str | None = None
     header: dict[str, str] = field(default_factory=dict)
@@ -83,6 +82,7 @@ class Run:
     tested: Sequence[int] | None = None
     stacked: bool | None = None
     callbacks: Sequence[Callback] = ()
+    personal: Callable[[int], Context] = field(init=False)
 
     def __repr__(self) -> str:
         """Return the main facts in a line, as a notebook shows them; no weights."""

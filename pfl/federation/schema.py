@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from types import NoneType
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from pfl.core.elsewhere import reference_of
-from pfl.core.held_out import members
 from pfl.core.server import ServerState
 from pfl.core.state import form_of, residuals_of
 from pfl.core.types import ClientInfo, State
@@ -19,30 +18,42 @@ from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run, by_name
 from pfl.training.optimizer_state import of_all_phases
 
-# The keys of a checkpoint, by the types of their values.
-_KEYS: dict[tuple[type, ...], tuple[str, ...]] = {
-    (int,): ("round", "seed", "op_threads"),
-    (str,): ("method", "constants"),
-    (dict,): ("server", "kept", "template", "failures", "callbacks"),
-    (list,): ("history",),
-    (bool, NoneType): ("stacked",),
-    (str, NoneType): ("noise", "partition", "config"),
-}
+
+class _Content(BaseModel):
+    """The keys of a checkpoint, with the types and ranges of their values."""
+
+    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+
+    round: Annotated[int, Field(ge=0)]
+    seed: int
+    op_threads: Annotated[int, Field(ge=1, le=4096)]
+    method: str
+    constants: str
+    server: dict[str, Any]
+    kept: dict[int, dict[str, Tensor]]
+    template: dict[str, Tensor]
+    failures: dict[str, dict[int, int]]
+    reasons: dict[int, str]
+    callbacks: dict[str, dict[str, Any]]
+    history: list[dict[str, bool | int | float]]
+    stacked: bool | None
+    noise: str | None
+    partition: str | None
+    config: str | None
 
 
 def check_types(content: Mapping[str, Any]) -> None:
-    """Check the keys of a checkpoint, and the types of their values.
+    """Check the keys of a checkpoint, and the types and ranges of their values.
 
     Raises:
         CheckpointError: A key is missing, or its value has another type.
     """
-    for types, keys in _KEYS.items():
-        names = " or ".join("null" if one is NoneType else one.__name__ for one in types)
-        for key in keys:
-            if key not in content:
-                raise _wrong(f"{key} is missing")
-            if type(content[key]) not in types:
-                raise _wrong(f"{key} must be {names}, got {_shown(content[key])}")
+    try:
+        _Content.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise _wrong(f"{place}: {first['msg']}, got {_shown(first['input'])}") from error
 
 
 def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -> None:
@@ -58,28 +69,28 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
             "the checkpoint belongs to a network with other frozen weights, which a checkpoint "
             "does not contain: build the network with the same frozen weights as then"
         )
-    if not 1 <= content["op_threads"] <= 4096:
-        raise _wrong(f"op_threads must be a whole number from 1, got {content['op_threads']}")
     _check_history(content)
-    _check_failures(content["failures"], content.get("reasons", {}), len(clients) - 1)
+    named: dict[str, Iterable[int]] = {name: content[name] for name in ("kept", "reasons")}
+    named |= {f"failures.{what}": rounds for what, rounds in content["failures"].items()}
+    for where, known in named.items():
+        for client in known:
+            if not 0 <= client < len(clients):
+                raise _wrong(f"{where}: there is no client {client}, only 0 to {len(clients) - 1}")
     _check_server(content["server"], run.server, content["round"])
-    # Earlier versions let a server count clients that are held out among its members.
-    numbered = [*members(run.data)] == [*range(len(members(run.data)))]
-    if not numbered and "members" not in content and type(run.server) is not ServerState:
-        raise _wrong("server counts clients that are held out as members: train the run anew")
     _check_kept(content["kept"], run, clients)
     for name, callback in by_name(run.callbacks).items():
         _check_callback(name, callback, content["callbacks"].get(name, {}))
 
 
-def _check_kept(kept: Mapping[Any, Any], run: Run, clients: Sequence[ClientInfo]) -> None:
-    last, steps = len(clients) - 1, dict[str, tuple[int, str]]()
+def _check_kept(kept: Mapping[int, State], run: Run, clients: Sequence[ClientInfo]) -> None:
+    steps = dict[str, tuple[int, str]]()
     for client, state in kept.items():
         where = f"kept of client {client}"
-        if type(client) is not int or not 0 <= client <= last:
-            raise _wrong(f"{where}: the clients are 0 to {last}")
-        if _lies_elsewhere(where, _state(where, state)):
-            continue
+        try:
+            if reference_of(state) is not None:
+                continue
+        except ValueError as error:
+            raise _wrong(f"{where}: {error}") from error
         optimizer = of_all_phases(state)
         unsent = residuals_of(state)
         apart = optimizer.keys() | unsent.keys()
@@ -107,41 +118,15 @@ def _leading(whole: Tensor, part: Tensor) -> Tensor:
     return whole[tuple(slice(size) for size in part.shape[: whole.dim()])]
 
 
-def _lies_elsewhere(where: str, state: State) -> bool:
-    try:
-        return reference_of(state) is not None
-    except ValueError as error:
-        raise _wrong(f"{where}: {error}") from error
-
-
 def _check_history(content: Mapping[str, Any]) -> None:
     number, rows = content["round"], content["history"]
-    if number < 0 or len(rows) != number:
+    if len(rows) != number:
         raise _wrong(f"round is {number}, but its history has {len(rows)} rows")
     for count, row in enumerate(rows, 1):
-        sound = isinstance(row, dict) and row.get("round") == count
-        if not sound or not all(map(_is_number, row.values())):
+        if row.get("round") != count:
             raise _wrong(f"history: row {count} is not of round {count}: {_shown(row)}")
         if "comm/bytes_total" not in row:
             raise _wrong(f"history: row {count} lacks comm/bytes_total")
-
-
-def _check_failures(failures: Mapping[Any, Any], reasons: Any, last: int) -> None:  # noqa: ANN401
-    if not isinstance(reasons, dict) or not all(
-        type(client) is int and 0 <= client <= last and isinstance(reason, str)
-        for client, reason in reasons.items()
-    ):
-        raise _wrong(f"reasons must be texts by client, got {_shown(reasons)}")
-    for rounds in failures.values():
-        if not isinstance(rounds, dict) or not all(
-            type(client) is int and 0 <= client <= last and type(count) is int
-            for client, count in rounds.items()
-        ):
-            raise _wrong(f"failures must be numbers of rounds by client, got {_shown(failures)}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def _check_server(server: Mapping[str, Any], initial: ServerState, number: int) -> None:
@@ -178,7 +163,9 @@ def check_tensors(where: str, stored: Any, wanted: State) -> None:  # noqa: ANN4
     Raises:
         CheckpointError: It has not; the message names ``where`` and the entry.
     """
-    for name in sorted(_state(where, stored).keys() ^ wanted.keys()):
+    if not isinstance(stored, dict) or not all(isinstance(v, Tensor) for v in stored.values()):
+        raise _wrong(f"{where} must hold tensors by name, got {_shown(stored)}")
+    for name in sorted(stored.keys() ^ wanted.keys()):
         here, there = ("has an", "none") if name in stored else ("lacks the", "one")
         raise _wrong(f"{where} {here} entry {name}; this network has {there}")
     for name, value in stored.items():
@@ -188,17 +175,7 @@ def check_tensors(where: str, stored: Any, wanted: State) -> None:  # noqa: ANN4
             raise _wrong(f"{key} must be {right}, as in this run, got {form}")
 
 
-def _state(where: str, stored: Any) -> State:  # noqa: ANN401
-    if not isinstance(stored, dict) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in stored.items()
-    ):
-        raise _wrong(f"{where} must hold tensors by name, got {_shown(stored)}")
-    return stored
-
-
-def _check_callback(name: str, callback: Callback, stored: Any) -> None:  # noqa: ANN401
-    if not isinstance(stored, dict):
-        raise _wrong(f"callbacks.{name} must be dict, got {_shown(stored)}")
+def _check_callback(name: str, callback: Callback, stored: Mapping[str, Any]) -> None:
     for key, value in callback.state_dict().items():
         if key in stored and None not in (value, stored[key]):
             _check_alike(f"callbacks.{name}.{key}", stored[key], value)
@@ -209,5 +186,5 @@ def _wrong(what: str) -> CheckpointError:
 
 
 def _shown(value: object) -> str:
-    text = form_of(value) if isinstance(value, torch.Tensor) else repr(value)
+    text = form_of(value) if isinstance(value, torch.Tensor) else " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:60]}..."

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-import shutil
 import tempfile
-import weakref
 from collections.abc import Iterator, MutableMapping
-from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +12,6 @@ from pfl.core.checks import not_negative
 from pfl.core.state import compact, nbytes, to
 from pfl.core.types import State
 from pfl.disk import container
-from pfl.disk.lock import NoLocksError, hold
-
-_PREFIX = ".kept-"
-_FOLDER, _FILE = re.compile(r"\.kept-\w+"), re.compile(r"\.?\d+-\d+\.state(\.\d+)?")
 
 
 class _Held(NamedTuple):
@@ -29,17 +20,18 @@ class _Held(NamedTuple):
 
 
 class KeptStates(MutableMapping[int, State]):
-    """A mapping of clients to kept states: the last used are in CPU memory, others in files.
+    """A mapping of clients to kept states: the last used are in memory, others in mapped files.
 
-    States are read exactly as they were written, on the CPU. A state in a file is memory-mapped:
-    its pages are loaded when they are used, and a state that was read does not change when the
-    client gets a new one. Values must not be changed in place.
+    States are read exactly as they were written, on the CPU. A file has no name any more once it is
+    mapped, so its space is freed however the process ends; its pages are loaded when they are used.
+    Values must not be changed in place.
 
-    The files are in a folder of their own, which is deleted with the mapping.
+    Each state in a file is one memory mapping. Linux allows a process about 65,000 of them
+    (``vm.max_map_count``), and so as many clients beyond the memory.
 
     Args:
         memory: Largest number of bytes of states in memory.
-        parent: Where to create the folder; ``None`` uses the system's folder for temporary files.
+        parent: Folder of the files; ``None`` uses the system's folder for temporary files.
 
     Raises:
         ValueError: ``memory`` is negative.
@@ -47,46 +39,33 @@ class KeptStates(MutableMapping[int, State]):
 
     def __init__(self, memory: int, parent: Path | None = None) -> None:
         not_negative(memory=memory)
-        self.memory = memory
         if parent is not None:
             parent.mkdir(parents=True, exist_ok=True)
-            clear(parent)
-        self.folder, lock = _own_folder(parent)
-        # Finalizers run in reverse order.
-        if lock is not None:
-            weakref.finalize(self, os.close, lock)
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-        self._numbers = count()
-        # Least recently used first. If a client is in memory, its file is out of date.
+        self.memory, self._parent = memory, parent
+        # Least recently used first.
         self._held: dict[int, _Held] = {}
-        self._files: dict[int, Path] = {}
+        self._mapped: dict[int, State] = {}
 
     def __getitem__(self, client: int) -> State:
         if client in self._held:
             self._held[client] = self._held.pop(client)
             return self._held[client].state
-        # Nobody else writes the file.
-        return container.read(self._files[client], mapped=True, checked=False)[1]
+        return {**self._mapped[client]}
 
     def __setitem__(self, client: int, state: State) -> None:
         self.update({client: state})
 
     def __delitem__(self, client: int) -> None:
-        if client not in self:
-            raise KeyError(client)
-        file = self._files.pop(client, None)
-        self._held.pop(client, None)
-        if file is not None:
-            file.unlink()
+        del (self._held if client in self._held else self._mapped)[client]
 
     def __contains__(self, client: object) -> bool:
-        return client in self._held or client in self._files
+        return client in self._held or client in self._mapped
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._held.keys() | self._files.keys()))
+        return iter(sorted((*self._held, *self._mapped)))
 
     def __len__(self) -> int:
-        return len(self._held.keys() | self._files.keys())
+        return len(self._held) + len(self._mapped)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Set several clients' states at once; those given last count as last used.
@@ -99,62 +78,30 @@ class KeptStates(MutableMapping[int, State]):
         """
         new = {client: _hold(state) for client, state in dict(*args, **kwargs).items()}
         held = {client: old for client, old in self._held.items() if client not in new} | new
-        size, files = sum(one.size for one in held.values()), dict[int, Path]()
+        size, mapped = sum(one.size for one in held.values()), dict[int, State]()
         for client in [*held]:
             if size <= self.memory:
                 break
             one = held.pop(client)
-            files[client] = self._write(client, one.state)
+            mapped[client] = self._in_file(client, one.state)
             size -= one.size
-        superseded = [self._files.pop(client) for client in new if client in self._files]
-        self._files |= files
+        for client in new:
+            self._mapped.pop(client, None)
+        self._mapped |= mapped
         self._held = held
-        for file in superseded:
-            file.unlink()
 
-    def _write(self, client: int, state: State) -> Path:
-        """Write a state to a new file, which nothing refers to before it is complete."""
-        path = self.folder / f"{client}-{next(self._numbers)}.state"
+    def _in_file(self, client: int, state: State) -> State:
+        """Return a state whose values lie in a file that ends with them."""
+        handle, name = tempfile.mkstemp(prefix=".kept-", dir=self._parent)
+        os.close(handle)
+        file = Path(name)
         try:
-            container.write(path, None, state, synced=False)
+            container.write(file, None, state, synced=False)
+            return container.read(file, mapped=True, checked=False)[1]
         except OSError as error:
-            raise OSError(f"cannot write client {client}'s state to {path}: {error}") from error
-        return path
-
-
-def clear(parent: Path) -> None:
-    """Remove folders that killed processes have left behind.
-
-    Where the file system has no locks they stay, as nobody can tell that their process has ended.
-    """
-    for folder in parent.glob(f"{_PREFIX}*"):
-        # Another process may have removed the folder first, and what is no folder of ours stays.
-        with suppress(FileNotFoundError, NotADirectoryError, NoLocksError):
-            if not _is_own(folder) or (lock := hold(folder)) is None:
-                continue
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(lock)
-
-
-def _is_own(folder: Path) -> bool:
-    """Return ``True`` if a folder holds nothing but states of clients."""
-    if folder.is_symlink() or not _FOLDER.fullmatch(folder.name):
-        return False
-    return all(_FILE.fullmatch(file.name) for file in folder.iterdir())
-
-
-def _own_folder(parent: Path | None) -> tuple[Path, int | None]:
-    """Create a folder; return it and its lock, which other processes need to remove it."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        try:
-            lock = hold(folder)
-        except FileNotFoundError:
-            continue
-        except NoLocksError:
-            return folder, None
-        if lock is not None and folder.exists():
-            return folder, lock
+            raise OSError(f"client {client}'s state: {error}") from error
+        finally:
+            file.unlink(missing_ok=True)
 
 
 def _hold(state: State) -> _Held:

@@ -14,7 +14,6 @@ import pytest
 from pfl.disk import lock
 from pfl.disk.lock import BusyError, NoLocksWarning, locked
 from pfl.engines import cores
-from pfl.federation.store import KeptStates
 from tests.helpers.locks import locks_fail
 from tests.helpers.messages import parts
 
@@ -88,12 +87,8 @@ def test_other_errors_of_a_lock_are_told(monkeypatch, tmp_path):
         pass
 
 
-def test_without_locks_kept_states_are_stored_and_cores_are_not_shared(no_locks, tmp_path):
+def test_without_locks_cores_are_not_shared(no_locks):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        kept = KeptStates(0, tmp_path)
-        other = KeptStates(0, tmp_path)
         with cores.shared():
             pass
-    assert kept.folder.is_dir()
-    assert other.folder.is_dir()

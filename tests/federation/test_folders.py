@@ -17,7 +17,6 @@ from pfl.disk import container
 from pfl.disk.lock import NoLocksWarning
 from pfl.federation import checkpoint
 from pfl.federation.checkpoint import CheckpointError
-from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
 from tests.helpers.analyses import Norms
 from tests.helpers.locks import locks_fail
@@ -95,32 +94,6 @@ def test_only_what_the_project_writes_is_removed(tmp_path):
     fit(tmp_path, 3, folder)
     assert [file.read_text() for file in users] == ["precious"] * 3
     assert not any(file.exists() for file in left)
-
-
-def test_folders_that_are_only_named_like_kept_states_stay(tmp_path, outside):
-    folder = tmp_path / ".kept-mine"
-    folder.mkdir()
-    (folder / "thesis.tex").write_text("precious")
-    (tmp_path / ".kept-link").symlink_to(outside)
-    (tmp_path / ".kept-file").write_text("precious")
-    own = tmp_path / ".kept-my-own"
-    own.mkdir()
-    (own / "0-1.state").write_text("precious")
-    states = tmp_path / "states"
-    states.mkdir()
-    (states / "0-1.state").write_text("precious")
-    # Named as a folder of kept states is.
-    (tmp_path / ".kept-a_b1c2d4").symlink_to(states)
-    left = tmp_path / ".kept-a_b1c2d3"
-    left.mkdir()
-    (left / "0-1.state").write_text("half")
-    kept = KeptStates(0, tmp_path)
-    assert (folder / "thesis.tex").read_text() == "precious"
-    assert {path.name for path in tmp_path.glob(".kept-*")} == {
-        *(".kept-mine", ".kept-link", ".kept-file", ".kept-my-own", ".kept-a_b1c2d4"),
-        kept.folder.name,
-    }
-    assert (states / "0-1.state").read_text() == (own / "0-1.state").read_text() == "precious"
 
 
 # Rows.

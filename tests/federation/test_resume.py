@@ -24,7 +24,6 @@ from pfl.federation import checkpoint, resume
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback
 from pfl.federation.sampling import UniformSampler
-from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
 from tests.helpers.discovery import build, methods
 from tests.helpers.messages import parts
@@ -383,12 +382,3 @@ def test_files_of_killed_processes_are_removed(tmp_path):
     assert not any(file.exists() for file in left)
     names = {path.name for path in folder.iterdir() if path.name.startswith(".")}
     assert names == {".lock"}
-
-
-def test_kept_states_of_killed_processes_are_removed_and_those_of_living_ones_stay(tmp_path):
-    Path(tmp_path, ".kept-killed").mkdir()
-    living = KeptStates(0, tmp_path)
-    living[0] = {"w": torch.ones(1)}
-    other = KeptStates(0, tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted([living.folder, other.folder])
-    assert torch.equal(living[0]["w"], torch.ones(1))

@@ -209,7 +209,7 @@ def test_damaged_counts_in_a_checkpoint_are_refused(tmp_path, wrong):
     content = checkpoint.load(file)
     checkpoint.save(file, {**content, "failures": wrong})
     loop, module, data = spoilt(tmp_path, rounds=2)
-    with pytest.raises(CheckpointError, match=r"failures .*(rounds|dict)"):
+    with pytest.raises(CheckpointError, match="checkpoint's failures"):
         loop.fit(module, data, str(file))
 
 

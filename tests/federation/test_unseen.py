@@ -19,7 +19,6 @@ from lightning_modules import (
     FedAvg,
     FedAvgP,
     FedBN,
-    FedPAC,
     FedPer,
     FedSimSup,
     Local,
@@ -291,19 +290,6 @@ def test_a_server_with_models_for_members_only_says_what_newcomers_get():
     fit(Silent(mlp(), optimizer=SGD), held(), 1)
     with pytest.raises(MethodError, match=parts("Rows ~ per_client ~ override welcome()")):
         fit(Silent(mlp(), optimizer=SGD), held(0, 3), 1)
-
-
-def test_a_checkpoint_in_which_the_server_counted_held_out_clients_is_refused(tmp_path):
-    """Of an earlier version, with a state of its own by the clients' numbers in the data."""
-    options = {"default_root_dir": tmp_path, "rounds": 1}
-    file = fit(FedPAC(mlp(), optimizer=SGD), held(0, 3), **options).folder / FILE
-    content = checkpoint.load(file)
-    assert content.pop("members") == [1, 2, 4]
-    again = {"rounds": 2, "ckpt_path": str(file)}
-    fit(FedPAC(mlp(), optimizer=SGD), held(0, 3), **again)
-    checkpoint.save(file, content)
-    with pytest.raises(checkpoint.CheckpointError, match="held out as members"):
-        fit(FedPAC(mlp(), optimizer=SGD), held(0, 3), **again)
 
 
 def test_the_default_is_initial_values():

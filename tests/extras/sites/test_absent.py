@@ -116,7 +116,7 @@ def test_damaged_reasons_in_a_checkpoint_are_refused(tmp_path, wrong):
     run = ran(tmp_path, {}, rounds=1)
     file = run.folder / "checkpoints" / "last.ckpt"
     checkpoint.save(file, {**checkpoint.load(file), "reasons": wrong})
-    with pytest.raises(CheckpointError, match=parts("reasons ~ texts by client")):
+    with pytest.raises(CheckpointError, match="checkpoint's reasons"):
         ran(tmp_path, {}, rounds=2, ckpt_path=str(file))
 
 
