@@ -78,6 +78,8 @@ class Experiment:
         own = None if stranger is None else ()
         trust = Trust(own, weights, command=True, filled=parser.filled)
         for item in settings:
+            if item.keys == ("loop", "seed"):
+                raise item.error("the seed is given as seed, beside loop")
             if item.keys[0] in _FLAGS_ALONE and not item.place.startswith("--"):
                 raise item.error(_FLAGS_ALONE[item.keys[0]])
         try:
@@ -122,8 +124,8 @@ class Experiment:
     def loop(self) -> FederatedLoop:
         """The loop."""
         with explained(self.settings, *REFUSALS, part="loop"):
-            section = Namespace(seed=self.values.seed, loop=self.values.loop)
-            loop: FederatedLoop = self.parser.instantiate(section).loop
+            section = Namespace(**vars(self.values.loop), seed=self.values.seed)
+            loop: FederatedLoop = self.parser.instantiate(Namespace(loop=section)).loop
         return loop
 
     @cached_property

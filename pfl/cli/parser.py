@@ -206,8 +206,8 @@ def make_parser(command: str, parser_class: type[Parser] = Parser, own: bool = T
         parser.add_argument(name, **how)
     parser.add_argument("--config", action="config", help=CONFIG_HELP)
     parser.add_argument("--seed", type=int, default=42, help=SEED_HELP)
-    parser.add_class_arguments(FederatedLoop, "loop", default=LOOP_DEFAULTS)
-    parser.link_arguments("seed", "loop.seed")
+    # The seed stands beside the loop: the method's initial weights depend on it, too.
+    parser.add_class_arguments(FederatedLoop, "loop", default=LOOP_DEFAULTS, skip={"seed"})
     for key, base, required in (
         ("model", ClientModule, needs.model),
         ("data", catalogue.find(KINDS["data"]), needs.data),

@@ -23,7 +23,7 @@ def described(loop: Mapping[str, Any], module: ClientModule, data: FederatedData
     content = {
         STARTED: "from Python",
         "seed": loop["seed"],
-        "loop": {name: plain_value(value) for name, value in loop.items()},
+        "loop": {name: plain_value(value) for name, value in loop.items() if name != "seed"},
         "model": plain_value(module),
         "data": plain_value(data),
     }

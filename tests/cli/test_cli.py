@@ -317,9 +317,17 @@ def test_a_printed_config_says_the_same_as_its_source(capsys):
 
 def test_later_files_win_and_flags_last():
     Path("later.yaml").write_text("seed: 2\nloop: {rounds: 3}\n")
-    values = experiment("--config", "later.yaml", "--loop.rounds=4").values
-    assert (values.seed, values.loop.rounds, values.loop.seed) == (2, 4, 2)
-    assert values.loop.progress is False
+    found = experiment("--config", "later.yaml", "--loop.rounds=4")
+    assert (found.values.seed, found.values.loop.rounds, found.loop.seed) == (2, 4, 2)
+    assert found.values.loop.progress is False
+
+
+@pytest.mark.parametrize("how", ["file", "flag"])
+def test_there_is_one_seed_beside_the_loop(how):
+    Path("later.yaml").write_text("loop: {seed: 2}\n")
+    words = ["--config", "later.yaml"] if how == "file" else ["--loop.seed=2"]
+    with pytest.raises(UsageError, match=r"loop\.seed: the seed is given as seed, beside loop"):
+        experiment(*words)
 
 
 @pytest.mark.parametrize("overlay", ["model: {class_path: FedAvg}", "model: FedAvg", None])

@@ -129,7 +129,6 @@ def _planned(
         values[key] = seed
         *parents, last = key.split(".")
         reduce(getitem, parents, config)[last] = seed
-    values["loop.seed"] = values["seed"]
     whole = scale == 1 or values.get("data.init_args.max_samples")
     method: type[ClientModule] = catalogue.find(config["model"]["class_path"])
     content = identity.of_run(config, identity.beside(config, method.noise_generator()))
