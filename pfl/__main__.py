@@ -19,10 +19,12 @@ from typing import Any, TextIO
 from pfl.cli.commands import commands, parsed
 
 FIRST_STEPS = """\
-pfl COMMAND [options]: personalised federated learning on PyTorch Lightning. First steps:
+pfl COMMAND [options]: personalised federated learning on PyTorch Lightning
 
-  pfl fit --config quickstart   train ten clients on handwritten digits (seconds, no download)
-  pfl list methods              list the methods; choose one with pfl fit --model METHOD
+First steps:
+
+  pfl fit --config quickstart   train ten clients on digits (no download)
+  pfl list methods              list the methods; pfl fit --model METHOD takes one
   pfl init                      copy all configurations here, to run and edit
 
 pfl --help shows all commands."""

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from lightning.fabric import Fabric
+from lightning.fabric.accelerators.cpu import CPUAccelerator
+from lightning.fabric.strategies.single_device import SingleDeviceStrategy
 
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
@@ -14,7 +17,7 @@ from pfl.core.types import Broadcast, Job, Result, Split, State
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from pfl.testing.toy import ToyData, blobs
+from pfl.testing.toy import CPU, ToyData, blobs
 from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator, uploads_of
@@ -38,6 +41,7 @@ class ToyFederation:
         rounds: Planned number of rounds.
         seed: Seed of all random choices.
         precision: As in Lightning.
+        device: The CPU, or :data:`pfl.testing.device.DEVICE`.
     """
 
     def __init__(
@@ -47,9 +51,12 @@ class ToyFederation:
         rounds: int = 10,
         seed: int = 3,
         precision: Any = "32-true",  # noqa: ANN401
+        device: torch.device = CPU,
     ) -> None:
         self.data = blobs(task=module.task) if data is None else data
-        fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+        self.data.to(device)
+        strategy = SingleDeviceStrategy(device=device, accelerator=CPUAccelerator())
+        fabric = Fabric(strategy=strategy, devices=1, precision=precision)
         self.context = Context(module, self.data, fabric)
         self.module, self.number = module, 0
         self.kept: dict[int, State] = {}
@@ -77,6 +84,16 @@ class ToyFederation:
         self.state = self.coordinator.aggregate(self.state, uploads_of(results))
         self.number += 1
         return results
+
+    def play(self) -> None:
+        """Train all clients in two rounds, test every model in the second, welcome a newcomer."""
+        self.round()
+        self.welcome()
+        for job in self.jobs():
+            client_round.train(self.context, job)
+            client_round.test(self.context, job)
+            if self.module.has_global_model():
+                client_round.test(self.context, replace(job, model="global"))
 
     def welcome(self) -> tuple[Broadcast, State]:
         """Return what a newcomer with the first client's data starts with."""

@@ -46,13 +46,6 @@ class BrokenPromiseError(AssertionError):
         self.finding = finding
 
 
-class UnexaminedError(Exception):
-    """A promise cannot be examined on this method; the message says why.
-
-    It may be kept or broken.
-    """
-
-
 class RaisedError(BrokenPromiseError):
     """A method raised an error while a promise was examined."""
 
@@ -123,7 +116,6 @@ class Promise:
         Raises:
             BrokenPromiseError: The method breaks it.
             RaisedError: The method raises an error, which the message places.
-            UnexaminedError: It cannot be examined.
         """
         name, about = subject.method.__name__, ""
         try:
@@ -132,8 +124,6 @@ class Promise:
                     return False
                 for about, net in self.nets.items():  # noqa: B007 (read where an error is told)
                     self.examine(replace(subject, net=net))
-        except UnexaminedError:
-            raise
         except (BrokenPromiseError, MethodError, NonFiniteError) as error:
             context = f"{name} breaks the promise that {self.sentence}"
             raise BrokenPromiseError(f"{error}{about}", context) from None

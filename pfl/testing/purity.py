@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,22 +24,9 @@ from pfl.testing.promise import (
     promise,
     vectorizable,
 )
-from pfl.training import client_round
 
 PADDING = 3
 CLOSE = 1e-9
-
-
-def _play(federation: ToyFederation) -> None:
-    """Train all clients in two rounds, test every model in the second, and welcome a newcomer."""
-    context = federation.context
-    federation.round()
-    federation.welcome()
-    for job in federation.jobs():
-        client_round.train(context, job)
-        client_round.test(context, job)
-        if federation.module.has_global_model():
-            client_round.test(context, replace(job, model="global"))
 
 
 def _watch(federation: ToyFederation, wrap: Wrap) -> ToyFederation:
@@ -75,7 +61,7 @@ def streams_are_left_alone(subject: Subject) -> None:
     watch_all(server, "init", "broadcast", "aggregate", "welcome")
     watch_all(module, "plan", "adapt", "receive", "upload", "personalise", "load_global")
     module.server = lambda: server  # type: ignore[method-assign]
-    _play(_watch(ToyFederation(module), watch))
+    _watch(ToyFederation(module), watch).play()
 
 
 @promise("objectives, statistics and the other functions of a plan are pure", nets=BOTH)
@@ -99,7 +85,7 @@ def functions_are_pure(subject: Subject) -> None:
 
         return call
 
-    _play(_watch(ToyFederation(module), twice))
+    _watch(ToyFederation(module), twice).play()
 
 
 @promise("padding does not count in objectives and statistics", applies=vectorizable)
@@ -123,7 +109,7 @@ def padding_does_not_count(subject: Subject) -> None:
 
         return call if name in ("objective", "statistic", "collect") else function
 
-    _play(_watch(ToyFederation(subject.module(), precision="64-true"), beside))
+    _watch(ToyFederation(subject.module(), precision="64-true"), beside).play()
 
 
 def _padded(batch: Batch) -> Batch:
@@ -146,7 +132,7 @@ def upload_changes_nothing(subject: Subject) -> None:
             return upload(info)
 
     module.upload = call  # type: ignore[method-assign]
-    _play(ToyFederation(module))
+    ToyFederation(module).play()
 
 
 @promise("the server's verbs are pure")

@@ -51,7 +51,7 @@ def same(one, other):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", [*FEW, *OTHERS], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)
 def test_a_device_agrees_with_the_cpu(method):
     """One client after another and stacked, as far as a method can be."""
     expected = run(method, "sequential", "cpu")

@@ -1,30 +1,68 @@
-"""The simulated device of :mod:`pfl.testing.device`, with autocast; it counts what it has to do.
+"""A second device, simulated on the CPU: what would fail on a GPU, or on any other, fails here.
+
+Its tensors compute on the CPU, and refuse to meet tensors of the CPU where a GPU's would. It has a
+random stream of its own, has autocast, and counts what it has to do.
 
     with simulated() as device:
         FederatedLoop(accelerator=NAME).fit(module, data)
     device.reads, device.copies
 
-All that differs inside :func:`simulated` is undone at its end, so these tests share a process with
-the others.
+Torch calls it ``lazy``, a type of device that nothing else here uses. Torch can rename a type for
+devices like this one, but autograd then gives it a thread that must exist before the first backward
+pass of the process. All that differs inside :func:`simulated` is undone at its end, so these tests
+share a process with the others.
+
+What it cannot show: how long something takes, and what a real kernel computes.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from importlib import import_module
 from unittest import mock
 
 import torch
+from lightning.fabric.accelerators import ACCELERATOR_REGISTRY
+from lightning.fabric.accelerators.accelerator import Accelerator
+from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_leaves, tree_map
 
 from pfl.core import devices
-from pfl.testing import device as plain
-from pfl.testing.device import COPY, INDEX, NAME, DeviceTensor, MixedDevicesError
+from pfl.testing.device import MixedDevicesError
 
 __all__ = ["NAME", "MixedDevicesError", "simulated"]
+
+NAME = "lazy"
+HOST = torch.device("cpu")
+# These copy between devices.
+COPY = {"aten::_to_copy", "aten::copy_", "aten::_foreach_copy_"}
+# These take indices on the host, and copy them.
+INDEX = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+# These take no number on the host, unlike most operations.
+_JOIN = {"aten::cat", "aten::stack"}
+# These take lengths, sections or factors on the host.
+_LENGTHS = {
+    "aten::_pack_padded_sequence",
+    "aten::_ctc_loss",
+    "aten::ctc_loss",
+    "aten::tensor_split",
+    "aten::_foreach_addcmul",
+    "aten::_foreach_addcmul_",
+    "aten::_foreach_addcdiv",
+    "aten::_foreach_addcdiv_",
+}
+_SET_DATA = vars(torch._C.TensorBase)["data"].__set__
+# These do not reach an operation with their device.
+_MAKERS = (torch.tensor, torch.as_tensor, torch.asarray)
+# These share the memory of a tensor with NumPy.
+_ARRAYS = (torch.Tensor.numpy, torch.Tensor.__array__)
+
 
 # What autocast computes in fewer bits, and what always in 32.
 _NARROW = {F.linear, F.conv2d, torch.matmul, torch.mm, torch.bmm, torch.Tensor.__matmul__}
@@ -33,10 +71,12 @@ _WIDE = {F.cross_entropy, F.softmax, F.log_softmax, F.mse_loss, F.binary_cross_e
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
-class Device(plain.Device):
-    """What the simulated device was asked to do.
+class Device:
+    """What the simulated device is, and what it was asked to do.
 
     Attributes:
+        memory: Bytes that the device says it has free.
+        stream: State of its random stream.
         operations: Number of calls by the operation's name.
         reads: Where the host waited for a value: a number, a shape or a whole tensor.
         copies: Where something was copied to the device.
@@ -45,7 +85,8 @@ class Device(plain.Device):
     """
 
     def __init__(self, float64=True):
-        super().__init__()
+        self.memory = 2**33
+        self.stream = torch.Generator().manual_seed(0).get_state()
         self.autocast = None
         self.float64 = float64
         self.reset()
@@ -54,10 +95,7 @@ class Device(plain.Device):
         """Count from zero again."""
         self.operations, self.reads, self.copies = Counter(), Counter(), Counter()
 
-    def listed(self):
-        self.reads["tolist"] += 1
-
-    def called(self, call, args, kwargs, given, there):
+    def count(self, call, args, kwargs, given, there):
         name = call._schema.name
         if not self.float64 and there:
             kept = [tensor.dtype for tensor in given[:1] if isinstance(tensor, DeviceTensor)]
@@ -84,6 +122,181 @@ class Device(plain.Device):
             self.reads[name] += 1
 
 
+_now = Device()
+_lock = threading.RLock()
+
+
+class DeviceTensor(torch.Tensor):
+    """A tensor on the simulated device; ``host`` is the tensor of the CPU behind it."""
+
+    @staticmethod
+    def __new__(cls, host):
+        """Wrap a tensor of the CPU."""
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            host.size(),
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            dtype=host.dtype,
+            layout=host.layout,
+            device=torch.device(NAME, 0),
+        )
+        made.host = host
+        return made
+
+    def data_ptr(self):
+        """Return the address on the CPU, as there is no other."""
+        return self.host.data_ptr()
+
+    def __repr__(self):
+        return f"DeviceTensor({self.host})"
+
+    @classmethod
+    def __torch_dispatch__(cls, call, types, args=(), kwargs=None):
+        return _run(call, args, kwargs or {})
+
+
+def _run(call, args, kwargs):
+    """Run one operation on the CPU, as the device whose tensors it has or makes."""
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    here = any(isinstance(leaf, DeviceTensor) for leaf in tensors)
+    asked = kwargs.get("device")
+    there = here if asked is None else torch.device(asked).type == NAME
+    if not here and not there:
+        return call(*args, **kwargs)
+    name = call._schema.name
+    if here:
+        _refuse(call, name, args, tensors)
+    with _lock:
+        _now.count(call, args, kwargs, tensors, there)
+    if asked is not None:
+        kwargs = {**kwargs, "device": HOST}
+    if kwargs.get("pin_memory"):
+        kwargs = {**kwargs, "pin_memory": False}
+    bare = tree_map(_bare, (args, kwargs))
+    if torch.Tag.nondeterministic_seeded in call.tags and kwargs.get("generator") is None:
+        with _lock, torch.random.fork_rng(devices=[], device_type=NAME):
+            torch.set_rng_state(_now.stream)
+            result = call(*bare[0], **bare[1])
+            _now.stream = torch.get_rng_state()
+    else:
+        result = call(*bare[0], **bare[1])
+    if name == "aten::copy_":
+        return args[0]
+    if not there:
+        return result
+    result = tree_map(_held, result)
+    if not here:
+        return result
+    return return_and_correct_aliasing(call, args, kwargs, result)
+
+
+def _refuse(call, name, args, tensors):
+    """Raise an error where a GPU would; a single number on the host is welcome in most places."""
+    host = [leaf for leaf in tensors if not isinstance(leaf, DeviceTensor)]
+    first = args[0] if args else None
+    if name in COPY or name in _LENGTHS or not host:
+        return
+    if name in INDEX:
+        values = args[2:3] if len(args) > 2 else ()
+        fine = isinstance(first, DeviceTensor) and all(
+            isinstance(v, DeviceTensor) or not v.dim() for v in values
+        )
+    else:
+        # What is written to must be on the device.
+        aliases = (argument.alias_info for argument in call._schema.arguments[:1])
+        written = any(alias and alias.is_write for alias in aliases)
+        to_host = isinstance(first, torch.Tensor) and not isinstance(first, DeviceTensor)
+        fine = name not in _JOIN and not (written and to_host)
+        fine = fine and all(leaf.dim() == 0 for leaf in host)
+    if not fine:
+        shapes = ", ".join(f"{tuple(leaf.shape)} on {leaf.device}" for leaf in tensors)
+        raise MixedDevicesError(f"{name}: tensors on two devices: {shapes}")
+
+
+def _bare(leaf):
+    return leaf.host if isinstance(leaf, DeviceTensor) else leaf
+
+
+def _held(leaf):
+    plain = isinstance(leaf, torch.Tensor) and not isinstance(leaf, DeviceTensor)
+    return DeviceTensor(leaf) if plain else leaf
+
+
+class _Dispatch(TorchDispatchMode):
+    """Catches what makes tensors out of nothing, such as ``torch.zeros(2, device="accel")``."""
+
+    def __torch_dispatch__(self, call, types, args=(), kwargs=None):
+        return _run(call, args, kwargs or {})
+
+
+class _Functions(TorchFunctionMode):
+    """Catches what does not reach an operation."""
+
+    def __torch_function__(self, call, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        device, generator = kwargs.get("device"), kwargs.get("generator")
+        if generator is not None:
+            place = args[0].device if args and isinstance(args[0], torch.Tensor) else device or HOST
+            if generator.device.type != torch.device(place).type:
+                raise RuntimeError(f"{call.__name__} needs a generator of {place}")
+        if call in _MAKERS and device is not None and torch.device(device).type == NAME:
+            if isinstance(args[0], torch.Tensor):
+                return args[0].to(device, kwargs.get("dtype", args[0].dtype))
+            return call(*args, **{**kwargs, "device": HOST}).to(device)
+        if call is torch.Tensor.tolist and isinstance(args[0], DeviceTensor):
+            _now.reads["tolist"] += 1
+            return args[0].host.tolist()
+        if call in _ARRAYS and isinstance(args[0], DeviceTensor):
+            if not kwargs.get("force"):
+                raise MixedDevicesError(f"NumPy cannot use a tensor on {NAME}:0: take .cpu() first")
+            return args[0].detach().cpu().numpy()
+        if call == _SET_DATA and isinstance(args[0], DeviceTensor):
+            call(*args)
+            args[0].host = args[1].host
+            return None
+        if call is torch.Tensor.__deepcopy__ and isinstance(args[0], DeviceTensor):
+            return _copied(*args)
+        return call(*args, **kwargs)
+
+
+def _copied(value, memo):
+    copy = value.detach().clone()
+    if getattr(value, "_is_param", False):
+        copy = nn.Parameter(copy, value.requires_grad)
+    else:
+        copy.requires_grad_(value.requires_grad)
+    memo[id(value)] = copy
+    return copy
+
+
+_generator = torch.Generator
+
+
+class _AnyGenerator(type(_generator)):
+    def __instancecheck__(cls, instance):
+        return isinstance(instance, _generator)
+
+
+class _Generator(_generator, metaclass=_AnyGenerator):
+    """A generator of the CPU that can say that it is the device's."""
+
+    def __new__(cls, device=HOST):
+        place = torch.device(device)
+        made = super().__new__(cls, HOST if place.type == NAME else place)
+        made.place = place
+        return made
+
+    @property
+    def device(self):
+        return self.place
+
+
+def _inference_mode(mode=True):
+    """Stand in for ``torch.inference_mode``, as wrappers of tensors are no inference tensors."""
+    return torch.no_grad() if mode else nullcontext()
+
+
 class _Autocast(TorchFunctionMode):
     """Computes in the types that autocast chooses."""
 
@@ -104,6 +317,55 @@ def _cast(leaf, dtype):
     return leaf.to(dtype) if own and leaf.dtype in _FLOATS else leaf
 
 
+class _Module:
+    """What torch and the project ask about the device."""
+
+    def mem_get_info(self, device=None):
+        return _now.memory, 2 * _now.memory
+
+    def get_rng_state(self, device=None):
+        return _now.stream
+
+    def set_rng_state(self, state, device=None):
+        _now.stream = state
+
+
+# Torch lets Adam count its steps on some devices alone.
+_ADAM = import_module("torch.optim.adam")
+# One for all scopes, as torch remembers which module it has found.
+_MODULE = _Module()
+
+
+class _Lightnings(Accelerator):
+    """What Lightning asks about the device; a CPU's accelerator would have the CPU's device."""
+
+    def setup_device(self, device):
+        pass
+
+    def teardown(self):
+        pass
+
+    @staticmethod
+    def parse_devices(devices):
+        return devices
+
+    @staticmethod
+    def get_parallel_devices(devices):
+        return [torch.device(NAME, 0)]
+
+    @staticmethod
+    def auto_device_count():
+        return 1
+
+    @staticmethod
+    def is_available():
+        return True
+
+    @staticmethod
+    def name():
+        return NAME
+
+
 @contextmanager
 def simulated(float64=True):
     """Make the device available in this scope; everything else is as before afterwards.
@@ -111,7 +373,8 @@ def simulated(float64=True):
     Args:
         float64: Whether the device has float64.
     """
-    device = Device(float64)
+    global _now
+    _now = device = Device(float64)
     without = devices.WITHOUT_FLOAT64 if float64 else {NAME}
     usual, enabled = torch.autocast, torch.is_autocast_enabled
 
@@ -124,11 +387,20 @@ def simulated(float64=True):
     def is_enabled(*kind):
         return device.autocast is not None if kind == (NAME,) else enabled(*kind)
 
-    with (
-        plain.simulated(device),
-        mock.patch.object(devices, "WITHOUT_FLOAT64", without),
-        mock.patch.object(torch, "autocast", autocast),
-        mock.patch.object(torch, "is_autocast_enabled", is_enabled),
-        _Autocast(device),
-    ):
-        yield device
+    ACCELERATOR_REGISTRY.register(NAME, _Lightnings)
+    try:
+        with (
+            mock.patch.object(torch, "inference_mode", _inference_mode),
+            mock.patch.object(torch, "Generator", _Generator),
+            mock.patch.object(torch, NAME, _MODULE, create=True),
+            mock.patch.object(_ADAM, "_get_capturable_supported_devices", return_value=[NAME]),
+            mock.patch.object(devices, "WITHOUT_FLOAT64", without),
+            mock.patch.object(torch, "autocast", autocast),
+            mock.patch.object(torch, "is_autocast_enabled", is_enabled),
+            _Functions(),
+            _Dispatch(),
+            _Autocast(device),
+        ):
+            yield device
+    finally:
+        ACCELERATOR_REGISTRY.remove(NAME)

@@ -172,15 +172,6 @@ class UsesNumpy(Method):
         return super().losses(batch)
 
 
-class UsesDLPack(Method):
-    """Keeps every promise; the simulated device alone cannot pack tensors."""
-
-    vectorizable = False
-
-    def losses(self, batch):
-        return super().losses(batch._replace(y=torch.from_dlpack(batch.y)))
-
-
 class DrawsInReceive(Method):
     def receive(self, broadcast, info):
         super().receive(broadcast, info)
