@@ -24,7 +24,7 @@ pfl COMMAND [options]: personalised federated learning on PyTorch Lightning
 First steps:
 
   pfl fit --config quickstart   train ten clients on digits (no download)
-  pfl list methods              list the methods; pfl fit --model METHOD takes one
+  pfl list methods              list the methods, for pfl fit --model METHOD
   pfl init                      copy all configurations here, to run and edit
 
 pfl --help shows all commands."""

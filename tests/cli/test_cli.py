@@ -141,6 +141,7 @@ def test_without_a_command_the_first_three_are_shown(capsys):
     said = capsys.readouterr().out
     assert all(f"  pfl {words} " in said for words in ("fit --config quickstart", "list", "init"))
     assert "sweep" not in said
+    assert max(map(len, said.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
