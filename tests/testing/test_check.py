@@ -221,40 +221,9 @@ def test_an_entry_may_be_shared_and_kept(name):
     assert BY_NAME[name].hold(Subject(FedSimSup, build))
 
 
-<<<<<<< HEAD
-def test_only_tensors_on_the_wrong_device_break_the_promise_of_devices():
-    """Other errors may be limits of the simulation; nothing of it stays, whatever was raised."""
-    before = torch.autocast, torch.Generator, torch.inference_mode, torch.is_autocast_enabled
-    with pytest.raises(UnexaminedError, match=r"^ValueError: .* lazy for .* \(.*broken.py, line "):
-        BY_NAME["works_on_any_device"].hold(Subject(broken.UsesDLPack))
-    after = torch.autocast, torch.Generator, torch.inference_mode, torch.is_autocast_enabled
-    assert after == before
-    assert not hasattr(torch, "lazy")
-    assert BY_NAME["works_on_any_device"].hold(Subject(broken.Method))
-
-
-@pytest.mark.long
-def test_a_promise_that_cannot_be_examined_is_warned_of():
-    told = "UsesDLPack: it could not be examined whether it works on any device: ValueError"
-    with pytest.warns(UserWarning, match=told):
-        check_method(broken.UsesDLPack)
-
-
-def test_a_stack_that_only_the_device_refuses_is_not_examined(monkeypatch):
-    monkeypatch.setattr(vectorised, "disagreement", lambda context: "they differ")
-    with pytest.raises(UnexaminedError, match=r"^sequential, not vectorised: they differ$"):
-        BY_NAME["works_on_any_device"].hold(Subject(broken.Method))
-
-
 def test_every_promise_stands_on_its_page():
     text = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
     stated = [line.strip() for line in text.splitlines() if line.startswith("  - ")]
-=======
-def test_every_promise_stands_in_the_picture_of_the_project():
-    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    section = text.partition("## What every method is held to")[2].partition("\n## ")[0]
-    stated = [line.strip() for line in section.splitlines() if line.startswith("  - ")]
->>>>>>> 6810cfd (Testing: the device of the promises marks tensors of the CPU; the full simulation moves to the tests)
     assert len(stated) == len(PROMISES)
     for promise, line in zip(PROMISES, stated, strict=True):
         assert line.startswith(f"- {promise.sentence}")
