@@ -1,5 +1,6 @@
 """Every script of ``examples`` runs, and its numbers show what it says."""
 
+import json
 import runpy
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import ToyData, ToyNet
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+NOTEBOOKS = sorted(EXAMPLES.glob("notebooks/*.ipynb"))
 DOCS = EXAMPLES.parent / "docs"
 SHOWS = {
     "own_data": lambda names: names["run"].summary["test/personal/acc/last"] > 0.7,
@@ -68,3 +70,18 @@ def test_an_example_runs(name, tmp_path, monkeypatch):
     names = runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert SHOWS[name](names)
     assert not [*tmp_path.iterdir()], "an example leaves nothing behind"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_every_notebook_runs(notebook, tmp_path, monkeypatch, capsys):
+    """It trains up to eight federations of the digits: some ten seconds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    namespace = {"__name__": "notebook"}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"]
+            exec("".join(cell["source"]), namespace)
+    assert capsys.readouterr().out
