@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lightning_modules.losses.numerics import mean
 from pfl.core.checks import one_of
-from pfl.core.sample_losses import cross_entropies, mean_cross_entropy
+from pfl.core.criteria import cross_entropies, mean_cross_entropy
 
 
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:

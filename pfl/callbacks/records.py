@@ -19,8 +19,8 @@ from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.row_file import RowFile
 from pfl.core import portable
 from pfl.core.data import FederatedData, TellsReading, info_of
+from pfl.core.devices import kernels
 from pfl.core.held_out import client_names
-from pfl.core.kernels import kernels
 from pfl.core.types import RoundResult
 from pfl.disk.reading import read_json
 from pfl.disk.writing import no_link, write

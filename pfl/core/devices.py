@@ -1,4 +1,4 @@
-"""What devices can do: the one place that tells their types apart.
+"""What devices can do, and which kernels compute: the one place that tells their types apart.
 
 A device that Lightning does not know can be used once it is registered with Lightning as an
 accelerator and with torch as a device (``torch.get_device_module`` finds its functions).
@@ -6,7 +6,8 @@ accelerator and with torch as a device (``torch.get_device_module`` finds its fu
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
 import torch
@@ -94,3 +95,28 @@ def free(device: torch.device) -> int | None:
     if hasattr(module, "recommended_max_memory"):
         return int(module.recommended_max_memory() - module.driver_allocated_memory())
     return None
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Make cuDNN's convolutions deterministic, without choosing them by timing, in this scope.
+
+    Convolutions use TF32 (10 bits of mantissa) only if ``torch.set_float32_matmul_precision``
+    allows it for matrix products; by default PyTorch allows it for convolutions.
+    """
+    with torch.backends.cudnn.flags(
+        enabled=torch.backends.cudnn.enabled,
+        benchmark=False,
+        deterministic=True,
+        allow_tf32=torch.get_float32_matmul_precision() != "highest",
+    ):
+        yield
+
+
+def kernels() -> dict[str, bool]:
+    """Return the current kernel settings, for the records of a run."""
+    return {
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "tf32": torch.backends.cudnn.allow_tf32,
+    }

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfl.core.score_sums import exact, wide
+from pfl.core.criteria import exact, wide
 from pfl.core.task import Regression
 
 

@@ -9,12 +9,14 @@ and cosine that make them normal may differ in the last bit from one kind of dev
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from pfl.core.devices import on_host
+from pfl.core.seeds import derive
+from pfl.core.types import Job, Phase, State
 
 GENERATOR = "splitmix64"
 """Recorded with runs that draw noise, as another generator would draw other numbers."""
@@ -29,7 +31,61 @@ _MIX_GAMMA = ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53), (33, 1))
 _AT_ONCE, _AT_ONCE_ON_HOST = 2**22, 2**16
 
 
-def block(device: torch.device) -> int:
+class Noise:
+    """The draws of some clients, step by step; each client's are its own, whoever stands beside it.
+
+    Small draws are made many steps ahead, because a draw is many calls of operations.
+
+    Args:
+        shapes: Of the draws of a step, by name.
+        keys: Of the clients' streams; not read without shapes.
+        steps: How many steps there are, at most.
+        device: Where the draws are needed.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        keys: Sequence[int],
+        steps: int,
+        device: torch.device,
+    ) -> None:
+        self._shapes = shapes
+        self._sizes = [math.prod(shape) for shape in shapes.values()]
+        self._steps, self._first, self._ahead = steps, 0, torch.empty(0, 0, 0)
+        if self._shapes:
+            # Nothing is copied to the device at a step, which would have to wait for it.
+            self._streams = streams_of(keys, device)
+
+    @classmethod
+    def of(cls, phase: Phase, jobs: Sequence[Job], steps: int, device: torch.device) -> Noise:
+        """Return the draws that a phase declares (:attr:`pfl.core.types.Phase.noise`)."""
+        keys = [derive(job.seed, "noise", phase.name) for job in jobs] if phase.noise else []
+        return cls(phase.noise, keys, steps, device)
+
+    def of_step(self, number: int, clients: int = 1) -> State:
+        """Return (clients, *shape) draws of a step by name, of the first clients.
+
+        Steps may be left out, but not gone back to. Later ones have no more clients.
+        """
+        if not self._shapes:
+            return {}
+        if number >= self._first + self._ahead.shape[1]:
+            self._draw(number, clients)
+        draws = torch.split(self._ahead[:clients, number - self._first], self._sizes, 1)
+        shapes = self._shapes.items()
+        return {name: d.view(clients, *s) for (name, s), d in zip(shapes, draws, strict=True)}
+
+    def _draw(self, number: int, clients: int) -> None:
+        count = sum(self._sizes)
+        fit = _block(self._streams.device) // max(1, clients * count)
+        steps = max(1, min(fit, self._steps - number))
+        streams, dtype = self._streams[:, :clients], torch.get_default_dtype()
+        self._ahead = normals(streams, number, steps, count, dtype)
+        self._first = number
+
+
+def _block(device: torch.device) -> int:
     """Return how many draws are made at once on a device; fewer cost as many calls."""
     return 2 * (_AT_ONCE_ON_HOST if on_host(device) else _AT_ONCE)
 
@@ -49,7 +105,7 @@ def normals(streams: Tensor, first: int, steps: int, count: int, dtype: torch.dt
     """
     # A number of 64 bits gives two draws.
     device, rows = streams.device, streams.shape[1]
-    pairs, most = -(-count // 2), block(device) // 2
+    pairs, most = -(-count // 2), _block(device) // 2
     whole = torch.promote_types(dtype, torch.float32)
     drawn = torch.empty((rows, steps, 2, pairs), dtype=whole, device=device)
     wide = min(pairs, most)

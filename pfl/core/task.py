@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pfl.core import criteria
 from pfl.core.checks import finite, not_negative, positive, within
-from pfl.core.sample_losses import cross_entropies, mean_cross_entropy, pinball
-from pfl.core.score_sums import calibration_error, defined, exact, group_sums, macro_f1, wide
+from pfl.core.criteria import defined, exact, pinball, wide
 
 
 class LossOptions(TypedDict, total=False):
@@ -182,12 +182,14 @@ class Classification(Task):
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the (B,) cross-entropies, under the options."""
-        return cross_entropies(outputs, y, self.class_weights, self.label_smoothing, self.focal)
+        return criteria.cross_entropies(
+            outputs, y, self.class_weights, self.label_smoothing, self.focal
+        )
 
     def loss(self, outputs: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the mean cross-entropy, under the options."""
         if weight is None and not self.options():
-            return mean_cross_entropy(outputs, y)
+            return criteria.mean_cross_entropy(outputs, y)
         return super().loss(outputs, y, weight)
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -207,7 +209,7 @@ class Classification(Task):
         losses = torch.stack([F.nll_loss(model, labels) for model, labels in parts])
         classes = logits.shape[-1]
         confidence, guess = logits.softmax(-1).max(-1)
-        tally = partial(group_sums, owner, len(sizes))
+        tally = partial(criteria.group_sums, owner, len(sizes))
         predicted = logits.argmax(-1)
         hits = tally((predicted == y).to(logits.dtype), y, classes)
         ones = torch.ones_like(confidence)
@@ -216,8 +218,8 @@ class Classification(Task):
         scores = [
             hits.sum(1) / samples,
             losses,
-            macro_f1(hits, held),
-            calibration_error(tally, confidence, right),
+            criteria.macro_f1(hits, held),
+            criteria.calibration_error(tally, confidence, right),
         ]
         return defined(torch.stack(scores, dim=1), losses[:, None])
 
@@ -259,9 +261,9 @@ class Binary(Classification):
         loss = F.cross_entropy(wide(outputs), y)
         chance = self.predictions(outputs)
         truth = y.to(chance.dtype)
-        tally = partial(group_sums, torch.zeros_like(y), 1)
+        tally = partial(criteria.group_sums, torch.zeros_like(y), 1)
         right = ((chance > 0.5) == (y > 0)).to(chance.dtype)
-        error = calibration_error(tally, chance, truth)[0]
+        error = criteria.calibration_error(tally, chance, truth)[0]
         scores = torch.stack([right.mean(), loss, (chance - truth).square().mean(), error])
         return defined(scores, loss)
 

@@ -7,7 +7,6 @@ from typing import cast
 
 from torch import Tensor
 
-from pfl.core import declared
 from pfl.core.client import ClientModule
 from pfl.core.state import named, nbytes
 from pfl.core.types import Job, State, Upload
@@ -15,6 +14,7 @@ from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Formula, Subject, promise
 from pfl.training import client_round
+from pfl.training.declaration import UploadError, check_upload
 
 
 @promise("an upload has only what is declared, in the shapes that the server sends")
@@ -31,8 +31,8 @@ def _check(upload: object, job: Job, module: ClientModule) -> None:
     if not isinstance(upload, Upload):
         raise BrokenPromiseError(f"upload returns {type(upload).__name__}, not an Upload")
     try:
-        declared.check(upload, job, module, module.state_dict())
-    except declared.UploadError as error:
+        check_upload(upload, job, module, module.state_dict())
+    except UploadError as error:
         raise BrokenPromiseError(str(error)) from error
 
 

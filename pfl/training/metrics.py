@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, classification, regression
 
+from pfl.core.criteria import exact
 from pfl.core.data import MetricSpec
 from pfl.core.failure import error_line
-from pfl.core.score_sums import exact
 from pfl.core.task import Task
 from pfl.imports import plugins
 from pfl.imports.trust import CONFIGURATION, TrustError, checked

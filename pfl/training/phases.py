@@ -15,13 +15,13 @@ from torch.optim import Optimizer
 
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit
+from pfl.core.noise import Noise
 from pfl.core.state import clone, total
 from pfl.core.types import Batch, ClientInfo, Job, Outcome, Phase, State, Totals
 from pfl.training import batching, optimizer_state
 from pfl.training.context import Context, StoppedError
 from pfl.training.declaration import MethodError
 from pfl.training.gradients import gradient_step
-from pfl.training.noise import Noise
 from pfl.training.optimizer_state import OptimizerState
 
 # The batch that hooks see where those of a client are secret.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lightning_modules.fedavg import FedAvg
-from pfl.core.kernels import kernels, repeatable
+from pfl.core.devices import kernels, repeatable
 from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
 from tests.helpers.federation import SGD

@@ -1,4 +1,4 @@
-"""The counter-based generator of normal draws: known answers, stacks, and how random it is."""
+"""The counter-based generator of normal draws: known answers, stacks, and the steps of a phase."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import torch
 from scipy import stats
 
 from pfl.core import noise
-from pfl.core.noise import normals, numbers, stream, streams_of
+from pfl.core.noise import Noise, normals, numbers, stream, streams_of
 from pfl.core.seeds import derive
+from pfl.core.types import ClientInfo, Job, Phase
 
 CPU = torch.device("cpu")
 GOLDEN = 0x9E3779B97F4A7C15
@@ -90,25 +91,50 @@ def test_draws_are_normal():
     assert 4.5 < float(sample.abs().max()) < 6.7
 
 
-def test_every_bit_is_a_coin():
-    """Each of 64 bits is one as often as zero, and follows none of its neighbours."""
-    count = 2**16
-    words = torch.tensor([value - 2**63 for value in bits(*stream(derive(1, "bits")), count)])
-    coins = (words[:, None] >> torch.arange(64) & 1).double() * 2 - 1
-    assert float(coins.mean(0).abs().max()) < 4.5 / count**0.5
-    apart = coins.T @ coins / count - torch.eye(64, dtype=torch.float64)
-    assert float(apart.abs().max()) < 5 / count**0.5
+# The draws of a phase, step by step.
 
 
-def test_neighbours_are_not_correlated():
-    """Draws of keys that differ by one or one bit, of the next step, and of the next counter."""
-    count, key = 2**17, derive(2, "noise")
-    first, *others = drawn([key, key + 1, key ^ 1 << 40, key + GOLDEN], count=count)[:, 0]
-    whole = drawn([key], 0, 2, count)[0]
-    halves = first.chunk(2)
-    pairs = [(first, other) for other in others]
-    pairs += [(whole[0], whole[1]), (first[1:], first[:-1]), halves]
-    for one, other in pairs:
-        for own, fellow in ((one, other), (one.square() - 1, other.square() - 1)):
-            correlation = float(torch.corrcoef(torch.stack([own, fellow]))[0, 1])
-            assert abs(correlation) < 4 / len(own) ** 0.5
+def draws(*seeds, name="one", steps=5, **shapes):
+    phase = Phase(name=name, objective=dict, noise=shapes or {"a": (2, 3), "b": (5,)})
+    jobs = [Job(ClientInfo(0, 1, None), {}, None, seed) for seed in seeds]
+    return Noise.of(phase, jobs, steps, torch.device("cpu"))
+
+
+def test_draws_bear_names_and_shapes_and_differ_from_step_to_step():
+    own = draws(7)
+    first, second = own.of_step(0), own.of_step(1)
+    assert {name: d.shape for name, d in first.items()} == {"a": (1, 2, 3), "b": (1, 5)}
+    assert not torch.equal(first["a"], second["a"])
+    assert not torch.equal(first["a"].flatten()[:5], first["b"].flatten())
+
+
+def test_a_phase_without_noise_draws_nothing():
+    phase = Phase(name="one", objective=dict)
+    assert Noise.of(phase, [], 3, torch.device("cpu")).of_step(0) == {}
+
+
+def test_phases_and_clients_have_draws_of_their_own():
+    one, other, named = draws(7), draws(8), draws(7, name="other")
+    found = [source.of_step(0)["a"] for source in (one, other, named)]
+    assert not torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def test_a_stack_draws_what_its_clients_draw_alone(monkeypatch):
+    """Whoever is done draws no more; few or many steps at once, and steps that are left out."""
+    for at_once in (4, 10, 2**10):
+        monkeypatch.setattr(noise, "_AT_ONCE_ON_HOST", at_once)
+        together, alone = draws(7, 8, 9), [draws(seed) for seed in (7, 8, 9)]
+        for number, clients in ((0, 3), (1, 3), (3, 2), (4, 1)):
+            found = together.of_step(number, clients)
+            for name, value in found.items():
+                own = torch.cat([one.of_step(number)[name] for one in alone[:clients]])
+                assert torch.equal(value, own)
+
+
+def test_draws_have_the_precision_of_the_run():
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert draws(7).of_step(0)["a"].dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)

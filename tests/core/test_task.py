@@ -18,7 +18,7 @@ from torchmetrics.functional.classification import (
     multilabel_f1_score,
 )
 
-from pfl.core.sample_losses import cross_entropies, mean_cross_entropy
+from pfl.core.criteria import cross_entropies, mean_cross_entropy
 from pfl.core.seeds import generator
 from pfl.core.task import Classification, MultiLabel, Regression
 

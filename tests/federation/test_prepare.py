@@ -7,7 +7,7 @@ import torch
 
 from lightning_modules.fedavg import FedAvg
 from pfl.callbacks.early_stopping import EarlyStopping
-from pfl.core.kernels import kernels
+from pfl.core.devices import kernels
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pfl.core import devices
+from pfl.core.noise import Noise
 from pfl.core.state import each, joined
 from pfl.core.types import Batch, Phase
 from pfl.engines.stack.gather import Gather
@@ -16,7 +17,6 @@ from pfl.engines.stack.schedule import FixedSchedule, Schedule, StepInputs
 from pfl.engines.stack.stack import Group, Stack, groups, pad, walk
 from pfl.training import batching
 from pfl.training.batching import Length, Step
-from pfl.training.noise import Noise
 
 
 class StackedFeed:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from pfl.core.data import info_of
-from pfl.core.declared import check_entries
 from pfl.core.failure import ExplainedError, error_line, failure_line
 from pfl.core.state import to
 from pfl.core.types import NO_CLIENT, Broadcast, ClientInfo, Job, Result, Scores, State
@@ -19,6 +18,7 @@ from pfl.disk.container import ContainerError
 from pfl.engines.transport import wire
 from pfl.training import client_round
 from pfl.training.context import Context
+from pfl.training.declaration import check_entries
 
 
 class Refusal(Exception):  # noqa: N818

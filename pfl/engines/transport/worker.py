@@ -11,7 +11,7 @@ import torch
 from lightning.fabric import Fabric
 
 from pfl.core.data import FederatedData
-from pfl.core.kernels import repeatable
+from pfl.core.devices import repeatable
 from pfl.core.state import to
 from pfl.core.types import State
 from pfl.engines.transport.clients import Clients

@@ -32,6 +32,7 @@ from torch.func import grad, vmap
 
 from pfl.core.devices import widest
 from pfl.core.failure import error_line
+from pfl.core.noise import Noise
 from pfl.core.seeds import derive
 from pfl.core.state import Entries, call_with, each, entry, flattened, total, unflattened
 from pfl.core.types import Batch, ClientInfo, Inputs, Job, Outcome, Phase, State
@@ -41,7 +42,6 @@ from pfl.extras.privacy.terms import check_noise
 from pfl.training import batching
 from pfl.training.context import Context
 from pfl.training.gradients import Gradients, GradientStep
-from pfl.training.noise import Noise
 
 Steps: TypeAlias = tuple[tuple[int, int], ...]
 """A client's steps in a round by the steps of an epoch, m: each has a sample with rate 1 / m."""

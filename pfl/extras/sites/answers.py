@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pfl.core import declared
 from pfl.core.data import FederatedData
 from pfl.core.types import Job
 from pfl.engines.transport import wire
 from pfl.engines.transport.engine import upload_of
 from pfl.training.context import Context
+from pfl.training.declaration import UploadError, check_upload
 
 
 class AnswerError(ValueError):
@@ -48,8 +48,8 @@ def check_training(context: Context, job: Job, report: wire.Report, tensors: wir
     # What is not finite is not changed before it is sent, and does not count.
     if report.finite and (upload := upload_of(report, tensors)) is not None:
         try:
-            declared.check(upload, job, context.module, context.template)
-        except declared.UploadError as error:
+            check_upload(upload, job, context.module, context.template)
+        except UploadError as error:
             raise AnswerError(str(error)) from error
 
 

@@ -19,8 +19,8 @@ from pfl.cli.parser import make_parser
 from pfl.cli.runs import recipe_of
 from pfl.core import export
 from pfl.core.client import ClientModule
+from pfl.core.devices import repeatable
 from pfl.core.failure import last_words
-from pfl.core.kernels import repeatable
 from pfl.disk.lock import locked
 from pfl.disk.writing import write
 from pfl.engines.transport.clients import Refusal

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from lightning_modules import FedAvg
+from pfl.core.noise import Noise
 from pfl.core.seeds import derive, scoped
 from pfl.extras.privacy.sample_level import PrivateSamples
 from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import ToyData, ToyNet, mlp
 from pfl.training import batching
-from pfl.training.noise import Noise
 
 FILE = Path(__file__).with_name("opacus.json")
 CASES = {
