@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pfl.disk.writing import naming, opened
+from filelock import SoftFileLock, Timeout
+
+from pfl.disk.writing import naming, no_link, opened
 
 try:
     import fcntl
@@ -27,7 +29,7 @@ NAME = ".lock"
 MARK = ".lock.held"
 _LACKING = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 # A host's name in full; nothing else is repeated in a message.
-_OWNER = re.compile(r"process (\d{1,9}) on ([\w.-]{1,255})")
+_OWNER = re.compile(r"process \d{1,9} on [\w.-]{1,255}")
 
 
 class BusyError(OSError):
@@ -67,7 +69,7 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         with naming(file):
             os.truncate(descriptor, 0)
-            os.write(descriptor, _this_process().encode())
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
     finally:
         os.close(descriptor)
@@ -102,32 +104,23 @@ def _marked(folder: Path, why: NoLocksError) -> Iterator[None]:
     """Mark a folder by a file.
 
     Raises:
-        BusyError: It is marked; the message names the process and the file.
+        BusyError: It is marked; the message names the file.
     """
-    mark = folder / MARK
-    if mark.exists() and _ended(_owner(mark)):
-        # Two processes that find this at the same moment might both go on.
-        mark.unlink(missing_ok=True)
+    mark = SoftFileLock(no_link(folder / MARK), timeout=0, thread_local=False)
     try:
-        with naming(mark), mark.open("x", encoding="utf-8") as file:
-            file.write(_this_process())
-    except FileExistsError:
-        raise BusyError(
-            f"{_owner(mark)} is already working on {folder}; if it has ended, remove {mark}"
-        ) from None
+        mark.acquire()
+    except Timeout:
+        what = f"another process is already working on {folder}"
+        raise BusyError(f"{what}; if it has ended, remove {folder / MARK}") from None
     try:
         warnings.warn(
-            f"{why}: {mark} keeps other processes out until this one has ended",
+            f"{why}: {folder / MARK} keeps other processes out until this one has ended",
             NoLocksWarning,
             stacklevel=4,
         )
         yield
     finally:
-        mark.unlink(missing_ok=True)
-
-
-def _this_process() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
+        mark.release()
 
 
 def _owner(file: Path) -> str:
@@ -135,15 +128,3 @@ def _owner(file: Path) -> str:
     with file.open("rb") as stream:
         text = stream.read(300).decode("utf-8", "replace").strip()
     return text if _OWNER.fullmatch(text) else "another process"
-
-
-def _ended(owner: str) -> bool:
-    """Return ``True`` if a process was one of this machine and has ended."""
-    named = _OWNER.fullmatch(owner)
-    if named is None or named[2] != socket.gethostname():
-        return False
-    try:
-        os.kill(int(named[1]), 0)
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)
-    return False

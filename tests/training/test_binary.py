@@ -57,27 +57,6 @@ def test_every_score_of_each_client_is_scikit_learns():
         )
 
 
-@pytest.mark.parametrize(
-    ("label", "left"), [(1, {"sensitivity", "f1"}), (0, {"specificity"})], ids=["ill", "healthy"]
-)
-def test_a_client_of_one_class_has_only_the_scores_that_are_defined(label, left):
-    logits, _ = client(1, 9, 0.5)
-    scorer = Scorer(Binary(), 2)
-    (row,) = scorer.scores([(logits, torch.full((9,), label))])
-    assert set(row) == {"acc", "loss", "brier", "ece"} | left
-    summary = scorer.over_clients([row], [9], "test")
-    assert summary["test/auroc_clients"] == 0
-
-
-def test_metrics_of_torchmetrics_take_the_positive_class():
-    logits, y = client(4, 50, 0.3)
-    scorer = Scorer(Binary(), 2, ["torchmetrics.Precision", "torchmetrics.AUROC"])
-    (row,) = scorer.scores([(logits, y)])
-    assert row["precision"] == pytest.approx(sk.precision_score(y, logits.argmax(1)))
-    # The user's own takes the place of the task's.
-    assert list(row).count("auroc") == 1
-
-
 def toy(labels, task):
     samples = [(torch.randn(len(y), 5, generator=generator(7)), torch.tensor(y)) for y in labels]
     return ToyData(samples, outputs=2, task=task)
@@ -104,26 +83,23 @@ def test_a_metric_that_no_client_has_ends_the_run_with_its_reason(task, labels, 
         fit(FedAvg(mlp(2), task=task), data, rounds=1)
 
 
-def test_a_metric_that_only_a_client_that_is_held_out_has_ends_the_run():
-    """And one that only those that are held out lack does not."""
-    for labels, ends in (([[1, 1], [1, 1], [0, 1]], True), ([[0, 1], [0, 1], [1, 1]], False)):
-        data = toy(labels, Binary())
-        data.metrics, data.held_out = ["torchmetrics.AUROC"], HeldOut((2,))
-        with pytest.raises(ValueError, match=parts("2 clients")) if ends else nullcontext():
-            fit(FedAvg(mlp(2), task=Binary()), data, rounds=1)
-
-
-def test_a_metric_that_one_client_has_is_enough():
-    data = toy([[1, 1, 1], [1, 0, 1]], Binary())
-    data.metrics = ["torchmetrics.AUROC"]
-    run = fit(FedAvg(mlp(2), task=Binary()), data, rounds=1)
-    assert run.history[-1]["test/personal/auroc_clients"] == 1
-
-
-def test_the_tasks_own_metrics_end_no_run():
-    run = fit(FedAvg(mlp(2), task=Binary()), toy([[1, 1, 1], [1, 1]], Binary()), rounds=1)
-    assert run.history[-1]["test/personal/auroc_clients"] == 0
-    assert run.history[-1]["test/personal/sensitivity_clients"] == 2
+@pytest.mark.parametrize(
+    ("labels", "added", "ends"),
+    [
+        ([[1, 1], [1, 1], [0, 1]], True, True),
+        ([[0, 1], [1, 1], [1, 1]], True, False),
+        # The task's own metrics end no run.
+        ([[1, 1], [1, 1], [1, 1]], False, False),
+    ],
+    ids=["held out", "one client", "own"],
+)
+def test_an_added_metric_that_only_a_held_out_client_has_ends_the_run(labels, added, ends):
+    data = toy(labels, Binary())
+    data.metrics, data.held_out = ["torchmetrics.AUROC"] * added, HeldOut((2,))
+    with pytest.raises(ValueError, match=parts("2 clients")) if ends else nullcontext():
+        run = fit(FedAvg(mlp(2), task=Binary()), data, rounds=1)
+        assert run.history[-1]["test/personal/auroc_clients"] == (1 if added else 0)
+        assert run.history[-1]["test/personal/sensitivity_clients"] == 2
 
 
 def test_binary_outputs_that_are_not_finite_have_no_score():

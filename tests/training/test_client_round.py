@@ -47,11 +47,35 @@ def spatial():
     return SplitNet(nn.Sequential(body, nn.Flatten()), nn.Linear(6, 3))
 
 
-def test_two_steps_by_hand():
-    """Batches hold two of 1, 2, 3, 4 each, so the two gradients add up to 5: w = 1 - 0.1 * 5."""
-    result = client_round.train(context(pull(), numbers(1.0, 2.0, 3.0, 4.0)), job())
-    assert result.upload.shared["net.w"].item() == pytest.approx(0.5)
-    assert (result.steps, result.samples) == (2, 4)
+class Planned(Pull):
+    """Pull in one phase with the options that a test gives."""
+
+    def plan(self):
+        return [Phase(name="local", objective=self.losses, **self.given)]
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "clip", "round", "w", "steps"),
+    [
+        # Batches of two of 1, 2, 3, 4: gradients that add up to 5.
+        ({}, {}, None, 1, 1 - 0.1 * 5, 2),
+        # A quarter of the rate in round 3.
+        ({"lr_decay": 0.5}, {}, None, 3, 1 - 0.025 * 5, 2),
+        ({}, {"steps": 3, "batch_size": 4}, None, 1, 1 - 0.1 * 7.5, 3),
+        ({}, {"epochs": 2, "full_batch": True}, None, 1, 1 - 0.1 * 5, 2),
+        # Gradients of at least 1.5 are cut to 0.5.
+        ({}, {}, 0.5, 1, 1 - 0.1 * 1, 2),
+    ],
+    ids=["two steps", "decay", "steps", "full batch", "clip"],
+)
+def test_steps_by_hand(options, given, clip, round, w, steps):
+    module = Planned(Line(), optimizer=partial(torch.optim.SGD, lr=0.1), **options)
+    module.given = given
+    ctx = context(module, numbers(1.0, 2.0, 3.0, 4.0), gradient_clip_val=clip)
+    result = client_round.train(ctx, job(round=round))
+    assert result.upload.shared["net.w"].item() == pytest.approx(w)
+    assert result.steps == steps
+    assert result.samples == (12 if "steps" in given else 8 if "full_batch" in given else 4)
 
 
 def test_mean_loss_is_over_steps():
@@ -62,11 +86,33 @@ def test_mean_loss_is_over_steps():
     assert result.train["local/pull"] == pytest.approx(0.95)
 
 
-def test_rates_decay_by_round():
-    """lr_decay 0.5 in round 3 leaves a quarter of the rate: 1 - 0.025 * 5."""
-    module = pull(lr_decay=0.5)
-    result = client_round.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job(round=3))
-    assert result.upload.shared["net.w"].item() == pytest.approx(1 - 0.025 * 5)
+class HeadOnly(ClientModule):
+    def plan(self):
+        head = ("net.head.*",)
+        return [Phase(name="head", objective=self.losses, trains=head, evals=("net.backbone",))]
+
+
+@pytest.mark.parametrize(
+    ("method", "net", "sizes", "options", "seen"),
+    [
+        # A short batch is left out with drop_last, unless it is the only one.
+        (FedAvg, mlp, (5,), {"batch_size": 4, "drop_last": True}, 4),
+        (FedAvg, mlp, (3,), {"batch_size": 4, "drop_last": True}, 3),
+        # Batch norm never sees a single sample, but in eval mode.
+        (FedAvg, mlp, (5,), {"batch_size": 4}, 5),
+        (FedAvg, normed, (5,), {"batch_size": 4}, 4),
+        (HeadOnly, normed, (5,), {"batch_size": 4}, 5),
+        (HeadOnly, normed, (5,), {"batch_size": 1}, 5),
+        # Without a phase of its own, a client still uploads.
+        (partial(FedAvg, epochs=0), normed, (1,), {"batch_size": 4}, 0),
+    ],
+)
+def test_which_samples_are_seen(method, net, sizes, options, seen):
+    data = blobs(sizes=sizes)
+    for name, value in options.items():
+        setattr(data, name, value)
+    result = client_round.train(context(method(net()), data), job())
+    assert (result.samples, result.upload is None) == (seen, False)
 
 
 def test_rates_fall_as_a_cosine_over_the_rounds():
@@ -81,34 +127,6 @@ def test_rates_fall_as_a_cosine_over_the_rounds():
     assert pull().lr_factor(replace(info, round=3, rounds=4)) == 1
     with pytest.raises(ValueError, match=parts("lr_schedule ~ constant, cosine ~ 'linear'")):
         pull(lr_schedule="linear")
-
-
-def test_drop_last_keeps_the_only_batch():
-    data = numbers(1.0, 2.0, 3.0)
-    data.drop_last = True
-    assert client_round.train(context(pull(), data), job()).samples == 2
-    data = numbers(1.0)
-    data.drop_last = True
-    assert client_round.train(context(pull(), data), job()).samples == 1
-
-
-def test_batch_norm_never_sees_a_single_sample():
-    data = blobs(sizes=(5,), batch_size=4)
-    assert client_round.train(context(FedAvg(mlp()), data), job()).samples == 5
-    assert client_round.train(context(FedAvg(normed()), data), job()).samples == 4
-
-
-class HeadOnly(ClientModule):
-    def plan(self):
-        head = ("net.head.*",)
-        return [Phase(name="head", objective=self.losses, trains=head, evals=("net.backbone",))]
-
-
-def test_a_batch_norm_in_eval_mode_takes_a_single_sample():
-    data = blobs(sizes=(5,), batch_size=4)
-    assert client_round.train(context(HeadOnly(normed()), data), job()).samples == 5
-    data.batch_size = 1
-    assert client_round.train(context(HeadOnly(normed()), data), job()).steps == 5
 
 
 @pytest.mark.parametrize("net", [normed, spatial], ids=["vector", "map of one pixel"])
@@ -127,40 +145,6 @@ def test_batches_of_one_sample_under_batch_norm_are_refused():
     data = blobs(sizes=(5,), batch_size=1)
     with pytest.raises(ValueError, match=parts("'local' ~ batch_size to 2")):
         client_round.train(context(FedAvg(normed()), data), job())
-
-
-def test_without_any_phase_of_its_own_a_client_still_uploads():
-    data = blobs(sizes=(1,), batch_size=4)
-    assert client_round.train(context(FedAvg(normed(), epochs=0), data), job()).upload is not None
-
-
-def test_steps_instead_of_epochs():
-    class Steps(Pull):
-        def plan(self):
-            return [Phase(name="local", objective=self.losses, steps=5)]
-
-    result = client_round.train(context(Steps(Line()), numbers(1.0, 2.0, 3.0, 4.0)), job())
-    assert (result.steps, result.samples) == (5, 10)
-
-
-def test_full_batch():
-    """One step an epoch with gradient 2.5; two epochs: 1 - 0.1 * 5."""
-
-    class Full(Pull):
-        def plan(self):
-            return [Phase(name="local", objective=self.losses, epochs=2, full_batch=True)]
-
-    module = Full(Line(), optimizer=partial(torch.optim.SGD, lr=0.1))
-    result = client_round.train(context(module, numbers(1.0, 2.0, 3.0, 4.0)), job())
-    assert result.upload.shared["net.w"].item() == pytest.approx(0.5)
-    assert result.steps == 2
-
-
-def test_clipping():
-    """Gradients of at least 1 are cut to 0.5: two steps give 1 - 0.1 * 1."""
-    data = numbers(2.0, 2.0, 3.0, 4.0)
-    result = client_round.train(context(pull(), data, gradient_clip_val=0.5), job())
-    assert result.upload.shared["net.w"].item() == pytest.approx(0.9)
 
 
 def test_the_norm_is_clipped_and_no_single_value():
@@ -325,20 +309,14 @@ def test_kept_state_and_optimiser_state_come_back():
     ctx = context(Full(Line(), optimizer=sgd, persist_optimizer=True), numbers(1.0, 1.0))
     first = client_round.train(ctx, job())
     assert first.upload.shared["net.w"].item() == pytest.approx(0.9)
+    before = clone(first.kept)
     second = client_round.train(ctx, job(kept=first.kept))
     assert second.upload.shared["net.w"].item() == pytest.approx(1 - 0.19)
+    # What a job brings is left as it was.
+    assert before
+    assert equal(first.kept, before)
     third = client_round.train(ctx, job(kept=second.kept))
     assert third.upload.shared["net.w"].item() == pytest.approx(1 - 0.271)
-
-
-def test_what_a_job_brings_is_left_as_it_was():
-    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    ctx = context(Pull(Line(), optimizer=sgd, persist_optimizer=True), numbers(1.0, 1.0))
-    kept = client_round.train(ctx, job()).kept
-    before = clone(kept)
-    client_round.train(ctx, job(kept=kept))
-    assert before
-    assert equal(kept, before)
 
 
 def test_after_a_round_no_parameter_is_frozen_and_none_has_a_gradient():

@@ -52,17 +52,6 @@ def test_the_area_under_the_curve_is_a_mean_over_classes_that_can_be_ranked():
     assert list(found) == ["acc", "loss", "f1", "ece", "auroc"]
 
 
-def test_a_client_on_which_a_metric_is_undefined_is_left_out_and_counted():
-    scorer = Scorer(Classification(), 2, [AUROC])
-    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    both, one = scorer.scores([(logits, torch.tensor([0, 1])), (logits, torch.tensor([1, 1]))])
-    assert both["auroc"] == 1.0
-    assert "auroc" not in one
-    summary = scorer.over_clients([both, one], [2, 2], "test")
-    assert (summary["test/auroc"], summary["test/auroc_clients"]) == (1.0, 1)
-    assert scorer.over_clients([one], [2], "test")["test/auroc_clients"] == 0
-
-
 @pytest.mark.parametrize(
     ("task", "outputs", "y", "path", "name", "expected"),
     [
