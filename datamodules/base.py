@@ -251,7 +251,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     def _learn(self) -> Learnt:
         weighs = self.task.has_classes and (self.loss or {}).get("class_weights") == "balanced"
         weights = [*self._balanced] if weighs else []
-        return Learnt(type(self.task).__name__, [*map(str, self.class_names)], weights, {}, {})
+        return Learnt(type(self.task).__name__, [*map(str, self.class_names)], weights, {}, {}, [])
 
     @property
     def task(self) -> Task:

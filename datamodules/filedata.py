@@ -136,7 +136,7 @@ class FileData(FederatedDataModule):
         """
         listing = self.scan()
         if self.on_unreadable == "skip":
-            _, reasons = readable(listing.files, self.shape)
+            reasons = readable(listing.files, self.shape)
             keep = [i for i, file in enumerate(listing.files) if file not in reasons]
             listing = listing.take(keep, reasons.items())
         if not listing.files:
@@ -233,7 +233,7 @@ def read_superclasses(path: str) -> dict[str, str]:
         ValueError: The file lacks a column, or is empty.
     """
     table = read_table(existing(path, "superclasses"))
-    classes, parents = (table.labels(name).astype(str) for name in ("class", "superclass"))
+    classes, parents = (table[name].labels().astype(str) for name in ("class", "superclass"))
     twice = [row for row, name in enumerate(classes) if name in classes[:row]]
     table.refuse("class", np.array(twice, np.int64), "stands in two rows")
     return dict(zip(classes.tolist(), parents.tolist(), strict=True))

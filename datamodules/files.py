@@ -103,20 +103,10 @@ def image_files(folder: Path, others: list[str] | None = None) -> list[str]:
     return [file for file, image in zip(files, images, strict=True) if image]
 
 
-def readable(files: Sequence[str], shape: Shape) -> tuple[list[str], dict[str, str]]:
-    """Return the files that can be decoded, and why the others cannot."""
+def readable(files: Sequence[str], shape: Shape) -> dict[str, str]:
+    """Decode files for a test, and return why some cannot be."""
     whole = replace(shape, size=1)
-    reasons: dict[str, str] = {}
-
-    def part(start: int) -> None:
-        for file in files[start : start + _CHUNK]:
-            try:
-                _pixels(file, whole, None)
-            except _UnreadableError as error:
-                reasons[file] = error.why
-
-    _on_all_cores(part, len(files), f"Checking {len(files):,} images")
-    return [file for file in files if file not in reasons], reasons
+    return _each(files, f"Checking {len(files):,} images", lambda row: _pixels(files[row], whole))
 
 
 def subfolders(folder: Path, layout: str) -> list[Path]:
@@ -225,38 +215,52 @@ def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: s
     Raises:
         ValueError: Some images cannot be read, all of which are named.
     """
-    unreadable: list[_UnreadableError] = []
+    seen: list[str] = []
 
-    def part(start: int) -> Counter[str]:
-        seen: Counter[str] = Counter()
-        for row, file in enumerate(files[start : start + _CHUNK], start):
-            try:
-                images[row] = _pixels(file, shape, images.shape[1:], seen)
-            except _UnreadableError as error:
-                unreadable.append(error)
-        return seen
+    def fill(row: int) -> None:
+        pixels = _pixels(files[row], shape, seen)
+        if pixels.shape != images.shape[1:]:
+            (_, height, width), (_, right, wide) = pixels.shape, images.shape[1:]
+            raise ValueError(
+                f"{files[row]} is {width}x{height} pixels, others are {wide}x{right}; "
+                "give an image_size, to which all are cropped and resized"
+            )
+        images[row] = pixels
 
-    seen = _on_all_cores(part, len(files), text)
-    if unreadable:
-        first, *more = sorted(unreadable, key=lambda error: error.file)
-        others = "".join(f"; {error.file} ({error.why})" for error in more[:_NAMED])
+    if reasons := _each(files, text, fill):
+        (first, why), *more = reasons.items()
+        others = "".join(f"; {file} ({reason})" for file, reason in more[:_NAMED])
         rest = f"; and {len(more) - _NAMED} more" if len(more) > _NAMED else ""
         raise ValueError(
-            f"cannot read the image {first.file} ({first.why}){others}{rest}; replace or remove "
+            f"cannot read the image {first} ({why}){others}{rest}; replace or remove "
             f"{'them' if more else 'it'}, or give on_unreadable: skip"
         )
-    return sum(seen, Counter())
+    return Counter(seen)
 
 
-def _on_all_cores(part: Callable[[int], T], count: int, text: str) -> list[T]:
-    """Call a function for the first file of each chunk (Pillow releases the GIL)."""
-    starts = range(0, count, _CHUNK)
+def _each(files: Sequence[str], text: str, work: Callable[[int], object]) -> dict[str, str]:
+    """Call a function for each file on all cores; return why some cannot be read, by name.
+
+    Pillow releases the GIL.
+    """
+    reasons: dict[str, str] = {}
+
+    def part(start: int) -> None:
+        for row in range(start, min(start + _CHUNK, len(files))):
+            try:
+                work(row)
+            except _UnreadableError as error:
+                reasons[files[row]] = error.why
+
+    starts = range(0, len(files), _CHUNK)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:
-            return [*progress(pool.map(part, starts), text, len(starts))]
+            for _ in progress(pool.map(part, starts), text, len(starts)):
+                pass
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    return dict(sorted(reasons.items()))
 
 
 def progress(steps: Iterable[T], text: str, total: int) -> Iterable[T]:
@@ -267,10 +271,8 @@ def progress(steps: Iterable[T], text: str, total: int) -> Iterable[T]:
     return track(steps, text, total, console=console, transient=True, disable=silent)
 
 
-def _pixels(
-    file: str, shape: Shape, form: tuple[int, ...] | None, seen: Counter[str] | None = None
-) -> NDArray[np.uint8]:
-    """Decode one file into (C, H, W) pixels, whose form is checked; count what the image is."""
+def _pixels(file: str, shape: Shape, seen: list[str] | None = None) -> NDArray[np.uint8]:
+    """Decode one file into (C, H, W) pixels; note what the image is."""
 
     def read(image: Image.Image) -> NDArray[np.uint8]:
         require(
@@ -293,18 +295,11 @@ def _pixels(
             square = image.crop((left, top, left + side, top + side))
             image = square.resize((shape.size, shape.size), Image.Resampling.BILINEAR)
         if seen is not None:
-            seen.update(found)
+            seen.extend(found)
         pixels = np.asarray(image, np.uint8)
         return pixels[None] if shape.grayscale else pixels.transpose(2, 0, 1)
 
-    pixels = _opened(file, read)
-    if form is not None and pixels.shape != form:
-        _, height, width = pixels.shape
-        raise ValueError(
-            f"{file} is {width}x{height} pixels, others are {form[2]}x{form[1]}; "
-            "give an image_size, to which all are cropped and resized"
-        )
-    return pixels
+    return _opened(file, read)
 
 
 def _is_transparent(image: Image.Image) -> bool:

@@ -112,6 +112,6 @@ class HeartDisease(TabularData):
         file = existing(self.root / f"processed.{hospital}.data", hint=hint)
         table = read_table(file, _COLUMNS)
         names = [name for name in _COLUMNS if name not in _LEFT_OUT]
-        lacking = np.any([table.missing(name) for name in names], axis=0)
+        lacking = np.any([table[name].missing for name in names], axis=0)
         patients: pd.DataFrame = table.frame.loc[~lacking, names]
         return patients.assign(hospital=hospital)

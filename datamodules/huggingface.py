@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,15 +14,15 @@ from datamodules.checks import require
 from datamodules.decoding import decoded
 from datamodules.named_tensors import TaskName
 from datamodules.partition.partitioner import Partitioner
-from datamodules.table_targets import columns_of, targets
+from datamodules.table_data import TableData
+from datamodules.table_targets import targets
 from datamodules.tables import Table, arrow_table
-from datamodules.tensors import TensorData, check_clients
 from pfl.core.checks import at_least_one, not_negative
 
 _PART = 64
 
 
-class HFDataset(TensorData):
+class HFDataset(TableData):
     """A folder written by ``save_to_disk`` of Hugging Face's ``datasets``; nothing is downloaded.
 
     The folder contains one data set or several splits: ``train``, and official test samples in
@@ -38,13 +37,12 @@ class HFDataset(TensorData):
         partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
         task: What is predicted; required if the targets are floats. Words, class labels and
             integers are classes.
-        client_column: The natural client of each sample, for ``ByDomain``.
-        time_column: Numbers or dates, which become the column ``time``, in seconds.
         max_length: Cut lists of integers (tokens and their masks) to this length, and pad shorter
             ones with zeros at the end.
         memory: Gigabytes of memory that the decoded samples may take. More are decoded into a file
             in the system's temporary folder, and read from there when needed.
-        options: As in :class:`FederatedDataModule`.
+        options: As in :class:`~datamodules.table_data.TableData`; rows are refused where a target,
+            client or time is missing.
 
     Raises:
         ImportError: The package ``datasets`` is not installed.
@@ -61,24 +59,17 @@ class HFDataset(TensorData):
         partition: Partitioner | str | None = None,
         *,
         task: TaskName | None = None,
-        client_column: str | None = None,
-        time_column: str | None = None,
         max_length: int | None = None,
         memory: float = 8.0,
         **options: Any,
     ) -> None:
         not_negative(memory=memory)
         at_least_one(max_length=max_length)
-        check_clients(client_column, partition)
-        super().__init__(path, num_clients, partition, task=task, **options)
-        self.path = path
+        super().__init__(path, target, num_clients, partition, task=task, **options)
         # The input columns, by their names in TensorData.
         self.input_columns = (
             {"x": inputs} if isinstance(inputs, str) else {f"x.{name}": name for name in inputs}
         )
-        self.target = columns_of(target)
-        self.client_column = client_column
-        self.time_column = time_column
         self.max_length = max_length
         self.memory = memory
 
@@ -92,16 +83,16 @@ class HFDataset(TensorData):
                 name in content.column_names, f"{self.path} has no column {name!r}, only {known}"
             )
         plain = content.select_columns([*self.target, *places]).with_format("arrow")[:]
-        table = arrow_table(Path(self.path), plain)
+        table = arrow_table(Path(self.path), plain, self.spelling)
         for name in table.columns:
-            table.refuse(name, np.flatnonzero(table.missing(name)), "is a missing value")
+            table.refuse_missing(name)
         tensors: dict[str, Any] = {
             **decoded(self._samples(content), len(content), self.memory),
             **self._targets(content, table),
             "num_train": num_train,
         }
         if self.client_column is not None:
-            tensors["client"] = table.labels(self.client_column)
+            tensors["client"] = table[self.client_column].labels()
         if self.time_column is not None:
             tensors["column.time"], _ = table.times(self.time_column)
         return tensors
@@ -125,7 +116,7 @@ class HFDataset(TensorData):
     def _targets(self, content: Any, table: Table) -> Mapping[str, Any]:  # noqa: ANN401
         names = getattr(content.features[self.target[0]], "names", None)
         if names and len(self.target) == 1:
-            return {"y": table.labels(self.target[0]), "class_names": names}
+            return {"y": table[self.target[0]].labels(), "class_names": names}
         dtype = str(content.features[self.target[0]].dtype)
         numbered = len(self.target) == 1 and dtype.startswith(("int", "uint", "bool"))
         return targets(table, self.target, self._task or ("classification" if numbered else None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
@@ -34,7 +34,7 @@ class Learnt:
         moments: Means and standard deviations of the columns of each standardised input, by name.
             Means also replace missing values.
         class_values: The values of the negative and of the positive class in the table of a binary
-            task; empty without one, and in files of earlier versions.
+            task; empty without one.
     """
 
     task: str
@@ -42,7 +42,7 @@ class Learnt:
     class_weights: list[float]
     features: dict[str, list[str] | None]
     moments: dict[str, list[list[float]]]
-    class_values: list[list[str]] = field(default_factory=list)
+    class_values: list[list[str]]
 
     def content(self) -> dict[str, Any]:
         """Return the values for a file."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.tables import Column, Table
+from datamodules.columns import Column
+from datamodules.tables import Table
 from pfl.core.sheet import Sheet
 
 # Texts that may mark a missing value but are read as words.
@@ -119,7 +120,7 @@ def of_table(
         for name in table.columns
     ]
     doubts = chain.from_iterable(
-        _doubts(name, table.column(name), uses[name]) for name in table.columns if name in uses
+        _doubts(name, table[name], uses[name]) for name in table.columns if name in uses
     )
     rows = f"{len(table):,} rows"
     left = [(f"{dropped:,} rows", "a value is missing")] if dropped else []
@@ -127,9 +128,9 @@ def of_table(
 
 
 def _column(table: Table, name: str, use: str, times: str) -> ReadColumn:
-    if not table.usable(name):
+    if name in table.refused:
         return ReadColumn(name, use, "lists or records", {})
-    column = table.column(name)
+    column = table[name]
     kind = times or column.kind
     as_words = use in ("client", "target") and kind == "numbers" and len(column.present) <= _NAMED
     if kind == "dates":
@@ -144,7 +145,7 @@ def _column(table: Table, name: str, use: str, times: str) -> ReadColumn:
         kind = f"{kind if kind == 'numbers' else 'category'}: {named}{more}"
     else:
         kind = "identifier" if identifies(column) else "words"
-    return ReadColumn(name, use, kind, column.missing_texts())
+    return ReadColumn(name, use, kind, column.lacking)
 
 
 def identifies(column: Column) -> bool:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -16,11 +17,10 @@ from datamodules.checks import require
 from datamodules.moments import ColumnMoments
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding
-from datamodules.report import Report, of_table
-from datamodules.table_targets import columns_of
-from datamodules.tables import Spelling, Table, read_table
+from datamodules.report import Report
+from datamodules.table_data import TableData
+from datamodules.tables import Table
 from datamodules.targets import Catalogue, Floats, Ints
-from datamodules.tensors import TensorData, check_clients
 from pfl.core.checks import at_least_one
 from pfl.core.forecast import Forecast
 from pfl.core.state import each
@@ -31,7 +31,7 @@ from pfl.core.types import Inputs
 _GAP = 1.5
 
 
-class TimeSeries(TensorData):
+class TimeSeries(TableData):
     """A table with a row for each client and time, whose next values are predicted.
 
     A sample is a window of ``past + horizon`` rows of one client: inputs are the targets and
@@ -52,26 +52,19 @@ class TimeSeries(TensorData):
         stride: Rows from the start of a window to that of the next.
         num_clients: Number of clients, N; if not given, one for each natural client.
         partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
-        time_column: Numbers or dates, as in :class:`~datamodules.tabular.TabularData`, in any order
-            of rows; without it the rows of a client are in order, and without gaps.
         features: Further input columns.
         standardise: With ``train`` each column is standardised by mean and deviation of the rows in
             all clients' training windows; the task standardises targets in the same way, and its
             scores and predictions are in their units.
         missing: ``refuse`` missing values, or ``drop`` windows with one.
-        missing_values: As in :class:`~datamodules.tabular.TabularData`.
-        date_format: As there.
-        decimal: As there.
-        thousands: As there.
-        separator: As there.
-        options: As in :class:`FederatedDataModule`, without ``test_protocol``, which is ``future``.
+        options: As in :class:`~datamodules.table_data.TableData`, without ``test_protocol``, which
+            is ``future``. Without a ``time_column`` the rows of a client are in order, and without
+            gaps.
 
     Raises:
         ValueError: A column or value is missing or unsuitable, or no client has a window.
         OSError: The file cannot be read.
     """
-
-    source_argument = "path"
 
     def __init__(
         self,
@@ -84,33 +77,28 @@ class TimeSeries(TensorData):
         num_clients: int | None = None,
         partition: Partitioner | str | None = None,
         *,
-        time_column: str | None = None,
         features: Sequence[str] = (),
         standardise: Literal["none", "train"] = "train",
         missing: Literal["refuse", "drop"] = "refuse",
-        missing_values: Sequence[str | float] | None = None,
-        date_format: str | None = None,
-        decimal: str = ".",
-        thousands: str | None = None,
-        separator: str = ",",
         **options: Any,
     ) -> None:
         at_least_one(past=past, horizon=horizon, stride=stride)
-        check_clients(client_column, partition)
         super().__init__(
-            path, num_clients, partition, task="regression", test_protocol="future", **options
+            path,
+            target,
+            num_clients,
+            partition,
+            client_column=client_column,
+            task="regression",
+            test_protocol="future",
+            standardise=standardise,
+            **options,
         )
-        self.path = path
-        self.target = columns_of(target)
-        self.client_column = client_column
         self.past = past
         self.horizon = horizon
         self.stride = stride
-        self.time_column = time_column
         self.features = list(features)
-        self.standardise = standardise
         self.missing = missing
-        self.spelling = Spelling(missing_values, date_format, decimal, thousands, separator)
 
     def report(self) -> Report:
         """Describe what the columns were read as."""
@@ -178,16 +166,15 @@ class TimeSeries(TensorData):
 
     @cached_property
     def _windows(self) -> _Windows:
-        table = everything = read_table(self.path, spelling=self.spelling)
+        everything = self.table()
         columns = [*self.target, *self.features]
         if twice := [name for name in columns if columns.count(name) > 1]:
             raise ValueError(f"{twice[0]!r} cannot be both target and feature")
-        keys = [self.client_column, *([] if self.time_column is None else [self.time_column])]
-        for name in [*keys, *(columns if self.missing == "refuse" else ())]:
-            table.refuse(name, np.flatnonzero(table.missing(name)), "is a missing value")
-        table, clients, moments, kind = self._sorted(table)
+        for name in columns if self.missing == "refuse" else ():
+            everything.refuse_missing(name)
+        table, clients, times, kind = self._sorted(everything)
         values = np.stack([table.numbers(name) for name in columns], 1)
-        run = np.concatenate([[0], np.cumsum(_breaks(clients, moments))])
+        run = np.concatenate([[0], np.cumsum(_breaks(clients, times))])
         lost = np.concatenate([[0], np.cumsum(np.isnan(values).any(1))])
         length = self.past + self.horizon
         starts = np.arange(max(0, len(table) - length + 1))
@@ -195,51 +182,42 @@ class TimeSeries(TensorData):
         place = starts - np.searchsorted(run, run[starts])
         whole = (run[starts] == run[starts + length - 1]) & (place % self.stride == 0)
         starts = starts[whole & (lost[starts + length] == lost[starts])]
-        require(
-            len(starts) > 0,
-            f"{table.path}: no client has {length} rows without a gap (past + horizon)",
-        )
-        uses = {self.client_column: "client", self.time_column or "": "time"}
-        uses |= dict.fromkeys(self.features, "feature") | dict.fromkeys(self.target, "target")
-        read = f"{len(starts):,} windows of {len(everything):,} rows"
-        report = of_table(everything, uses, times=kind, read=read)
+        gapless = f"{length} rows without a gap (past + horizon)"
+        require(len(starts) > 0, f"{table.path}: no client has {gapless}")
         if len(without := np.setdiff1d(clients, clients[starts])):
             warnings.warn(
                 f"{table.path}: {len(without)} of {len(np.unique(clients))} clients have no "
-                f"{length} rows without a gap (past + horizon) and are left out, the first is "
-                f"{without[0]}",
+                f"{gapless} and are left out, the first is {without[0]}",
                 stacklevel=2,
             )
-        return _Windows(values, clients, moments, starts, report)
+        read = f"{len(starts):,} windows of {len(everything):,} rows"
+        report = self.described(everything, self.features, times=kind, read=read)
+        return _Windows(values, clients, times, starts, report)
 
-    def _sorted(self, table: Table) -> tuple[Table, Any, Floats, str]:
+    def _sorted(self, table: Table) -> tuple[Table, NDArray[Any], Floats, str]:
         """Return the rows by client and time, their (n,) clients and times, and the times' kind."""
-        clients = table.labels(self.client_column)
-        owner = np.unique(clients, return_inverse=True)[1]
+        client, kind = str(self.client_column), ""
+        table.refuse_missing(client)
+        clients = table[client].labels()
+        rows = pd.DataFrame({"client": clients})
         if self.time_column is None:
-            order = np.argsort(owner, kind="stable")
-            place = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
-            return table.take(order), clients[order], place.astype(np.float64), ""
-        moments, kind = table.times(self.time_column)
-        order = np.lexsort((moments, owner))
-        table, clients, moments = table.take(order), clients[order], moments[order]
-        again = (clients[1:] == clients[:-1]) & (np.diff(moments) == 0)
-        table.refuse(
-            self.time_column, np.flatnonzero(again) + 1, "stands in two rows of its client"
-        )
-        return table, clients, moments, kind
+            rows["time"] = rows.groupby("client").cumcount().astype(float)
+        else:
+            table.refuse_missing(self.time_column)
+            rows["time"], kind = table.times(self.time_column)
+        rows = rows.sort_values(["client", "time"], kind="stable")
+        if self.time_column is not None:
+            again = rows.index[rows.duplicated()]
+            table.refuse(self.time_column, again.to_numpy(), "stands in two rows of its client")
+        order = rows.index.to_numpy()
+        return table.take(order), clients[order], rows["time"].to_numpy(), kind
 
 
-def _breaks(clients: NDArray[Any], moments: Floats) -> NDArray[np.bool_]:
+def _breaks(clients: NDArray[Any], times: Floats) -> NDArray[np.bool_]:
     """Return (rows - 1,) marks of the steps to another client, or over a gap."""
-    same, step = clients[1:] == clients[:-1], np.diff(moments)
-    breaks: NDArray[np.bool_] = ~same
-    borders = np.flatnonzero(breaks)
-    for first, last in zip([0, *(borders + 1)], [*borders, len(step)], strict=True):
-        if first < last:
-            own = step[first:last]
-            breaks[first:last] = own > _GAP * np.median(own)
-    return breaks
+    steps = pd.Series(np.diff(times)).where(clients[1:] == clients[:-1])
+    usual = steps.groupby(clients[1:]).transform("median")
+    return (steps.isna() | (steps > _GAP * usual)).to_numpy()
 
 
 class _Windows(NamedTuple):

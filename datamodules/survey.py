@@ -1,4 +1,4 @@
-"""Counts of what each client of a data module holds."""
+"""Counts of what each client of a data module has."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from datamodules.base import FederatedDataModule
 from datamodules.partition.splits import Division
-from datamodules.targets import Floats, Ints
+from datamodules.targets import Ints
 from pfl.core.task import MultiLabel
 from pfl.core.types import Split
 
 # Number of bins in the histogram of a predicted number.
 _BINS = 12
-_NONE: Floats = np.empty(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +30,9 @@ class Survey:
             ``bins`` of the number to predict (of the first, if there are several).
         counts: (N, R) training samples of each row.
         rows: (R,) names of the rows; subclasses of one class are neighbours.
-        parents: (R,) class of each row.
-        classes: (N, C) training samples of each class.
-        class_names: (C,) names of the classes.
+        skew: (N,) total variation distances of clients' proportions of classes (or labels or bins)
+            from everybody's, in [0, 1].
         domains: (N, D) training samples of each domain; D is 0 without domains.
-        domain_names: (D,) names of the domains.
-        edges: (R + 1,) edges of the bins; empty for other kinds of rows.
     """
 
     sizes: Ints
@@ -44,27 +40,8 @@ class Survey:
     kind: str
     counts: Ints
     rows: tuple[str, ...]
-    parents: Ints
-    classes: Ints
-    class_names: tuple[str, ...]
+    skew: NDArray[np.float64]
     domains: Ints
-    domain_names: tuple[str, ...]
-    edges: Floats
-
-    @property
-    def tests_overlap(self) -> bool:
-        """``True`` if a test sample belongs to several clients."""
-        return bool(self.sizes.sum() > self.distinct)
-
-    def skew(self) -> NDArray[np.float64]:
-        """(N,) total variation distances of clients' proportions from everybody's, in [0, 1].
-
-        The proportions are those of classes, or of labels or bins if there are no classes.
-        """
-        shares = self.classes / np.maximum(1, self.classes.sum(1, keepdims=True))
-        everybody = self.classes.sum(0) / max(1, self.classes.sum())
-        distance: NDArray[np.float64] = np.abs(shares - everybody).sum(1) / 2
-        return distance
 
 
 def count_hashes(data: FederatedDataModule) -> dict[str, str]:
@@ -92,55 +69,45 @@ def count_hashes(data: FederatedDataModule) -> dict[str, str]:
 
 
 def survey(data: FederatedDataModule) -> Survey:
-    """Count what every client of a data module holds."""
-    contents, holdings = data.contents, data.division.holdings
-    targets = contents.targets
+    """Count what every client of a data module has."""
+    contents, targets = data.contents, data.contents.targets
 
     def count(values: Ints | None, names: int) -> Ints:
-        if values is None:
-            return np.zeros((len(holdings), 0), np.int64)
-        return np.stack([np.bincount(values[h.train], minlength=names) for h in holdings])
+        held = [] if values is None else [values[h.train] for h in data.division.holdings]
+        counts = [np.bincount(own, minlength=names) for own in held]
+        return np.stack(counts) if counts else np.zeros((data.num_clients, 0), np.int64)
 
-    kind, edges = "classes", _NONE
-    classes, names = count(targets.labels, len(contents.class_names)), contents.class_names
-    if not targets.has_classes:
-        kind, classes, edges = _predicted(data)
-        names = [f"{a:.4g} to {b:.4g}" for a, b in pairwise(edges)]
-        names = names or [f"label {label}" for label in range(classes.shape[1])]
-    order = parents = np.arange(len(names))
-    counts, rows = classes, names
+    if targets.has_classes:
+        kind, names = "classes", [*contents.class_names]
+        counts = classes = count(targets.labels, len(names))
+    else:
+        kind, names, classes = _predicted(data)
+        counts = classes
     if targets.fine is not None:
-        kind = "subclasses"
-        parents = np.zeros(len(contents.fine_names), np.int64)
-        parents[targets.fine] = targets.labels
-        order = np.argsort(parents, kind="stable")
-        counts, rows = count(targets.fine, len(contents.fine_names)), contents.fine_names
+        kind, fine = "subclasses", count(targets.fine, len(contents.fine_names))
+        parents = dict(zip(targets.fine.tolist(), targets.labels.tolist(), strict=True))
+        order = sorted(range(len(contents.fine_names)), key=lambda row: parents.get(row, 0))
+        counts, names = fine[:, order], [contents.fine_names[row] for row in order]
+    shares = classes / np.maximum(1, classes.sum(1, keepdims=True))
+    everybody = classes.sum(0) / max(1, classes.sum())
     return Survey(
         sizes=data.division.sizes,
         distinct=len(Division(data.division.holdings, None).samples()),
         kind=kind,
-        counts=counts[:, order],
-        rows=tuple(rows[row] for row in order.tolist()),
-        parents=parents[order],
-        classes=classes,
-        class_names=tuple(names),
+        counts=counts,
+        rows=tuple(names),
+        skew=np.abs(shares - everybody).sum(1) / 2,
         domains=count(targets.domains, len(contents.domain_names)),
-        domain_names=tuple(contents.domain_names),
-        edges=edges,
     )
 
 
-def _predicted(data: FederatedDataModule) -> tuple[str, Ints, Floats]:
-    """Count what replaces classes: labels, or bins of a number.
-
-    Returns:
-        kind: Kind of the rows.
-        counts: (N, R) training samples.
-        edges: (R + 1,) edges of the bins; empty for labels.
-    """
+def _predicted(data: FederatedDataModule) -> tuple[str, list[str], Ints]:
+    """Return kind, names and (N, R) training samples of labels, or of bins of a number."""
     y = [data.split(client, "train").targets.numpy() for client in range(data.num_clients)]
     if isinstance(data.task, MultiLabel):
-        return "labels", np.stack([values.sum(0) for values in y]).astype(np.int64), _NONE
+        counts = np.stack([values.sum(0) for values in y]).astype(np.int64)
+        return "labels", [f"label {label}" for label in range(counts.shape[1])], counts
     numbers = [values[:, 0] for values in y]
     edges = np.histogram_bin_edges(np.concatenate(numbers), _BINS)
-    return "bins", np.stack([np.histogram(values, edges)[0] for values in numbers]), edges
+    names = [f"{a:.4g} to {b:.4g}" for a, b in pairwise(edges)]
+    return "bins", names, np.stack([np.histogram(values, edges)[0] for values in numbers])

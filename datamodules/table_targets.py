@@ -5,38 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.checks import require
+from datamodules.learnt import Learnt
 from datamodules.tables import Table
 from datamodules.targets import plain_name
-
-
-class KnownClasses(NamedTuple):
-    """The classes of a run.
-
-    Attributes:
-        names: Their names.
-        values: In a binary task, the values of the negative and of the positive class; empty for a
-            run of an earlier version.
-    """
-
-    names: Sequence[str]
-    values: Sequence[Sequence[str]]
-
-
-def columns_of(target: str | Sequence[str]) -> list[str]:
-    """Return the names of the columns to predict.
-
-    Raises:
-        ValueError: A name stands there twice.
-    """
-    names = [target] if isinstance(target, str) else [*target]
-    require(len(set(names)) == len(names), f"target names a column twice: {', '.join(names)}")
-    return names
 
 
 def targets(
@@ -45,7 +22,7 @@ def targets(
     task: str | None,
     positive: Any = None,  # noqa: ANN401
     negative: Any = None,  # noqa: ANN401
-    known: KnownClasses | None = None,
+    learnt: Learnt | None = None,
 ) -> dict[str, Any]:
     """Return the targets and the names of classes, in the form that ``TensorData`` takes.
 
@@ -55,13 +32,13 @@ def targets(
         task: What is predicted; ``None`` if the values say it.
         positive: In a binary task, the value or values of the positive class.
         negative: The value or values of the negative class; ``None`` if there is one other value.
-        known: The classes, if they are known already.
+        learnt: Of the run whose classes these are, if it has learnt them already.
 
     Raises:
         ValueError: The targets do not fit the task, or the task must be given.
     """
     first = names[0]
-    words = len(names) == 1 and table.holds(first) in ("words", "dates")
+    words = len(names) == 1 and table[first].kind in ("words", "dates")
     task = "classification" if task is None and words else task
     require(
         task is not None,
@@ -72,11 +49,11 @@ def targets(
         require(value is None or task == "binary", f"{key} belongs to task: binary")
     if task == "binary":
         require(len(names) == 1, "task: binary needs one target column")
-        return _marked(table, first, positive, negative, known)
+        return _marked(table, first, positive, negative, learnt)
     if task == "classification":
         require(len(names) == 1, "task: classification needs one target column")
-        if known is None:
-            classes, y = np.unique(table.labels(first), return_inverse=True)
+        if learnt is None:
+            classes, y = np.unique(table[first].labels(), return_inverse=True)
             if classes.dtype.kind == "f":
                 warnings.warn(
                     f"{first!r} has numbers that are not whole, and each of the {len(classes)} is "
@@ -84,9 +61,9 @@ def targets(
                     stacklevel=2,
                 )
             return {"y": y, "class_names": classes}
-        y = table.column(first).places(known.names)
-        _refuse_classes(table, first, y < 0, known.names)
-        return {"y": y, "class_names": known.names}
+        y = table[first].places(learnt.class_names)
+        _refuse_classes(table, first, y < 0, learnt.class_names)
+        return {"y": y, "class_names": learnt.class_names}
     y = np.stack([table.numbers(name) for name in names], 1)
     if task == "multilabel":
         for name, values in zip(names, y.T, strict=True):
@@ -100,15 +77,15 @@ def _marked(
     name: str,
     positive: Any,  # noqa: ANN401
     negative: Any,  # noqa: ANN401
-    known: KnownClasses | None,
+    learnt: Learnt | None,
 ) -> dict[str, Any]:
     """Return zeros and ones of a binary task, and the names of the two classes."""
-    if known is not None and known.values:
-        negative, words = known.values[0], [*chain(*known.values)]
-        place = table.column(name).places(words)
-        _refuse_classes(table, name, place < 0, words)
-        return {"y": place >= len(negative), "class_names": known.names}
-    values = table.labels(name).astype(str)
+    if learnt is not None:
+        groups = learnt.class_values or [[value] for value in learnt.class_names]
+        place = table[name].places([*chain(*groups)])
+        _refuse_classes(table, name, place < 0, [*chain(*groups)])
+        return {"y": place >= len(groups[0]), "class_names": learnt.class_names}
+    values = table[name].labels().astype(str)
     present = np.unique(values)
     shown = ", ".join(present[:10])
     if positive is None:
@@ -117,11 +94,6 @@ def _marked(
         positive = 1
     chosen, others = _named(positive), _named([] if negative is None else negative)
     y = np.isin(values, chosen).astype(np.int64)
-    if known is not None:
-        # Of an earlier version: the names of the classes may be made of the values.
-        parts = {*known.names, *" or ".join(known.names).split(" or ")}
-        _refuse_classes(table, name, ~np.isin(values, [*parts]) & (not y.any()), known.names)
-        return {"y": y, "class_names": known.names}
     for key, words in (("positive", chosen), ("negative", others)):
         if lost := [value for value in words if value not in present]:
             raise ValueError(f"{key}: {name!r} has no value {lost[0]!r}, only {shown}")

@@ -222,21 +222,6 @@ class TensorData(FederatedDataModule):
         return self._tensors.y[torch.from_numpy(ids)]
 
 
-def check_clients(client_column: str | None, partition: Partitioner | str | None) -> None:
-    """Refuse a partition that mixes the clients that a column names.
-
-    Raises:
-        ValueError: It is one of the project's that knows no natural clients.
-    """
-    name, home = type(partition).__name__, type(partition).__module__
-    mixes = isinstance(partition, Partitioner) and not isinstance(partition, ByDomain)
-    require(
-        client_column is None or not mixes or not home.startswith("datamodules."),
-        f"client_column: {client_column} makes a client of each of its values, but the partition "
-        f"{name} mixes them: give partition: ByDomain, or leave out client_column",
-    )
-
-
 def _warn_of_numbers(tensors: NamedTensors) -> None:
     """Warn of classes that are numbered from one on: the first output would stay unused."""
     if isinstance(tensors.task, Classification) and tensors.class_names[:1] == ["0"]:

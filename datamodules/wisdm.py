@@ -65,7 +65,7 @@ class WISDM(TabularData):
         hint = f"WISDM_ar_v1.1_transformed.arff is in {_LINK}"
         table = read_table(existing(self.path, hint=hint))
         order = table.numbers("UNIQUE_ID")
-        people, activities = table.labels("user"), table.labels("class")
+        people, activities = table["user"].labels(), table["class"].labels()
         time = np.zeros(len(table))
         for person in np.unique(people):
             for activity in np.unique(activities):

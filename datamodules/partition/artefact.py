@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from datamodules.checks import require
 from datamodules.partition.natural import client_names
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding
@@ -99,54 +101,75 @@ def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Di
         ValueError: The file was made for other data, is damaged, or is not a partition.
     """
     try:
-        given = description["content_hash"]
-        holdings = tuple(
-            Holding(*(_ids(client[name]) for name in ("train", "val", "test")))
-            for client in description["clients"]
-        )
-        pooled = description["pooled_test"]
-        outside = description.get("held_out", {})
-        out = HeldOut(*(tuple(_ids(outside.get(name, [])).tolist()) for name in HeldOut._fields))
-        division = Division(holdings, None if pooled is None else _ids(pooled), out)
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"the partition file {path} is damaged ({error!r})") from error
-    if given != catalogue.content_hash():
+        file = _File.model_validate(description)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(
+            f"the partition file {path} is damaged ({place}: {first['msg']})"
+        ) from error
+    if file.content_hash != catalogue.content_hash():
         raise ValueError(
             f"the partition {path} was made for other data ({description.get('data')}, "
-            f"{description.get('samples')} samples, content hash {given}); this data set has "
-            f"{len(catalogue.targets)} samples and the hash {catalogue.content_hash()}"
+            f"{description.get('samples')} samples, content hash {file.content_hash}); this data "
+            f"set has {len(catalogue.targets)} samples and content hash {catalogue.content_hash()}"
         )
-    if not holdings:
-        raise ValueError(f"the partition file {path} is damaged (its list of clients is empty)")
+    holdings = tuple(Holding(*map(_ids, vars(client).values())) for client in file.clients)
+    out = HeldOut(**{name: tuple(clients) for name, clients in file.held_out.items()})
+    pooled = None if file.pooled_test is None else _ids(file.pooled_test)
+    division = Division(holdings, pooled, out)
     _check(division, len(catalogue.targets), path)
-    if description.get("hash") != _hash(_held(catalogue, division)):
+    if file.hash != _hash(_held(catalogue, division)):
         raise ValueError(
-            f"the partition file {path} is damaged: its samples do not match its hash "
-            f"{description.get('hash')}"
+            f"the partition file {path} is damaged: its samples do not match its hash {file.hash}"
         )
     return division
 
 
-def _ids(values: object) -> Ints:
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise TypeError(f"{str(values)[:40]} is not a list of whole numbers")
+_Numbers: TypeAlias = list[Annotated[int, Field(ge=0, lt=2**63)]]
+
+
+class _Client(BaseModel):
+    """The samples of a client, in the order of :class:`Holding`."""
+
+    model_config = ConfigDict(strict=True)
+
+    train: _Numbers
+    val: _Numbers
+    test: _Numbers
+
+
+class _File(BaseModel):
+    """What a file must have; anything else in it describes the partition."""
+
+    model_config = ConfigDict(strict=True)
+
+    content_hash: str
+    hash: str
+    clients: Annotated[list[_Client], Field(min_length=1)]
+    pooled_test: _Numbers | None
+    held_out: dict[Literal["unseen", "validation"], _Numbers] = {}
+
+
+def _ids(values: list[int]) -> Ints:
     return np.array(values, np.int64)
 
 
 def _check(division: Division, count: int, path: Path) -> None:
     """Refuse a sample that is out of range, held by two clients, or both trained and tested on."""
-    fitted = [ids for h in division.holdings for ids in (h.train, h.val)]
-    tested = [h.test for h in division.holdings]
-    if division.pooled_test is not None:
-        tested.append(division.pooled_test)
-    everything = np.concatenate([*fitted, *tested])
-    if everything.size and not 0 <= everything.min() <= everything.max() < count:
-        raise ValueError(f"the partition {path} names samples outside 0..{count - 1}")
-    out = [client for clients in division.held_out for client in clients]
-    if out and not 0 <= min(out) <= max(out) < len(division.holdings):
-        raise ValueError(f"the partition {path} holds out a client that it does not have")
-    owned = np.concatenate(fitted)
-    if len(np.unique(owned)) != len(owned):
-        raise ValueError(f"the partition {path} gives a training sample to two clients")
-    if np.isin(np.concatenate(tested), owned).any():
-        raise ValueError(f"the partition {path} tests on training samples")
+    pooled = [] if division.pooled_test is None else [division.pooled_test]
+    owned = np.concatenate([ids for h in division.holdings for ids in (h.train, h.val)])
+    tested = np.concatenate([*(h.test for h in division.holdings), *pooled])
+    most = max(owned.max(initial=0), tested.max(initial=0))
+    require(most < count, f"the partition {path} names samples outside 0..{count - 1}")
+    require(
+        max((*division.held_out.unseen, *division.held_out.validation), default=0)
+        < len(division.holdings),
+        f"the partition {path} holds out a client that it does not have",
+    )
+    require(
+        len(np.unique(owned)) == len(owned),
+        f"the partition {path} gives a training sample to two clients",
+    )
+    trained = np.isin(tested, owned).any()
+    require(not trained, f"the partition {path} tests on training samples")

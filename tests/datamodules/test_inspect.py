@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from PIL import Image
 
 from datamodules import (
@@ -32,24 +31,13 @@ def numbers(y, num_clients=2, **options):
     return TensorData(given, num_clients, ByColumn("place"), **options)
 
 
-def test_natural_clients_are_named(tmp_path, monkeypatch):
-    given = {"x": torch.zeros(8, 1), "y": [0, 1] * 4, "client": np.repeat(["Bern", "Chur"], 4)}
-    data = TensorData(given)
-    *_, line = (one for one in printed(data).splitlines() if one.startswith("Chur "))
-    assert " 3 " in line
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda picture, *_, **__: drawn.append(picture))
-    figure(data, tmp_path / "p.png")
-    below = drawn[0].axes[1]
-    assert [label.get_text() for label in below.get_xticklabels()] == ["Bern", "Chur"]
-
-
-def test_names_in_brackets_are_no_markup():
-    """Rich would drop the first, and end the command at the second."""
+def test_natural_clients_are_named_and_brackets_in_names_are_no_markup():
+    """Rich would drop the first name, and end the command at the second."""
     clients = np.repeat(["Bern [ward]", "[/b]"], 4)
     said = printed(TensorData({"x": torch.zeros(8, 1), "y": [0, 1] * 4, "client": clients}))
     assert "Bern [ward]" in said
-    assert "[/b]" in said
+    (*_, line) = (one for one in said.splitlines() if one.startswith("[/b] "))
+    assert " 3 " in line
 
 
 def test_the_survey_counts_what_clients_hold():
@@ -60,13 +48,12 @@ def test_the_survey_counts_what_clients_hold():
         assert seen.sizes[client].tolist() == [len(view) for view in views]
         assert seen.counts[client].tolist() == views[0].targets.bincount(minlength=10).tolist()
     assert seen.distinct == 1797
-    assert not seen.tests_overlap
 
 
 def test_skew_is_half_the_distance_of_the_proportions():
     """Two clients of equal size with one of two classes each: |1 - 1/2| + |0 - 1/2| halved, 0.5."""
     data = Synthetic(num_clients=2, partition=Shards(1), classes=2)
-    assert survey(data).skew() == pytest.approx([0.5, 0.5], abs=0.01)
+    assert survey(data).skew == pytest.approx([0.5, 0.5], abs=0.01)
 
 
 def test_a_number_to_predict_is_counted_in_bins():
@@ -78,14 +65,10 @@ def test_a_number_to_predict_is_counted_in_bins():
     seen = survey(data)
     train = [data.split(client, "train").targets[:, 0] for client in range(2)]
     ends = float(min(train[0])), float(max(train[1]))
-    assert seen.edges == pytest.approx(np.linspace(*ends, 13))
     assert (seen.kind, len(seen.rows), seen.rows[0]) == ("bins", 12, "0 to 1")
     for client, own in enumerate(seen.counts):
         assert own.tolist() == torch.histc(train[client], 12, *ends).tolist()
-    assert seen.skew() == pytest.approx([0.5, 0.5], abs=0.02)
-    text = printed(data)
-    assert "target skew" in text
-    assert "bins" in text
+    assert seen.skew == pytest.approx([0.5, 0.5], abs=0.02)
 
 
 def test_labels_are_counted_one_by_one():
@@ -96,36 +79,21 @@ def test_labels_are_counted_one_by_one():
 
 
 def test_subclasses_stand_beside_their_class():
-    data = Synthetic(
-        num_clients=5, partition=ConceptDrift(), subclasses=5, domains=1, concept_shift=0.0
-    )
+    data = Synthetic(num_clients=5, partition=ConceptDrift(), subclasses=5, domains=1)
     seen = survey(data)
-    assert seen.rows[:6] == (
-        "class 0/0",
-        "class 0/1",
-        "class 0/2",
-        "class 0/3",
-        "class 0/4",
-        "class 1/0",
-    )
-    assert seen.parents.tolist() == np.repeat(np.arange(4), 5).tolist()
+    assert seen.rows[:6] == (*(f"class 0/{n}" for n in range(5)), "class 1/0")
     assert ((seen.counts > 0).sum(1) == 4).all()
 
 
 def test_the_table_lists_few_clients_and_sums_up_many():
     few = printed(Digits(num_clients=3, partition=Dirichlet(5.0)))
-    assert "Digits, 3 clients, 1,797 samples" in few
-    assert "Dirichlet(alpha=5.0" in few
-    assert "no common test set" in few
+    for part in ("Digits, 3 clients, 1,797 samples", "Dirichlet(alpha=5.0", "no common test set"):
+        assert part in few
     assert few.count("%") == 3
     many = printed(Digits(num_clients=60, partition=Shards(2), test_protocol="global"))
     assert "common test set: 449" in many
     assert "%" not in many
-
-
-def test_the_table_names_domains():
-    text = printed(Synthetic(num_clients=2, partition=ByDomain(), domains=8))
-    assert "and 1 more" in text
+    assert "and 1 more" in printed(Synthetic(num_clients=2, partition=ByDomain(), domains=8))
 
 
 @pytest.mark.long
@@ -146,23 +114,8 @@ def test_the_table_names_domains():
     ids=["ten", "two hundred", "domains", "subclasses", "one", "numbers", "labels"],
 )  # fmt: skip
 def test_the_picture_is_a_png_of_readable_size(data, tmp_path):
-    path = tmp_path / "clients.png"
-    figure(data, path)
-    with Image.open(path) as image:
+    figure(data, tmp_path / "clients.png")
+    with Image.open(tmp_path / "clients.png") as image:
         assert image.format == "PNG"
         assert 500 < image.width < 2600
         assert 300 < image.height < 1800
-        assert np.asarray(image.convert("L")).std() > 5
-
-
-def test_the_picture_has_a_key_of_sizes(tmp_path, monkeypatch):
-    """Its bubbles are as large as those of as many samples."""
-    seen = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: seen.append(self))
-    figure(Synthetic(num_clients=3, partition=Shards(1), samples=400), tmp_path / "a.png")
-    (key,) = seen[0].legends
-    words = [text.get_text() for text in key.get_texts()]
-    assert words[-1].endswith(" samples")
-    counts = [int(word.removesuffix(" samples")) for word in words]
-    sizes = [handle.get_sizes()[0] for handle in key.legend_handles]
-    assert sizes[0] / sizes[1] == pytest.approx(counts[0] / counts[1])

@@ -14,6 +14,7 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
 from pfl.__main__ import main
 from pfl.core.forecast import Forecast
+from tests.helpers.data import batch
 from tests.helpers.federation import fit, sgd
 from tests.helpers.messages import parts
 
@@ -42,9 +43,8 @@ def series(folder, rows=None, past=3, **options):
 
 def windows(data, client, name):
     """Return the loads of each window, those to be predicted last."""
-    split = data.split(client, name)
-    batch = split.batch(torch.arange(len(split)))
-    return torch.cat([batch.x[:, :, 0], batch.y], 1).tolist()
+    x, y, *_ = batch(data, client, name)
+    return torch.cat([x[:, :, 0], y], 1).tolist()
 
 
 def test_windows_are_rows_of_one_client_in_order_of_time(tmp_path):
@@ -123,9 +123,9 @@ def test_columns_are_standardised_by_the_rows_of_training_windows(tmp_path):
     data = series(tmp_path, past=2, standardise="train")
     assert windows(series(tmp_path, past=2), 0, "train")[-1] == [7, 8, 9]
     deviation = np.sqrt(8.25 + 2500)
-    batch = data.split(0, "test").batch(torch.tensor([1]))
-    assert batch.x[0, :, 0].numpy() == pytest.approx((np.array([9, 10]) - 54.5) / deviation)
-    assert batch.y.tolist() == [[11]]
+    last = data.split(0, "test").batch(torch.tensor([1]))
+    assert last.x[0, :, 0].numpy() == pytest.approx((np.array([9, 10]) - 54.5) / deviation)
+    assert last.y.tolist() == [[11]]
     assert data.task == Forecast(means=(54.5,), deviations=(pytest.approx(deviation),))
 
 

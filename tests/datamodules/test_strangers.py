@@ -24,24 +24,21 @@ from tests.helpers.messages import parts
 from tests.helpers.toy import mlp
 
 
-def written(tmp_path, text, name="t.csv"):
-    file = tmp_path / name
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return str(file)
+@pytest.fixture
+def outcomes(write):
+    def outcomes(spelling, **options):
+        """Ninety patients of three sites, every third without an outcome."""
+        words = ["no", "yes", spelling]
+        rows = "".join(f"{n},H{n // 3 % 3},{words[n % 3]}\n" for n in range(90))
+        options = {"task": "binary", "positive": "yes", "missing": "drop", **options}
+        return TabularData(write(f"a,site,ill\n{rows}"), "ill", client_column="site", **options)
 
-
-def outcomes(tmp_path, spelling, **options):
-    """Ninety patients of three sites, every third without an outcome."""
-    words = ["no", "yes", spelling]
-    rows = "".join(f"{n},H{n // 3 % 3},{words[n % 3]}\n" for n in range(90))
-    file = written(tmp_path, f"a,site,ill\n{rows}")
-    options = {"task": "binary", "positive": "yes", "missing": "drop", **options}
-    return TabularData(file, "ill", client_column="site", **options)
+    return outcomes
 
 
 @pytest.mark.parametrize("spelling", ["", "NA", "N/A", "n/a", "NaN", "#N/A", "<NA>", "NULL", "?"])
-def test_an_outcome_that_pandas_takes_for_missing_is_missing(tmp_path, spelling):
-    data = outcomes(tmp_path, spelling)
+def test_an_outcome_that_pandas_takes_for_missing_is_missing(outcomes, spelling):
+    data = outcomes(spelling)
     data.setup()
     assert (data.class_names, data.division.sizes.sum()) == (["no", "yes"], 60)
     (column,) = (one for one in data.reading.columns if one.name == "ill")
@@ -50,32 +47,32 @@ def test_an_outcome_that_pandas_takes_for_missing_is_missing(tmp_path, spelling)
 
 
 @pytest.mark.parametrize("spelling", ["unknown", "-", "None", "not available", "#VALUE!", "-9"])
-def test_another_outcome_is_refused_or_named(tmp_path, spelling):
+def test_another_outcome_is_refused_or_named(outcomes, spelling):
     """It is no negative: scores of the positive class would be wrong."""
     with pytest.raises(ValueError, match=parts("'ill' has 2 values ~ negative ~ missing_values")):
-        outcomes(tmp_path, spelling).setup()
-    data = outcomes(tmp_path, spelling, missing_values=[spelling])
+        outcomes(spelling).setup()
+    data = outcomes(spelling, missing_values=[spelling])
     data.setup()
     assert data.division.sizes.sum() == 60
-    both = outcomes(tmp_path, spelling, negative=["no", spelling])
+    both = outcomes(spelling, negative=["no", spelling])
     both.setup()
     assert both.division.sizes.sum() == 90
     with pytest.raises(ValueError, match=parts("line 4, column 'ill' ~ neither")):
-        outcomes(tmp_path, spelling, negative="no").setup()
+        outcomes(spelling, negative="no").setup()
 
 
 @pytest.mark.parametrize("spelling", ["unknown", "-", "None", "#DIV/0!"])
-def test_a_word_that_may_say_that_a_class_is_missing_is_warned_of(tmp_path, spelling):
-    data = outcomes(tmp_path, spelling, task=None, positive=None)
+def test_a_word_that_may_say_that_a_class_is_missing_is_warned_of(outcomes, spelling):
+    data = outcomes(spelling, task=None, positive=None)
     with pytest.warns(UserWarning, match=parts(f"'ill' has '{spelling}' in 30 rows")):
         data.setup()
     assert len(data.class_names) == 3
 
 
-def test_a_number_that_stands_for_a_missing_value_is_warned_of_and_can_be_named(tmp_path):
+def test_a_number_that_stands_for_a_missing_value_is_warned_of_and_can_be_named(write):
     """Of the ages 20 to 59 and -999, everybody's mean would be negative."""
     rows = "".join(f"{20 + n if n % 4 else -999},{'pq'[n % 2]},S\n" for n in range(40))
-    file = written(tmp_path, f"age,y,site\n{rows}")
+    file = write(f"age,y,site\n{rows}")
     data = TabularData(file, "y", client_column="site")
     with pytest.warns(UserWarning, match=parts("'age' is -999 in 10 rows ~ missing_values")):
         data.setup()
@@ -113,30 +110,25 @@ MINUTES = [dt.datetime(2026, 1, 31, 23) + dt.timedelta(minutes=n) for n in range
     ],
 )
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_series_without_gaps_has_all_its_windows(tmp_path, stamps, form, kind):
+def test_a_series_without_gaps_has_all_its_windows(write, request, stamps, form, kind):
     """Whole numbers leap at the end of a month, a year or an hour; dates do not."""
     rows = [(site, stamp, n) for site in "AB" for n, stamp in enumerate(stamps)]
-    file = tmp_path / f"t.{kind}"
     if kind == "csv":
-        file.write_text("site,day,load\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))
+        file = write("site,day,load\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))
     else:
-        pyarrow = pytest.importorskip("pyarrow")
-        from pyarrow import parquet
-
         columns = dict(zip(("site", "day", "load"), zip(*rows, strict=True), strict=True))
         if stamps[0].isdecimal():
             columns["day"] = [int(stamp) for stamp in columns["day"]]
-        parquet.write_table(pyarrow.table({k: [*v] for k, v in columns.items()}), file)
-    data = TimeSeries(str(file), "load", "site", past=7, time_column="day", date_format=form)
-    data.setup()
+        file = request.getfixturevalue("parquet")(columns)
+    data = TimeSeries(file, "load", "site", past=7, time_column="day", date_format=form)
     assert data.division.sizes.sum(1).tolist() == [len(stamps) - 7] * 2
 
 
 @pytest.mark.parametrize(
     "stamp", ["31.01.2026", "1/2/2026", "2026-02-30", "2026-W54", "12:30", "Jan 2026", "yesterday"]
 )
-def test_a_date_in_another_form_is_refused_and_its_form_asked_for(tmp_path, stamp):
-    file = written(tmp_path, f"site,day,load\nA,2026-01-01,1\nA,{stamp},2\n")
+def test_a_date_in_another_form_is_refused_and_its_form_asked_for(write, stamp):
+    file = write(f"site,day,load\nA,2026-01-01,1\nA,{stamp},2\n")
     with pytest.raises(ValueError, match=parts(f"line 3, column 'day': '{stamp}' ~ date_format")):
         TimeSeries(file, "load", "site", past=1, time_column="day").setup()
 
@@ -179,10 +171,10 @@ def test_dates_in_seconds(texts, seconds):
         ([f"patient {n}" for n in range(120)], "nearly every row ~ categories"),
     ],
 )
-def test_what_is_no_category_is_refused_by_name(tmp_path, cells, message):
+def test_what_is_no_category_is_refused_by_name(write, cells, message):
     """Each would be a column of zeros and ones for each of its values."""
     rows = "".join(f'"{c}",H{n % 3},{["no", "yes"][n // 3 % 2]}\n' for n, c in enumerate(cells))
-    file = written(tmp_path, f"price,site,ill\n{rows}")
+    file = write(f"price,site,ill\n{rows}")
     with pytest.raises(ValueError, match=parts(f"'price' ~ {message}")):
         TabularData(file, "ill", client_column="site").setup()
     named = TabularData(file, "ill", client_column="site", categories=["price"])
@@ -215,14 +207,14 @@ def test_numbers_as_they_are_spelt(cell, spelling, number):
 
 
 @pytest.mark.parametrize("column", ["client", "class", "category"])
-def test_a_name_in_two_forms_of_unicode_is_one(tmp_path, column):
+def test_a_name_in_two_forms_of_unicode_is_one(write, column):
     forms = [unicodedata.normalize(form, "Zürich") for form in ("NFC", "NFD")]
     words = [[forms[n % 2], "Bonn"][n // 2 % 2] for n in range(40)]
     place = {"client": 0, "class": 1, "category": 2}[column]
     rows = [[f"S{n % 2}", ["no", "yes"][n // 3 % 2], f"c{n % 2}"] for n in range(40)]
     for row, word in zip(rows, words, strict=True):
         row[place] = word
-    file = written(tmp_path, "site,y,kind\n" + "".join(f"{','.join(row)}\n" for row in rows))
+    file = write("site,y,kind\n" + "".join(f"{','.join(row)}\n" for row in rows))
     data = TabularData(file, "y", client_column="site")
     data.setup()
     found = {
@@ -233,25 +225,20 @@ def test_a_name_in_two_forms_of_unicode_is_one(tmp_path, column):
     assert [*found] == ["Bonn", "Zürich"]
 
 
-def test_names_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path):
+def test_names_that_differ_in_case_or_blanks_alone_are_warned_of(write):
     rows = "".join(f"{n},{['Bonn', 'bonn', 'Ulm'][n % 3]},{'pq'[n % 2]}\n" for n in range(12))
     with pytest.warns(UserWarning, match=parts("'site' has 'Bonn' and 'bonn'")):
-        TabularData(written(tmp_path, f"a,site,y\n{rows}"), "y", client_column="site").setup()
+        TabularData(write(f"a,site,y\n{rows}"), "y", client_column="site").setup()
 
 
-def test_columns_of_lists_are_refused_only_where_they_are_used(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
+def test_columns_of_lists_are_refused_only_where_they_are_used(parquet):
     columns = {"a": [*range(8)], "y": ["p", "q"] * 4, "site": ["A", "B", "B", "A"] * 2}
     nested = {"scan": [[1, 2]] * 8, "who": [{"age": 3}] * 8, "raw": [b"x"] * 8}
-    file = tmp_path / "t.parquet"
-    parquet.write_table(pyarrow.table(columns | nested), file)
+    file = parquet(columns | nested)
     for name in nested:
-        with pytest.raises(ValueError, match=parts(f"'{name}' holds ~ not a single value")):
-            TabularData(str(file), "y", client_column="site", features=["a", name]).setup()
-    data = TabularData(str(file), "y", client_column="site", features=["a"])
-    data.setup()
+        with pytest.raises(ValueError, match=parts(f"'{name}' ~ not a single value")):
+            TabularData(file, "y", client_column="site", features=["a", name]).setup()
+    data = TabularData(file, "y", client_column="site", features=["a"])
     kinds = {one.name: one.kind for one in data.reading.columns}
     assert kinds["scan"] == kinds["who"] == "lists or records"
 
@@ -280,9 +267,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_file_is_read_as_it_stands_or_refused(tmp_path, case):
+def test_a_hostile_file_is_read_as_it_stands_or_refused(write, case):
     content, message = HOSTILE[case]
-    data = TabularData(written(tmp_path, content), "y", 1, "x", features=["a"])
+    data = TabularData(write(content), "y", 1, "x", features=["a"])
     if message is None:
         assert len(data.read()["x"]) == 2
         return
@@ -290,20 +277,20 @@ def test_a_hostile_file_is_read_as_it_stands_or_refused(tmp_path, case):
         data.read()
 
 
-def test_columns_may_be_separated_by_another_sign(tmp_path):
+def test_columns_may_be_separated_by_another_sign(write):
     text = "a;y;site\n1,5;p;A\n2,5;q;A\n3,5;p;A\n"
     options = {"client_column": "site", "separator": ";", "decimal": ","}
-    data = TabularData(written(tmp_path, text), "y", **options)
+    data = TabularData(write(text), "y", **options)
     assert data.read()["x"].ravel().tolist() == [1.5, 2.5, 3.5]
 
 
-def test_the_report_says_what_each_column_was_read_as(tmp_path):
+def test_the_report_says_what_each_column_was_read_as(write):
     rows = "".join(
         f"{n if n % 10 else 'NA'},{'uv'[n % 2]},2026-01-{1 + n % 28:02},id{n},S{n % 2},"
         f"{'pq'[n // 2 % 2]}\n"
         for n in range(40)
     )
-    file = written(tmp_path, f"age,kind,day,who,site,y\n{rows}")
+    file = write(f"age,kind,day,who,site,y\n{rows}")
     data = TabularData(
         file, "y", features=["age", "kind"], client_column="site", time_column="day",
         test_protocol="future", missing="mean",
@@ -322,28 +309,28 @@ def test_the_report_says_what_each_column_was_read_as(tmp_path):
     assert data.reading.line().startswith("40 rows; 6 columns (1 numbers, 3 category, 1 dates")
 
 
-def test_nothing_is_warned_of_where_nothing_is_doubtful(tmp_path):
+def test_nothing_is_warned_of_where_nothing_is_doubtful(write):
     rng = np.random.default_rng(0)
     rows = "".join(
         f"{rng.normal():.3f},{'uv'[n % 2]},S{n % 3},{'pq'[n // 2 % 2]}\n" for n in range(60)
     )
-    data = TabularData(written(tmp_path, f"a,kind,site,y\n{rows}"), "y", client_column="site")
+    data = TabularData(write(f"a,kind,site,y\n{rows}"), "y", client_column="site")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         data.setup()
     assert data.reading.doubts == ()
 
 
-def test_a_table_is_read_to_the_bit(tmp_path):
+def test_a_table_is_read_to_the_bit(write):
     """As Python reads numbers: pandas' own parser is off by a bit in one of some hundred."""
     numbers = torch.randn(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    file = written(tmp_path, "a\n" + "".join(f"{v!r}\n" for v in numbers.tolist()))
+    file = write("a\n" + "".join(f"{v!r}\n" for v in numbers.tolist()))
     assert read_table(file).numbers("a").tolist() == numbers.tolist()
 
 
-def test_a_run_keeps_the_report_and_its_header_has_a_line(tmp_path):
+def test_a_run_keeps_the_report_and_its_header_has_a_line(write, tmp_path):
     rows = "".join(f"{n % 7},S{n % 2},{'pq'[n // 2 % 2]}\n" for n in range(24))
-    data = TabularData(written(tmp_path, f"a,site,y\n{rows}"), "y", client_column="site")
+    data = TabularData(write(f"a,site,y\n{rows}"), "y", client_column="site")
     run = fit(FedAvg(mlp(2, dim=1)), data, rounds=1, default_root_dir=str(tmp_path))
     assert run.header["read"].startswith("24 rows; 3 columns (1 numbers, 2 category)")
     kept = json.loads((run.folder / "reading.json").read_text())
@@ -351,7 +338,7 @@ def test_a_run_keeps_the_report_and_its_header_has_a_line(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [TabularData, TimeSeries])
-def test_a_partition_that_mixes_the_named_clients_is_refused(tmp_path, kind):
+def test_a_partition_that_mixes_the_named_clients_is_refused(kind):
     """As one that is left of a configuration over which other data are laid."""
     options = {"target": "y", "client_column": "site", "num_clients": 3}
     options |= {"past": 2} if kind is TimeSeries else {}
