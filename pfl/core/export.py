@@ -12,7 +12,7 @@ from zipfile import ZipFile, is_zipfile
 
 import lightning
 import torch
-from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS, load_hparams_from_tags_csv
+from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS
 
 from pfl.disk import reading
 from pfl.disk.bounds import BoundsError, check_bounds
@@ -58,7 +58,6 @@ def check(
     source: str | Path | IO[Any],
     module_class: type,
     trust: Trust,
-    replacing: Mapping[str, Any],
     passed: Mapping[str, Any],
 ) -> None:
     """Refuse an exported model that names an untrusted object.
@@ -67,7 +66,6 @@ def check(
         source: The file, of ``pfl export`` or of a Trainer.
         module_class: The class to build.
         trust: What the file may name.
-        replacing: Arguments of another file, which replace those of the first.
         passed: Arguments that the caller gives and no file decides.
 
     Raises:
@@ -76,7 +74,7 @@ def check(
         TypeError: The file does not say how to build an argument that the class needs.
         OSError: The file cannot be read.
     """
-    arguments = {**_exported(source), **replacing, **passed}
+    arguments = {**_exported(source), **passed}
     # Without an instantiator, the class gets plain values as they are; no object is built.
     if (instantiator := arguments.pop("_instantiator", None)) is None:
         _check_complete(source, module_class, arguments)
@@ -122,20 +120,6 @@ def _parsed(module_class: type, arguments: Mapping[str, Any]) -> Mapping[str, An
     parser.add_class_arguments(module_class, "module", fail_untyped=False)
     parsed: Mapping[str, Any] = vars(parser.parse_object({"module": dict(arguments)}).module)
     return parsed
-
-
-def arguments_of(file: Path) -> dict[str, Any]:
-    """Return the arguments of a class in a YAML or CSV file.
-
-    Raises:
-        ValueError: The file is neither, or too large.
-        OSError: The file cannot be read.
-    """
-    if file.suffix.lower() == ".csv":
-        return load_hparams_from_tags_csv(file)
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no file {file}")
-    return reading.read_yaml(file)
 
 
 def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:

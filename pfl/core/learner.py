@@ -210,8 +210,7 @@ class Learner(L.LightningModule):
         Args:
             checkpoint_path: The file.
             map_location: As in ``torch.load``.
-            hparams_file: A YAML or CSV file with arguments of the class, which replace those of
-                the same name in the checkpoint.
+            hparams_file: Not read; give arguments of the class by name.
             strict: Whether the entries of the file must be exactly those of the module.
             weights_only: As in ``torch.load``.
             trust: Dotted paths of further modules, classes and functions that the file may name.
@@ -221,12 +220,17 @@ class Learner(L.LightningModule):
         Raises:
             TrustError: The file names an object that is not trusted or has the wrong type.
             DamagedError: The file was changed after it was written.
+            TypeError: ``hparams_file`` is given.
             OSError: The file cannot be read.
         """
-        more = {} if hparams_file is None else export.arguments_of(Path(hparams_file))
-        export.check(checkpoint_path, cls, Trust(trust, download_weights), more, kwargs)
+        if hparams_file is not None:
+            raise TypeError(
+                f"hparams_file {hparams_file} is not read: give the arguments by name, as "
+                f"{cls.__name__}.load_from_checkpoint(file, epochs=5)"
+            )
+        export.check(checkpoint_path, cls, Trust(trust, download_weights), kwargs)
         module: Self = super().load_from_checkpoint(
-            checkpoint_path, map_location, None, strict, weights_only, **{**more, **kwargs}
+            checkpoint_path, map_location, None, strict, weights_only, **kwargs
         )
         return module
 

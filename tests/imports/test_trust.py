@@ -50,6 +50,10 @@ def unannotated(params):
 
 
 HERE = f"{__name__}"
+CALL = {"class_path": "os.system", "init_args": {"command": "true"}}
+# A function of PyTorch that is annotated to return a network, and executes source.
+REDUCE = "torch.fx.graph_module.reduce_graph_module"
+LAMBDA = "torchvision.transforms.v2.Lambda"
 
 
 @pytest.mark.parametrize(
@@ -66,126 +70,6 @@ HERE = f"{__name__}"
         (["two.words"], Sequence[str]),
         ([{"class_path": "torchmetrics.AUROC"}], Sequence[str | dict[str, str]]),
         ({"some": "value"}, dict[str, str]),
-    ],
-)
-def test_what_has_the_declared_type_passes(value, hint):
-    check_calls(value, hint)
-
-
-@pytest.mark.parametrize(
-    ("value", "hint", "message"),
-    [
-        (
-            {"class_path": "os.system", "init_args": {"command": "true"}},
-            OptimizerFactory,
-            "names os.system, which belongs neither",
-        ),
-        ("os.system", OptimizerFactory, "names os.system, which belongs neither"),
-        (unannotated, OptimizerFactory, "unannotated is not annotated to return Optimizer"),
-        (
-            {"class_path": "subprocess.Popen"},
-            OptimizerFactory,
-            "names subprocess.Popen, which belongs neither",
-        ),
-        (SGD, nn.Module, "torch.optim.SGD is not a subclass of Module"),
-        ([SGD], Sequence[nn.Module], "0: torch.optim.SGD is not a subclass of Module"),
-        ([SGD], Sequence[str], "0: torch.optim.SGD is not allowed here: the argument declares no"),
-        ([SGD], list[nn.Module], "0: torch.optim.SGD is not a subclass of Module"),
-        (
-            # An argument without a type: anything would be made of it.
-            {"class_path": "torch.nn.Linear", "init_args": {"device": SGD}},
-            nn.Module,
-            "device: torch.optim.SGD ~ declares no class",
-        ),
-        (
-            {"class_path": "torch.nn.functional"},
-            nn.Module,
-            "torch.nn.functional ~ class ~ function",
-        ),
-        (SGD, Callable, "torch.optim.SGD ~ not allowed"),
-    ],
-)
-def test_what_has_another_type_is_refused(value, hint, message):
-    with pytest.raises(TrustError) as caught:
-        check_calls(value, hint)
-    assert says(str(caught.value), message)
-
-
-CALL = {"class_path": "os.system", "init_args": {"command": "true"}}
-# A function of PyTorch that is annotated to return a network, and executes source.
-REDUCE = "torch.fx.graph_module.reduce_graph_module"
-LAMBDA = "torchvision.transforms.v2.Lambda"
-
-
-@pytest.mark.parametrize(
-    ("value", "hint", "message"),
-    [
-        ({"class_path": REDUCE}, nn.Module, f"names {REDUCE}"),
-        # A listed module lends no name to another.
-        (
-            {"class_path": "torch.nn.modules.module.warnings.warn"},
-            nn.Module,
-            "names _warnings.warn|names warnings.warn",
-        ),
-        (
-            {"class_path": "torch.nn.utils.fusion.fuse_conv_bn_eval"},
-            nn.Module,
-            "is not annotated to return Module|name a class",
-        ),
-        (
-            {"class_path": "torchvision.models.get_model"},
-            nn.Module,
-            "torchvision.models.get_model .*name a class",
-        ),
-        ({"class_path": "torch.utils.data.Subset"}, torch.utils.data.Dataset, "names torch.utils"),
-        # Functions, and classes whose objects are called, in arguments for functions.
-        (
-            {"class_path": LAMBDA, "init_args": {"lambd": os.abort}},
-            nn.Module,
-            r"lambd: names (posix|nt)\.abort",
-        ),
-        (
-            {
-                "class_path": "torchmetrics.metric.CompositionalMetric",
-                "init_args": {"operator": "os.kill", "metric_a": 1.0, "metric_b": 2.0},
-            },
-            nn.Module,
-            r"operator: names os\.kill",
-        ),
-        (yaml.unsafe_load, Callable, "yaml.unsafe_load .*class"),
-        (functools.partial(os.abort), Callable, "functools.partial .*class"),
-        (yaml.unsafe_load, Callable[[str], Any] | None, "yaml.unsafe_load .*class"),
-        ({"class_path": "subprocess.Popen"}, Callable, "names subprocess.Popen"),
-        (subprocess.Popen, type, "names subprocess.Popen"),
-        # Objects in mappings that hold anything.
-        ({"a": CALL}, Mapping[str, Any], r"a: names os\.system"),
-        ({"a": [{"b": CALL}]}, Mapping[str, Any] | None, r"a\.0\.b: names os\.system"),
-        (
-            {"class_path": "torch.nn.Linear", "dict_kwargs": {"other": CALL}},
-            nn.Module,
-            r"other: names os\.system",
-        ),
-        # Pretrained weights.
-        (
-            {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}},
-            nn.Module,
-            "weights .*--download_weights",
-        ),
-        (
-            {"class_path": "torchvision.models.resnet18", "dict_kwargs": {"pretrained": True}},
-            nn.Module,
-            "pretrained .*--download_weights",
-        ),
-    ],
-)
-def test_what_is_not_on_the_list_is_refused(value, hint, message):
-    with pytest.raises(TrustError, match=message):
-        check_calls(value, hint)
-
-
-@pytest.mark.parametrize(
-    ("value", "hint"),
-    [
         ({"class_path": LAMBDA, "init_args": {"lambd": sgd}}, nn.Module),
         (sgd, Callable),
         (
@@ -218,8 +102,94 @@ def test_what_is_not_on_the_list_is_refused(value, hint, message):
         ({"class_path": "lightning.pytorch.loggers.CSVLogger"}, Logger),
     ],
 )
-def test_what_is_on_the_list_passes(value, hint):
+def test_what_is_listed_and_has_the_declared_type_passes(value, hint):
     check_calls(value, hint)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "message"),
+    [
+        (CALL, OptimizerFactory, "names os.system, which belongs neither"),
+        ("os.system", OptimizerFactory, "names os.system, which belongs neither"),
+        (unannotated, OptimizerFactory, "unannotated is not annotated to return Optimizer"),
+        (SGD, nn.Module, "torch.optim.SGD is not a subclass of Module"),
+        ([SGD], Sequence[nn.Module], "0: torch.optim.SGD is not a subclass of Module"),
+        ([SGD], Sequence[str], "0: torch.optim.SGD is not allowed here: the argument declares no"),
+        ([SGD], list[nn.Module], "0: torch.optim.SGD is not a subclass of Module"),
+        (
+            # An argument without a type: anything would be made of it.
+            {"class_path": "torch.nn.Linear", "init_args": {"device": SGD}},
+            nn.Module,
+            "device: torch.optim.SGD ~ declares no class",
+        ),
+        (
+            {"class_path": "torch.nn.functional"},
+            nn.Module,
+            "torch.nn.functional ~ class ~ function",
+        ),
+        (SGD, Callable, "torch.optim.SGD ~ not allowed"),
+        ({"class_path": REDUCE}, nn.Module, f"names {REDUCE}"),
+        # A listed module lends no name to another.
+        (
+            {"class_path": "torch.nn.modules.module.warnings.warn"},
+            nn.Module,
+            "names ~ warnings.warn",
+        ),
+        (
+            {"class_path": "torch.nn.utils.fusion.fuse_conv_bn_eval"},
+            nn.Module,
+            "fuse_conv_bn_eval",
+        ),
+        (
+            {"class_path": "torchvision.models.get_model"},
+            nn.Module,
+            "torchvision.models.get_model ~ name a class",
+        ),
+        ({"class_path": "torch.utils.data.Subset"}, torch.utils.data.Dataset, "names torch.utils"),
+        # Functions, and classes whose objects are called, in arguments for functions.
+        (
+            {"class_path": LAMBDA, "init_args": {"lambd": os.abort}},
+            nn.Module,
+            "lambd: names ~ .abort",
+        ),
+        (
+            {
+                "class_path": "torchmetrics.metric.CompositionalMetric",
+                "init_args": {"operator": "os.kill", "metric_a": 1.0, "metric_b": 2.0},
+            },
+            nn.Module,
+            "operator: names os.kill",
+        ),
+        (yaml.unsafe_load, Callable, "yaml.unsafe_load ~ class"),
+        (functools.partial(os.abort), Callable, "functools.partial ~ class"),
+        (yaml.unsafe_load, Callable[[str], Any] | None, "yaml.unsafe_load ~ class"),
+        ({"class_path": "subprocess.Popen"}, Callable, "names subprocess.Popen"),
+        (subprocess.Popen, type, "names subprocess.Popen"),
+        # Objects in mappings that hold anything.
+        ({"a": CALL}, Mapping[str, Any], "a: names os.system"),
+        ({"a": [{"b": CALL}]}, Mapping[str, Any] | None, "a.0.b: names os.system"),
+        (
+            {"class_path": "torch.nn.Linear", "dict_kwargs": {"other": CALL}},
+            nn.Module,
+            "other: names os.system",
+        ),
+        # Pretrained weights.
+        (
+            {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}},
+            nn.Module,
+            "weights ~ --download_weights",
+        ),
+        (
+            {"class_path": "torchvision.models.resnet18", "dict_kwargs": {"pretrained": True}},
+            nn.Module,
+            "pretrained ~ --download_weights",
+        ),
+    ],
+)
+def test_what_is_not_listed_or_has_another_type_is_refused(value, hint, message):
+    with pytest.raises(TrustError) as caught:
+        check_calls(value, hint)
+    assert says(str(caught.value), message)
 
 
 def test_a_metric_with_a_pretrained_network_is_refused_without_the_option():
@@ -229,9 +199,6 @@ def test_a_metric_with_a_pretrained_network_is_refused_without_the_option():
         with pytest.raises(TrustError, match=parts("PatchSimilarity ~ --download_weights")):
             check_calls(given, nn.Module)
     check_calls({"class_path": path}, nn.Module, trust=Trust(weights=True))
-
-
-def test_pretrained_weights_are_loaded_if_an_option_says_so():
     value = {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}}
     check_calls(value, nn.Module, trust=Trust(weights=True))
 
@@ -340,31 +307,6 @@ def test_text_in_an_export_runs_no_command(place, write, export, tmp_path):
 def test_only_lightning_builds_the_objects_of_an_export(name, export):
     with pytest.raises(TrustError, match=parts(f"client.ckpt: names {name!r}")):
         FedPer.load_from_checkpoint(export(_instantiator=name))
-
-
-def test_a_file_of_arguments_is_checked_as_well(export, tmp_path):
-    path, file = tmp_path / "ran", tmp_path / "more.yaml"
-    call = {"class_path": "os.system", "init_args": {"command": f"touch {path}"}}
-    for given in ({"optimizer": call}, {"optimizer": json.dumps(call)}, {"_instantiator": "os.x"}):
-        file.write_text(yaml.safe_dump(given))
-        with pytest.raises(TrustError):
-            FedPer.load_from_checkpoint(export(), hparams_file=file)
-    assert not path.exists()
-    file.write_text(yaml.safe_dump({"epochs": 7}))
-    assert FedPer.load_from_checkpoint(export(), hparams_file=file).epochs == 7
-    file.write_text("[1, 2]")
-    for text, said in (
-        ("[1, 2]", "more.yaml ~ keys and values ~ list"),
-        (
-            "\n".join(
-                ["a0: &a0 [1]", *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]" for n in range(1, 40))]
-            ),
-            "more.yaml:1: ~ 100,000 values",
-        ),
-    ):
-        file.write_text(text)
-        with pytest.raises(ValueError, match=parts(said)):
-            FedPer.load_from_checkpoint(export(), hparams_file=file)
 
 
 def shared():
