@@ -30,7 +30,7 @@ from lightning_modules.ditto import Ditto
 from lightning_modules.nets import LeNet5
 from pfl.callbacks.checkpoint import Checkpoint
 from pfl.core.data import FederatedData
-from pfl.core.elsewhere import Reference, standing_for
+from pfl.core.elsewhere import Reference, as_state
 from pfl.core.seeds import scoped
 from pfl.core.state import clone
 from pfl.core.types import Job, Result, RoundResult, Scores, Upload
@@ -140,7 +140,7 @@ class Elsewhere(Engine):
         for job in jobs:
             shared = {} if job.broadcast is None else clone(job.broadcast.shared)
             upload = Upload(job.info.client, job.info.samples, shared)
-            kept = standing_for(Reference(f"{job.info.client:064x}", job.info.round))
+            kept = as_state(Reference(f"{job.info.client:064x}", job.info.round))
             yield Result(job.info.client, upload, kept, {}, 1, job.info.samples)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
@@ -181,7 +181,7 @@ def serve(clients: int, rounds: int) -> dict[str, object]:
             (held,) = megabytes("RssAnon")
         seconds.append(result.metrics["time/round"])
     # As if every client had taken part.
-    run.kept.update({c: standing_for(Reference(f"{c:064x}", 1)) for c in range(clients)})
+    run.kept.update({c: as_state(Reference(f"{c:064x}", 1)) for c in range(clients)})
     (full,) = megabytes("RssAnon")
     with TemporaryDirectory(dir=".") as folder:
         start = time.perf_counter()

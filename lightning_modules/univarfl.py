@@ -128,7 +128,7 @@ class UniVarFL(ClientModule):
             terms["cv"] = self.w_cv * short
         return terms
 
-    def concern(self, losses: Mapping[str, float]) -> str | None:
+    def loss_warning(self, losses: Mapping[str, float]) -> str | None:
         """Return a warning if the energy is as high as if many pairs of features coincided.
 
         Pairs that coincide have the energy 1 / eps, and the others are taken as orthogonal.

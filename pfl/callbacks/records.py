@@ -18,7 +18,7 @@ import yaml
 from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.row_file import RowFile
 from pfl.core import portable
-from pfl.core.data import FederatedData, TellsReading, info_of
+from pfl.core.data import FederatedData, ReportsReading, info_of
 from pfl.core.devices import kernels
 from pfl.core.held_out import client_names
 from pfl.core.types import RoundResult
@@ -82,7 +82,7 @@ class Records(Analysis):
         counts = {} if known is None else {"label_counts": known}
         # Not indented, because it lists every sample.
         _write_json(folder / PARTITION, run.data.description() | counts, indent=None)
-        if isinstance(run.data, TellsReading):
+        if isinstance(run.data, ReportsReading):
             _write_json(folder / READING, run.data.reading.plain())
         if isinstance(run.data, Adopts):
             _write_json(folder / TRANSFORMS, run.data.transforms())

@@ -23,7 +23,7 @@ from pfl.cli.parser import make_parser
 from pfl.core.data import FederatedData
 from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
-from pfl.core.held_out import TellsOrigin, client_names, warn_of_name
+from pfl.core.held_out import KnowsOrigins, client_names, warn_of_name
 from pfl.core.sheet import Sheet
 from pfl.core.types import Split
 from pfl.disk.writing import csv_text, no_link, write
@@ -170,7 +170,7 @@ def predict(argv: Sequence[str]) -> None:
 
 def _about(data: FederatedData, client: int, split: Split) -> dict[str, Sequence[Any]]:
     """Return columns that say where the samples of a client come from, as far as data tell."""
-    if not isinstance(data, TellsOrigin):
+    if not isinstance(data, KnowsOrigins):
         return {}
     rows = data.rows(client, split)
     names = data.client_names

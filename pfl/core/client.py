@@ -74,7 +74,7 @@ class ClientModule(Learner):
     Attributes:
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``. The contract
             test checks the claim.
-        global_model: Whether the server holds a complete model that can be tested. ``None`` derives
+        global_model: Whether the server has a complete model that can be tested. ``None`` derives
             the answer: it does if every parameter of the network travels.
         one_model: Whether every client is tested with the server's model, which is then tested once
             for all. A class that overrides :meth:`receive`, :meth:`personalise`,
@@ -139,7 +139,7 @@ class ClientModule(Learner):
         self._matched: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Hide the type of ``**options``, and end a base's ``one_model`` where it may not hold."""
+        """Hide the type of ``**options``, and end a base's ``one_model`` where it may be wrong."""
         super().__init_subclass__(**kwargs)
         if "one_model" not in vars(cls) and _TESTED & vars(cls).keys():
             cls.one_model = False
@@ -246,7 +246,7 @@ class ClientModule(Learner):
         extra = clone({name: entry(self, name) for name in self.extra})
         return Upload(client=info.client, samples=info.samples, shared=shared, extra=extra)
 
-    def concern(self, losses: Mapping[str, float]) -> str | None:
+    def loss_warning(self, losses: Mapping[str, float]) -> str | None:
         """Return a warning about a round's mean losses, if they show that a term has failed.
 
         Args:

@@ -94,18 +94,18 @@ class FederatedData(Protocol):
 
 
 class Reading(Protocol):
-    """What a reader of data tells of them."""
+    """A report on how data were read."""
 
     def line(self) -> str:
-        """Return it in a line."""
+        """Return the report in one line."""
 
     def plain(self) -> dict[str, Any]:
-        """Return it in plain values, ready for JSON."""
+        """Return the report as plain values, ready for JSON."""
 
 
 @runtime_checkable
-class TellsReading(Protocol):
-    """Federated data that tell what they were read as."""
+class ReportsReading(Protocol):
+    """Federated data that report how they were read."""
 
     @property
     def reading(self) -> Reading:
@@ -113,7 +113,7 @@ class TellsReading(Protocol):
 
 
 @runtime_checkable
-class TellsShapes(Protocol):
+class RemoteData(Protocol):
     """Federated data whose samples lie elsewhere."""
 
     @property

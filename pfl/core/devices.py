@@ -84,7 +84,10 @@ def wide(value: torch.Tensor) -> torch.Tensor:
 
 
 def free(device: torch.device) -> int | None:
-    """Return the free bytes of a device's own memory; ``None`` if it has none, or does not tell."""
+    """Return the free bytes of a device's own memory; ``None`` if that is unknown.
+
+    The host has none of its own.
+    """
     module = torch.get_device_module(device)
     if hasattr(module, "mem_get_info"):
         left, _ = module.mem_get_info(device)

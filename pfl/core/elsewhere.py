@@ -44,8 +44,8 @@ class Reference:
     round: Round
 
 
-def standing_for(reference: Reference) -> State:
-    """Return the small state that stands for the one that a reference names."""
+def as_state(reference: Reference) -> State:
+    """Return the small state that takes the place of the one that a reference names."""
     octets = bytes.fromhex(reference.digest) + reference.round.to_bytes(_ROUND, "little")
     return {_KEY: torch.tensor(list(octets), dtype=torch.uint8)}
 

@@ -131,7 +131,7 @@ def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
         source.seek(0)
     if not isinstance(content, dict) or "state_dict" not in content:
         raise DamagedError(
-            f"{source} holds no module: pfl export makes such a file of a run's checkpoint"
+            f"{source} has no module in it: make such a file of a run with pfl export"
         )
     arguments: dict[str, Any] = {}
     for key in (
@@ -147,7 +147,7 @@ def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
 
 
 def _undamaged(file: Path) -> Any:  # noqa: ANN401
-    """Return what a file holds: ``torch.load`` itself verifies no checksums.
+    """Return the content of a file; ``torch.load`` itself verifies no checksums.
 
     Raises:
         DamagedError: The file was changed after it was written, or was written by another program.

@@ -100,7 +100,7 @@ def error_line(error: BaseException) -> str:
 
 
 def last_words(log: Path) -> str:
-    """Return the last three lines of a log that tell of failures, or else its last three lines.
+    """Return the last three lines of a log about failures, or else its last three lines.
 
     Empty lines, and those that begin with a colon, which are marks of Ray, do not count.
     """

@@ -26,7 +26,7 @@ NOBODY = HeldOut()
 
 
 def held_out(data: FederatedData) -> HeldOut:
-    """Return the clients that data hold out, if any."""
+    """Return the clients that are held out of training, if any."""
     out: HeldOut = getattr(data, "held_out", NOBODY)
     return out
 
@@ -49,7 +49,7 @@ def everyone(data: FederatedData) -> Sequence[int]:
 
 
 @runtime_checkable
-class TellsOrigin(Protocol):
+class KnowsOrigins(Protocol):
     """Federated data that know their clients' names, and the rows of samples in the data set."""
 
     @property
@@ -62,7 +62,7 @@ class TellsOrigin(Protocol):
 
 def client_names(data: FederatedData) -> Sequence[str]:
     """Return the names of clients; empty if the data have none."""
-    return data.client_names if isinstance(data, TellsOrigin) else ()
+    return data.client_names if isinstance(data, KnowsOrigins) else ()
 
 
 def warn_of_name(number: int, names: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ _AT_ONCE, _AT_ONCE_ON_HOST = 2**22, 2**16
 
 
 class Noise:
-    """The draws of some clients, step by step; each client's are its own, whoever stands beside it.
+    """The draws of some clients, step by step; those of a client do not depend on the others.
 
     Small draws are made many steps ahead, because a draw is many calls of operations.
 

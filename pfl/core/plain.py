@@ -51,7 +51,7 @@ def _arguments(value: object) -> Mapping[str, Any]:
         return {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, ClientModule):
         objects = {name: getattr(value, name) for name in value.objects if hasattr(value, name)}
-        # A function does not tell what it makes.
+        # A function does not say what it makes.
         return {**value.hparams, **objects, "optimizer": value.optimizer(value.parameters())}
     if isinstance(value, Optimizer):
         return value.defaults

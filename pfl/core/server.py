@@ -19,7 +19,7 @@ from pfl.core.types import Broadcast, ClientInfo, Patterns, State, Upload
 class ServerState:
     """The server's memory between rounds.
 
-    A method that needs more memory subclasses this. Fields may hold only tensors, plain values, and
+    A method that needs more memory subclasses this. Fields may have only tensors, plain values, and
     tuples, lists and dicts of them, so that a checkpoint needs no code of the method.
 
     Attributes:
@@ -47,20 +47,20 @@ class Server(Generic[StateT]):
     held out have none of these numbers; they come to :meth:`welcome`, and to nothing else.
 
     A server with its own state names the type: ``class ScaffoldServer(Server[ScaffoldState])``. An
-    instance holds only hyperparameters; its methods are pure functions and do not modify their
+    instance has only hyperparameters; its methods are pure functions and do not modify their
     arguments.
 
     Attributes:
         reports: Names of the values in ``client_report``, with the captions of their pictures. A
             number that clients send (``ClientModule.extra``) is reported if it is named here.
-        per_client: Whether ``shared`` of the state holds a model for each client, along a leading
+        per_client: Whether ``shared`` of the state has a model for each client, along a leading
             axis. Such models are stored in files if they exceed ``loop.kept_memory``.
         summed: Patterns of what a private run (``Privacy``) sends besides parameters: buffers
             that travel, and names in ``extra`` that :meth:`merge_mean` reads. Only what can be
             summed over clients belongs there.
         needs_public: Whether it works on public data (``data.public``).
         needs_label_counts: Whether :meth:`init` and :meth:`welcome` read how many samples of each
-            class clients have. Otherwise they are not told.
+            class clients have. Otherwise it gets ``None``.
         seed: Seed of the server's own draws, derived from that of the run:
             ``generator(self.seed, "noise", state.round)``. Set before :meth:`init`.
         public: The public data, on the run's device, if it needs them; set before :meth:`init`.

@@ -115,7 +115,7 @@ def entry(module: nn.Module, name: str) -> Tensor:
 
 
 def _place(module: nn.Module, name: str) -> tuple[dict[str, Tensor], str]:
-    """Return the dictionary of a submodule that holds an entry, and its name in there."""
+    """Return the dictionary of a submodule that has an entry, and its name in there."""
     *owners, leaf = name.split(".")
     owner: nn.Module | None = module
     for child in owners:

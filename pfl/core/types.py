@@ -1,7 +1,7 @@
 """The records that a round passes around, and plans.
 
 They depend on no method, engine or data set. A ``State`` is a flat dictionary from names to
-tensors, as ``Module.state_dict`` returns it. Records are frozen and hold states and plain values
+tensors, as ``Module.state_dict`` returns it. Records are frozen and have states and plain values
 only, so that they can cross a process boundary unchanged.
 """
 
@@ -110,7 +110,7 @@ class Phase:
             client and round, at least one batch. Not with ``full_batch``.
         until: Called after each epoch with the losses of the last step of every epoch so far;
             ``True`` ends the phase early. Clients then differ in length: not vectorizable.
-        evals: Patterns of submodule names held in eval mode (frozen batch-norm statistics).
+        evals: Patterns of submodule names that stay in eval mode (frozen batch-norm statistics).
         inputs: A function of the batch whose result this phase does not change (such as features of
             a frozen backbone). It is applied once, before the first step, and the objective sees
             its output as ``batch.x``. It is applied at every step if data are augmented, if the
@@ -217,7 +217,7 @@ class ClientInfo:
         """(C,) training samples of each class, for a method that needs classes.
 
         Raises:
-            ValueError: The task has no classes, or the counts are not told to a server.
+            ValueError: The task has no classes, or a server does not get the counts.
         """
         if self.label_counts is None:
             raise ValueError(
@@ -275,7 +275,7 @@ class Cohort:
 
 
 Names: TypeAlias = Annotated[tuple[str, ...], Field(max_length=2**16)]
-"""Names of entries that travel in a step; a message holds no more tensors."""
+"""Names of entries that travel in a step; a message has no more tensors."""
 
 
 class ClientStep:
@@ -298,7 +298,7 @@ class ClientStep:
         """Whether random choices come from the operating system, and never from a seed."""
         return False
 
-    def told(self, info: ClientInfo) -> ClientInfo:
+    def training_info(self, info: ClientInfo) -> ClientInfo:
         """Return what a client's training may use of its own numbers."""
         return info
 

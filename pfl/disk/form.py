@@ -51,7 +51,7 @@ def parsed(text: str, form: type[FormT], *keys: str) -> FormT:
         keys: The keys under which the record stands, for messages.
 
     Raises:
-        FormError: The text does not hold such a record.
+        FormError: The text is no such record.
     """
     try:
         return TypeAdapter(form).validate_json(text)

@@ -1,4 +1,4 @@
-"""Files of run folders, read within limits: whatever they hold, reading ends and names the file."""
+"""Files of run folders, read within limits, so that reading always ends; errors name the file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORMULA = re.compile(r"'?[=+\-@\t\r]|''")
 
 
 class FileError(ValueError):
-    """A file does not hold what it should; the message names it."""
+    """A file has the wrong content; the message names it."""
 
 
 def text(path: Path) -> str | None:
@@ -157,7 +157,7 @@ def original(cell: str) -> str:
 
 def _mapping(content: Any, source: object) -> dict[str, Any]:  # noqa: ANN401
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise FileError(f"{source} must hold keys and values, not a {type(content).__name__}")
+        raise FileError(f"{source} must have keys and values, not a {type(content).__name__}")
     return content
 
 

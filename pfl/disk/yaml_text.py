@@ -107,7 +107,7 @@ def _check(text: str) -> None:
             depth -= 1
         elif isinstance(event, yaml.ScalarEvent):
             if bad := re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", event.value):
-                raise YamlError(line, f"text must not hold the control character {bad[0]!a}")
+                raise YamlError(line, f"text must not have the control character {bad[0]!a}")
             if event.implicit[0] and not event.style and _OTHER_BASE.fullmatch(event.value):
                 raise YamlError(line, ambiguous(event.value))
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from pfl.core.data import FederatedData, TellsShapes
+from pfl.core.data import FederatedData, RemoteData
 from pfl.core.devices import on_host
 from pfl.core.held_out import everyone
 from pfl.core.types import Inputs
@@ -106,7 +106,7 @@ def multiplications(context: Context) -> Multiplications:
 
 def _one(data: FederatedData) -> Inputs:
     """Return one input, or a placeholder of its shape."""
-    if isinstance(data, TellsShapes):
+    if isinstance(data, RemoteData):
         return data.placeholder(1)
     splits = (data.split(client, "train") for client in everyone(data))
     split = next(split for split in splits if len(split))

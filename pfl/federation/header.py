@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lightning.fabric import Fabric
 
-from pfl.core.data import FederatedData, TellsReading, TellsShapes
+from pfl.core.data import FederatedData, RemoteData, ReportsReading
 from pfl.core.devices import on_host
 from pfl.core.held_out import held_out
 from pfl.core.plain import spelled
@@ -34,7 +34,7 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
         "method": type(module).__name__,
         "network": f"{type(module.net).__name__}, {size:,} parameters",
         "data": _data(data),
-        "read": data.reading.line() if isinstance(data, TellsReading) else "",
+        "read": data.reading.line() if isinstance(data, ReportsReading) else "",
         "clients": f"{data.num_clients}, of which {training} hold training data",
         "unseen": _held_out(data),
         "device": _device(fabric),
@@ -87,6 +87,6 @@ def _held_out(data: FederatedData) -> str:
 
 def _data(data: FederatedData) -> str:
     """Describe data: their class and their partition."""
-    name = data.stands_for if isinstance(data, TellsShapes) else type(data).__name__
+    name = data.stands_for if isinstance(data, RemoteData) else type(data).__name__
     recipe = data.description().get("partition")
     return name if recipe is None else f"{name}, {spelled(recipe)}"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pfl.core.data import ClientSplit, DataSource
 from pfl.core.data_view import DataView, EmptySplit
-from pfl.core.held_out import HeldOut, TellsOrigin, client_names
+from pfl.core.held_out import HeldOut, KnowsOrigins, client_names
 from pfl.core.types import Inputs, Split
 from pfl.disk import reading
 
@@ -137,7 +137,7 @@ class LaterData(DataView):
     def rows(self, client: int, split: Split) -> Sequence[int]:
         """Return the number of each sample of a client that joins, in its file, from 0."""
         data = self._data
-        return data.rows(client - self.num_clients, split) if isinstance(data, TellsOrigin) else ()
+        return data.rows(client - self.num_clients, split) if isinstance(data, KnowsOrigins) else ()
 
     def pooled_test(self) -> ClientSplit | None:
         """Return ``None``: there is no common test set."""

@@ -99,12 +99,12 @@ def _run(wanted: Wanted, coordinator: Coordinator, context: Context) -> Run:
     if settings.evaluate_clients is not None:
         rng = generator(settings.seed, "evaluate")
         tested = sampling.subset(holders(context.data, "test"), settings.evaluate_clients, rng)
-    affordable = (step.affordable(settings.rounds) for step in coordinator.uplink)
+    limits = (step.max_rounds(settings.rounds) for step in coordinator.uplink)
     run = Run(
         module=wanted.module,
         data=context.data,
         seed=settings.seed,
-        rounds=min([settings.rounds, *affordable]),
+        rounds=min([settings.rounds, *limits]),
         name=wanted.name,
         server=coordinator.start(),
         template=context.template,

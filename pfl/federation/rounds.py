@@ -221,7 +221,7 @@ class Federation:
         run, number, results = self.run, self.run.round + 1, played.results
         row: Row = {"round": number, **rows.of_training(results, len(played.discarded))}
         soundness.warn_of_loss(played.discarded, results, number)
-        soundness.warn_of_concern(run.module, row)
+        soundness.warn_of_losses(run.module, row)
         row |= rows.of_traffic(played.jobs, played.uploads, run.history)
         if (cost := self.settings.cost) is not None:
             row |= cost.of_round(played.jobs, results, played.uploads, run.seed, run.history)

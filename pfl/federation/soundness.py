@@ -42,13 +42,13 @@ def warn_of_loss(discarded: Sequence[int], remaining: Collection[int], number: i
         )
 
 
-def warn_of_concern(module: ClientModule, row: Row) -> None:
+def warn_of_losses(module: ClientModule, row: Row) -> None:
     """Warn if the method finds fault with a round's losses; each warning is shown once a run."""
     losses = {
         name.removeprefix("train/"): value for name, value in row.items() if name[:6] == "train/"
     }
-    if (concern := module.concern(losses)) is not None:
-        warnings.warn(f"{type(module).__name__}: {concern}", stacklevel=2)
+    if (text := module.loss_warning(losses)) is not None:
+        warnings.warn(f"{type(module).__name__}: {text}", stacklevel=2)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def types_of(parser: ArgumentParser) -> dict[str, Any]:
 
 
 def classes(hint: Any) -> Iterator[type]:
-    """Yield the classes whose objects a place can hold; for a factory, those that it returns."""
+    """Yield the classes whose objects fit a place; for a factory, those that it returns."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType, *_CONTAINERS):
         for item in inner:

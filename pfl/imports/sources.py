@@ -66,7 +66,7 @@ def _hash(text: str) -> str:
 
 
 def _home(path: str) -> str:
-    """Return the package that holds an object, or its module if that is in none."""
+    """Return the package of an object, or its module if that is in none."""
     top = path.partition(".")[0]
     return top if top == "__main__" or _file(top) is not None else path.rpartition(".")[0]
 

@@ -40,7 +40,7 @@ _PRETRAINED = tuple(
 )
 # Names of packages that are the project's, those that it uses, and Python's.
 CLOSED = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in LISTED)}
-# One above the largest whole number that tensors can hold.
+# One above the largest whole number that fits into a tensor.
 LIMIT = 2**63
 # Folders of installed packages.
 INSTALLED = {"site-packages", "dist-packages"}
@@ -163,7 +163,7 @@ def check_calls(
         if "optimizer" in keys:
             raise TrustError(f"expected a finite number, got {value}", keys)
     if isinstance(value, int) and not -LIMIT <= value < LIMIT:
-        raise TrustError("expected a number below 2**63, which tensors can hold", keys)
+        raise TrustError("expected a number below 2**63, which fits into a tensor", keys)
     content = mapping_of(value)
     if isinstance(content, list | tuple | set):
         for number, item in enumerate(content):

@@ -101,7 +101,7 @@ def results(
                 steps=tally.steps,
                 samples=tally.samples,
                 scores=of_splits,
-                # A gradient that is not finite may count as zero there, and no loss may tell of it.
+                # A gradient that is not finite may count as zero there, and no loss may show it.
                 finite=sound
                 and (gradient_step(job) is not None or all(map(math.isfinite, losses.values()))),
                 logged=numbers,

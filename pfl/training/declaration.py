@@ -119,8 +119,8 @@ def check_upload(upload: Upload, job: Job, module: ClientModule, entries: State)
 
     What a method sends in addition (:attr:`Upload.extra`) has the shape of the module's entry of
     that name, or any if there is none. A method that puts its upload together itself may leave
-    something out, and may send some rows of such an entry. The module's entries tell types and
-    shapes.
+    something out, and may send some rows of such an entry. The module's entries have the right
+    types and shapes.
 
     Raises:
         UploadError: It is of another client or size, lacks an entry, has one that is not declared,

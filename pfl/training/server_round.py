@@ -1,7 +1,7 @@
 """The server's part of a round: the jobs of its clients, and what it makes of their uploads.
 
 For the server only members exist: it counts them from 0, in the order of the data, and nothing that
-it is given before a newcomer joins tells of clients that are held out.
+it is given before a newcomer joins says anything about clients that are held out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pfl.training.uplink import Start, UplinkStep
 
 
 class Coordinator:
-    """Makes clients' jobs and aggregates their uploads; it holds no state between rounds.
+    """Makes clients' jobs and aggregates their uploads; it has no state between rounds.
 
     Attributes:
         server: The method's server.
@@ -201,7 +201,7 @@ def _check_welcomes(server: Server[Any]) -> None:
     """
     if server.per_client and type(server).welcome is Server.welcome:
         raise MethodError(
-            f"{type(server).__name__} holds a model for each member (per_client) and none for "
+            f"{type(server).__name__} has a model for each member (per_client) and none for "
             "clients that are held out: override welcome() to say what they start with"
         )
 

@@ -128,7 +128,7 @@ class UplinkStep(ClientStep):
         """Return a client's result as callbacks may see it."""
         return result
 
-    def affordable(self, rounds: int) -> int:
+    def max_rounds(self, rounds: int) -> int:
         """Return how many of the planned rounds may be played.
 
         Raises:

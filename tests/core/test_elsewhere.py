@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pfl.core.elsewhere import Reference, digest_of, reference_of, standing_for
+from pfl.core.elsewhere import Reference, as_state, digest_of, reference_of
 from pfl.core.state import digest
 from tests.helpers.messages import parts
 
@@ -13,7 +13,7 @@ STATE = {"net.head.weight": torch.ones(2, 3)}
 
 
 def test_a_reference_comes_back_and_has_the_hash_of_its_state():
-    stands = standing_for(Reference(digest(STATE), 7))
+    stands = as_state(Reference(digest(STATE), 7))
     assert reference_of(stands) == Reference(digest(STATE), 7)
     assert digest_of(stands) == digest_of(STATE) == digest(STATE)
     assert reference_of(STATE) is None
@@ -29,4 +29,4 @@ def test_a_reference_comes_back_and_has_the_hash_of_its_state():
 )
 def test_a_damaged_reference_is_no_state(damage):
     with pytest.raises(ValueError, match=parts("hash ~ round ~ {'elsewhere")):
-        reference_of({**standing_for(Reference("ab" * 32, 1)), **damage})
+        reference_of({**as_state(Reference("ab" * 32, 1)), **damage})

@@ -125,7 +125,7 @@ def test_only_steps_that_act_at_clients_travel():
 class Frugal(UplinkStep):
     """A step that pays for two rounds, hides what it can, and says so."""
 
-    def affordable(self, rounds):
+    def max_rounds(self, rounds):
         return min(rounds, 2)
 
     def described(self, planned, rounds):

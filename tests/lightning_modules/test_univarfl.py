@@ -235,4 +235,4 @@ def test_features_that_coincide_are_warned_of():
 )
 def test_only_an_energy_near_its_bound_is_warned_of(options, he, told):
     losses = {"local/ce": 1.0} if he is None else {"local/ce": 1.0, "local/he": he}
-    assert (make(mlp(), **options).concern(losses) is not None) is told
+    assert (make(mlp(), **options).loss_warning(losses) is not None) is told

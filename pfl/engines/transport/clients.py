@@ -112,7 +112,7 @@ class Clients:
         except ValueError as error:
             raise Refusal(f"what the server sends does not fit the method: {error}") from error
         for step in steps:
-            info = step.told(info)
+            info = step.training_info(info)
         sent = Broadcast(shared, to(tensors.extra, device))
         return Job(
             info=replace(info, round=order.round, rounds=order.rounds),

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias, TypeVar
 
-from pfl.core.elsewhere import reference_of, standing_for
+from pfl.core.elsewhere import as_state, reference_of
 from pfl.core.state import finite, to
 from pfl.core.types import Job, Result, Scores, Upload
 from pfl.engines.absences import Absences
@@ -162,7 +162,7 @@ class CarriedEngine(Engine):
         return Result(
             client=report.client,
             upload=upload,
-            kept=to(tensors.kept, self._device) if there is None else standing_for(there),
+            kept=to(tensors.kept, self._device) if there is None else as_state(there),
             train=report.train.read(),
             steps=report.steps,
             samples=report.samples,

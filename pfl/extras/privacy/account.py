@@ -60,7 +60,7 @@ class Account(UplinkStep, ABC):
     def mechanism(self) -> str:
         """What makes the run private, in words."""
 
-    def affordable(self, rounds: int) -> int:
+    def max_rounds(self, rounds: int) -> int:
         """Return how many of the planned rounds epsilon pays for.
 
         Raises:

@@ -90,7 +90,7 @@ class PrivateSamples(GradientStep):
         """Whether random choices come from the operating system's source."""
         return self.system
 
-    def told(self, info: ClientInfo) -> ClientInfo:
+    def training_info(self, info: ClientInfo) -> ClientInfo:
         """Hide the counts of classes, which have no noise."""
         return replace(info, label_counts=None)
 

@@ -72,4 +72,4 @@ class SampleAccount(Account):
     def job(self, job: Job, state: ServerState, uploads: bool) -> Job:
         """Let a client take private steps, which use no counts of its classes."""
         step = PrivateSamples(self.privacy.clip, self.privacy.sigma, self.secret)
-        return replace(job, info=step.told(job.info), steps=(*job.steps, step))
+        return replace(job, info=step.training_info(job.info), steps=(*job.steps, step))

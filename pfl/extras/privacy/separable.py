@@ -16,7 +16,7 @@ import torch
 from lightning.fabric.plugins.precision.amp import MixedPrecision
 from torch import Tensor
 
-from pfl.core.data import ClientSplit, FederatedData, TellsShapes
+from pfl.core.data import ClientSplit, FederatedData, RemoteData
 from pfl.core.devices import widest
 from pfl.core.failure import error_line
 from pfl.core.seeds import generator
@@ -129,7 +129,7 @@ def _floats(dtype: torch.dtype, value: Tensor) -> Tensor:
 def _batch(data: FederatedData, split: ClientSplit) -> Batch:
     """Return samples from all over a client's data; random ones if the data lie elsewhere."""
     count = min(SAMPLES, len(split))
-    if isinstance(data, TellsShapes):
+    if isinstance(data, RemoteData):
         rng, task = generator(0, "separable", "samples"), data.task
         y = torch.randint(2, (count, data.outputs // task.outputs(1)), generator=rng).double()
         if data.num_classes is not None:

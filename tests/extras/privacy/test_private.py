@@ -180,7 +180,7 @@ def test_the_rounds_that_epsilon_pays_for_are_found_with_few_questions(monkeypat
     )
     passage = Passage(noisy(), rate=0.5, clients=4, extra={}, seed=0)
     account = ClientAccount(noisy(epsilon=most), passage, Server(), Broadcast)
-    assert account.affordable(100) == rounds
+    assert account.max_rounds(100) == rounds
     assert len(asked) < 10
 
 
