@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pfl.cli.yaml_file import YamlFile
 from pfl.disk.form import Least
-from pfl.extras.sweeps.parameters import read_space
-from pfl.extras.sweeps.space import Space
+from pfl.extras.sweeps.space import Space, read_space
 from pfl.federation.summary import KINDS
 
 Method = Literal["grid", "random", "bayes"]
@@ -45,31 +44,22 @@ class Metric:
         return value >= self.target if self.goal == "maximize" else value <= self.target
 
 
+# The forms of the file; see pfl.disk.form.
 @dataclass(frozen=True)
 class Early:
     """Settings of successive halving; W&B's ``hyperband`` is one bracket of it.
 
     Attributes:
-        first: Number of values of the metric after which runs are first compared; they are compared
-            again after ``eta`` times as many, ``eta ** 2`` times as many, and so on.
+        min_iter: Number of values of the metric after which runs are first compared; they are
+            compared again after ``eta`` times as many, ``eta ** 2`` times as many, and so on.
         eta: The best ``1 / eta`` of the runs that have come so far continue.
-        last: Number of values after which no run is stopped any more.
+        strict: A run is stopped once it falls behind, as in the papers.
     """
 
-    first: int
-    eta: int
-    last: int | None = None
-
-
-# The forms of the file; see pfl.disk.form.
-@dataclass(frozen=True)
-class _HyperbandForm:
     type: Literal["hyperband"]
-    min_iter: AtLeastOne | None = None
-    max_iter: AtLeastOne | None = None
-    s: AtLeastOne | None = None
+    min_iter: AtLeastOne
     eta: Annotated[int, Least(2)] = 3
-    strict: bool = True
+    strict: Literal[True] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +67,7 @@ class _SweepForm:
     method: Method
     metric: Metric
     parameters: dict[str, Any]
-    early_terminate: _HyperbandForm | None = None
+    early_terminate: Early | None = None
     command: list[Any] = field(default_factory=lambda: [*_COMMAND])
     run_cap: AtLeastOne | None = None
     program: str | float = ""
@@ -90,14 +80,12 @@ class Sweep(_SweepForm):
     Attributes:
         path: The file.
         space: The search space.
-        early: When runs are stopped early; ``None`` for never.
         unused: Keys of the file that are not used here.
         content: The whole file.
     """
 
     path: Path
     space: Space
-    early: Early | None
     unused: Sequence[str]
     content: Mapping[str, Any]
 
@@ -115,35 +103,13 @@ def read(path: Path) -> Sweep:
     form: _SweepForm = reader.formed(used, _SweepForm)
     if form.program and not any("${program}" in str(word) for word in form.command):
         unused.append("program")
-    early = form.early_terminate
+    if form.early_terminate and form.metric.name.rpartition("/")[2] in KINDS:
+        what = f"{form.metric.name} has no value after each round"
+        raise reader.error(what, "early_terminate")
     return Sweep(
         **vars(form),
         path=path,
         space=read_space(reader, form.parameters, form.method),
-        early=None if early is None else _early(reader, early, form.metric),
         unused=unused,
         content=content,
     )
-
-
-def _early(reader: YamlFile, form: _HyperbandForm, metric: Metric) -> Early:
-    key = "early_terminate"
-    if not form.strict:
-        what = "false is not supported: a run is stopped once it falls behind, as in the papers"
-        raise reader.error(what, key, "strict")
-    if metric.name.rpartition("/")[2] in KINDS:
-        raise reader.error(f"{metric.name} has no value after each round", key)
-    match form.min_iter, form.max_iter, form.s:
-        case int(first), None, None:
-            return Early(first, form.eta)
-        case None, int(last), int(times):
-            # W&B compares at max_iter / eta, max_iter / eta ** 2, ...: at most s times, never below
-            # one.
-            first = last
-            for _ in range(times):
-                first = first // form.eta or first
-            if first == last:
-                what = f"max_iter must be at least eta, which is {form.eta}"
-                raise reader.error(what, key, "max_iter")
-            return Early(first, form.eta, last)
-    raise reader.error("give either min_iter, or max_iter and s", key)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from optuna.trial import FrozenTrial, TrialState
 
 from pfl.core.plain import spelled
@@ -14,80 +15,59 @@ from pfl.core.sheet import Sheet
 from pfl.extras.sweeps.file import Sweep
 from pfl.extras.sweeps.program import fit_words
 from pfl.extras.sweeps.search import failed
-from pfl.extras.sweeps.space import Point
 from pfl.results import names
 from pfl.results.settings import short_names
 
-_WORDS = {
+# Words for the states of trials, and the order in which a table has them. A trial that ended
+# without an outcome is to be resumed.
+_STATES = {
     TrialState.COMPLETE: "done",
     TrialState.PRUNED: "stopped",
-    TrialState.FAIL: "failed",
     TrialState.RUNNING: "running",
     TrialState.WAITING: "waiting",
+    TrialState.FAIL: "waiting",
 }
+_ORDER = ("done", "stopped", "failed", "running", "waiting")
 
 
-@dataclass(frozen=True)
-class PointResult:
-    """One point and its outcome.
+def outcomes(sweep: Sweep, trials: Sequence[FrozenTrial]) -> pd.DataFrame:
+    """Return a row for each point: first the finished ones, best first, then those stopped early.
 
-    Attributes:
-        trial: The point's last trial.
-        number: Number of the point, from 1.
-        state: One word, such as ``done``; ``stopped`` means stopped early.
-        values: Values of the varied parameters.
-        value: The metric at the end, or where the run was stopped early.
-        seconds: Seconds of the run's rounds, those before an interruption included.
-        folder: Folder of the run.
-        reason: Why the point was not finished.
+    Returns:
+        The columns ``point`` (from 1), ``state`` (``stopped`` means early), the varied parameters,
+        the metric (at the end, or where the run was stopped), ``seconds`` of its rounds, ``folder``
+        and ``reason`` (why it was not finished).
     """
-
-    trial: FrozenTrial
-    number: int
-    state: str
-    values: Point
-    value: float | None
-    seconds: float | None
-    folder: str | None
-    reason: str
-
-    @property
-    def done(self) -> bool:
-        """``True`` if the value is final."""
-        return self.state == _WORDS[TrialState.COMPLETE]
+    metric, varied = sweep.metric, [*sweep.space.varied]
+    columns = ["point", "state", *varied, metric.name, "seconds", "folder", "reason"]
+    rows = [_row(sweep, trial) for trial in trials if trial.params]
+    table = pd.DataFrame(rows, columns=columns, dtype=object)
+    values = pd.to_numeric(table[metric.name]).fillna(0)
+    values = -values if metric.goal == "maximize" else values
+    order = np.lexsort((table["point"], values, table["state"].map(_ORDER.index)))
+    return table.iloc[order].reset_index(drop=True)
 
 
-def outcomes(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[PointResult]:
-    """Return all points: first the finished ones, best first, then those stopped early."""
-    results = [_result(sweep, trial) for trial in trials if trial.params]
-    sign, order = (-1 if sweep.metric.goal == "maximize" else 1), list(_WORDS.values())
+def _row(sweep: Sweep, trial: FrozenTrial) -> dict[str, Any]:
+    space, attributes = sweep.space, trial.user_attrs
+    return {
+        "point": attributes["point"] + 1,
+        "state": "failed" if failed(trial) else _STATES[trial.state],
+        **{name: space.decode_one(name, trial.params[name]) for name in space.varied},
+        sweep.metric.name: last_value(trial),
+        "seconds": attributes.get("seconds") if trial.state.is_finished() else None,
+        **{"folder": attributes.get("folder"), "reason": attributes.get("reason", "")},
+    }
 
-    def rank(outcome: PointResult) -> tuple[int, float, int]:
-        value = sign * outcome.value if outcome.value is not None else 0.0
-        return order.index(outcome.state), value, outcome.number
 
-    return sorted(results, key=rank)
-
-
-def _result(sweep: Sweep, trial: FrozenTrial) -> PointResult:
+def last_value(trial: FrozenTrial) -> float | None:
+    """Return the metric of a trial at its end, or where it was stopped; ``None`` if it failed."""
     # Optuna gives a pruned trial its last finite value, a failed point of "bayes" among them.
-    value = None if failed(trial) else trial.value
-    stopped = trial.state == TrialState.PRUNED and not failed(trial)
-    if stopped and trial.last_step is not None:
-        value = trial.intermediate_values[trial.last_step]
-    space, state = sweep.space, trial.state
-    if failed(trial) or state == TrialState.FAIL:  # the latter alone if it is to be resumed
-        state = TrialState.FAIL if failed(trial) else TrialState.WAITING
-    return PointResult(
-        trial=trial,
-        number=trial.user_attrs["point"] + 1,
-        state=_WORDS[state],
-        values={name: space.varied[name].decode(trial.params[name]) for name in space.varied},
-        value=value,
-        seconds=trial.user_attrs.get("seconds") if trial.state.is_finished() else None,
-        folder=trial.user_attrs.get("folder"),
-        reason=trial.user_attrs.get("reason", ""),
-    )
+    if failed(trial):
+        return None
+    if trial.state == TrialState.PRUNED and trial.last_step is not None:
+        return trial.intermediate_values[trial.last_step]
+    return trial.value
 
 
 def value_text(value: Any) -> str:  # noqa: ANN401
@@ -95,44 +75,30 @@ def value_text(value: Any) -> str:  # noqa: ANN401
     return f"{value:.4g}" if isinstance(value, float) else spelled(value)
 
 
-def sheet(sweep: Sweep, results: Sequence[PointResult]) -> Sheet:
-    """Return a table of all points, best first."""
+def sheet(sweep: Sweep, table: pd.DataFrame) -> Sheet:
+    """Return the table of all points for people."""
+    varied, name = [*sweep.space.varied], sweep.metric.name
+    records = table.to_dict("records")
     rows = [
         [
-            str(outcome.number),
-            *map(value_text, outcome.values.values()),
-            "-" if outcome.value is None else f"{outcome.value:.4f}",
-            "-" if outcome.seconds is None else f"{outcome.seconds:.0f}",
-            outcome.state,
+            *(str(row["point"]), *(value_text(row[key]) for key in varied)),
+            *(_number(row[name], 4), _number(row["seconds"], 0), row["state"]),
         ]
-        for outcome in results
-    ]
-    records = [
-        {
-            **{"point": outcome.number, "state": outcome.state, **outcome.values},
-            **{sweep.metric.name: outcome.value, "seconds": outcome.seconds},
-            **{"folder": outcome.folder, "reason": outcome.reason},
-        }
-        for outcome in results
+        for row in records
     ]
     return Sheet(
-        title=f"{sweep.path.stem}: {names.described(sweep.metric.name)}, best first",
-        columns=["#", *short_names(list(sweep.space.varied)).values(), "value", "seconds", ""],
+        title=f"{sweep.path.stem}: {names.described(name)}, best first",
+        columns=["#", *short_names(varied).values(), "value", "seconds", ""],
         rows=rows,
-        records=records,
+        records=[{str(key): value for key, value in row.items()} for row in records],
     )
 
 
-def reasons(results: Sequence[PointResult]) -> dict[str, list[int]]:
-    """Group failed points by cause."""
-    grouped: dict[str, list[int]] = {}
-    for outcome in results:
-        if outcome.state == _WORDS[TrialState.FAIL]:
-            grouped.setdefault(outcome.reason, []).append(outcome.number)
-    return grouped
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
-def command_line(sweep: Sweep, outcome: PointResult, flags: Sequence[str]) -> str:
-    """Return the command line that runs a point again."""
-    point = {**outcome.values, **sweep.space.constants}
+def command_line(sweep: Sweep, row: Mapping[str, Any], flags: Sequence[str]) -> str:
+    """Return the command line that runs a point again; ``row`` is that of :func:`outcomes`."""
+    point = {**{name: row[name] for name in sweep.space.varied}, **sweep.space.constants}
     return f"pfl fit {shlex.join([*fit_words(sweep, point, None), *flags])}"

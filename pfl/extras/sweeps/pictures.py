@@ -17,9 +17,8 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna.visualization.matplotlib import plot_parallel_coordinate
 
 from pfl.extras.sweeps.file import Sweep
-from pfl.extras.sweeps.outcome import outcomes
+from pfl.extras.sweeps.outcome import last_value, outcomes
 from pfl.extras.sweeps.search import failed
-from pfl.extras.sweeps.space import Categorical
 from pfl.results import names
 from pfl.results.pictures import Picture
 from pfl.results.settings import short_names
@@ -51,12 +50,7 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     Raises:
         ValueError: No point has a value.
     """
-    results = outcomes(sweep, trials)
-    valued = [
-        (one.trial, one.value)
-        for one in results
-        if one.value is not None and np.isfinite(one.value)
-    ]
+    valued = _finite([(trial, last_value(trial)) for trial in trials])
     if not valued:
         raise ValueError("no point has a value yet")
     look: dict[Any, Any] = {
@@ -68,8 +62,9 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
         warnings.simplefilter("ignore")
         score = wrapped(names.score(sweep.metric.name), 1.5)
         panel = plot_parallel_coordinate(_study(sweep, valued), target_name=score)
-    if results[0].done:
-        panel.set_title(f"best: point {results[0].number}")
+    best = outcomes(sweep, trials).iloc[0]
+    if best["state"] == "done":
+        panel.set_title(f"best: point {best['point']}")
     for lines in panel.collections:
         # The worst points would be as good as white, and lines at the ends cut in half.
         shades = cast(Any, lines.get_cmap())(np.linspace(0, 1, 256))
@@ -81,36 +76,21 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     return figure
 
 
+def _finite(
+    valued: Sequence[tuple[FrozenTrial, float | None]],
+) -> list[tuple[FrozenTrial, float]]:
+    return [(trial, value) for trial, value in valued if value is not None and np.isfinite(value)]
+
+
 def _study(sweep: Sweep, valued: Sequence[tuple[FrozenTrial, float]]) -> optuna.Study:
     """Return a study of finished trials with these values, and short names of parameters."""
     short = short_names(list(sweep.space.varied))
     study = optuna.create_study(direction=sweep.metric.goal)
     for trial, value in valued:
-        params = {}
-        for name, choice in trial.params.items():
-            parameter = sweep.space.varied[name]
-            # What Optuna drew may lie between a range's steps.
-            params[short[name]] = (
-                choice if isinstance(parameter, Categorical) else parameter.decode(choice)
-            )
-        distributions = {short[name]: drawn for name, drawn in trial.distributions.items()}
-        study.add_trial(
-            optuna.create_trial(value=value, params=params, distributions=distributions)
-        )
+        params = {short[name]: choice for name, choice in trial.params.items()}
+        drawn = {short[name]: drawn for name, drawn in trial.distributions.items()}
+        study.add_trial(optuna.create_trial(value=value, params=params, distributions=drawn))
     return study
-
-
-def _comparable(
-    trials: Sequence[FrozenTrial],
-) -> tuple[list[tuple[FrozenTrial, float]], int | None]:
-    """Return trials with comparable values, and after how many values if not at the end."""
-    stopped = [t for t in trials if t.state == TrialState.PRUNED and not failed(t)]
-    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    count = min((trial.last_step or 0 for trial in stopped), default=None)
-    if count is None:
-        return [(trial, trial.values[0]) for trial in done], None
-    valued = [(trial, trial.intermediate_values.get(count, np.nan)) for trial in (*done, *stopped)]
-    return [(trial, value) for trial, value in valued if np.isfinite(value)], count
 
 
 def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
@@ -128,7 +108,14 @@ def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     """
     if len(sweep.space.varied) < 2:
         raise ValueError("importance compares parameters, but only one is searched")
-    valued, count = _comparable(trials)
+    stopped = [t for t in trials if t.state == TrialState.PRUNED and not failed(t)]
+    count = min((trial.last_step or 0 for trial in stopped), default=None)
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    valued = _finite(
+        [(trial, trial.value) for trial in done]
+        if count is None
+        else [(trial, trial.intermediate_values.get(count)) for trial in (*done, *stopped)]
+    )
     if len(valued) < LEAST:
         raise ValueError(f"importance needs {LEAST} points with a value, got {len(valued)}")
     if len({value for _, value in valued}) == 1:

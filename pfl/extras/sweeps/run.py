@@ -92,14 +92,11 @@ def _announce(sweep: Sweep) -> None:
         )
     if sweep.unused:
         print(f"{sweep.path}: these keys are ignored: {', '.join(sweep.unused)}")
-    if sweep.early is not None:
-        early = sweep.early
-        steps = [early.first * early.eta**power for power in range(3)]
-        shown = [str(step) for step in steps if early.last is None or step < early.last]
-        more = "" if len(shown) < len(steps) else ", ..."
+    if (early := sweep.early_terminate) is not None:
+        steps = ", ".join(str(early.min_iter * early.eta**power) for power in range(3))
         print(
-            f"after {', '.join(shown)}{more} values of {sweep.metric.name}, the best "
-            f"1/{early.eta} of the points continue"
+            f"after {steps}, ... values of {sweep.metric.name}, the best 1/{early.eta} of the "
+            "points continue"
         )
 
 
@@ -180,23 +177,20 @@ def _report(search: Search, flags: Sequence[str]) -> None:
     Raises:
         UsageError: No point was finished.
     """
-    sweep = search.sweep
-    results = outcomes.outcomes(sweep, trials := search.latest())
-    sheet = outcomes.sheet(sweep, results)
-    sheets.write([sheet], search.folder / "points.csv")
+    sweep, folder = search.sweep, search.folder
+    table = outcomes.outcomes(sweep, trials := search.latest())
+    sheet = outcomes.sheet(sweep, table)
+    sheets.write([sheet], folder / "points.csv")
     sheets.show([sheet])
-    for reason in (reasons := outcomes.reasons(results)):
-        print(f"failed: point {', '.join(map(str, reasons[reason]))}: {reason}")
-    if not results or not results[0].done:
+    for reason, points in table[table["state"] == "failed"].groupby("reason")["point"]:
+        print(f"failed: point {', '.join(map(str, points))}: {reason}")
+    if not (table["state"] == "done").any():
         raise UsageError("no point was finished")
-    for picture in (drawn := pictures.draw(sweep, trials)):
-        if picture.refusal:
-            print(f"no picture {picture.name}: {picture.refusal}")
-    for path in (
-        search.folder / "points.csv",
-        *write_pictures(drawn, search.folder, ("png", "svg")),
-    ):
+    drawn = pictures.draw(sweep, trials)
+    for picture in (one for one in drawn if one.refusal):
+        print(f"no picture {picture.name}: {picture.refusal}")
+    for path in (folder / "points.csv", *write_pictures(drawn, folder, ("png", "svg"))):
         print(f"wrote {path}")
-    best = results[0]
-    print(f"best: point {best.number}, {sweep.metric.name} {best.value:.4f}; to repeat it:")
-    print(outcomes.command_line(sweep, best, flags))
+    best, name = table.to_dict("records")[0], sweep.metric.name
+    print(f"best: point {best['point']}, {name} {best[name]:.4f}; to repeat it:")
+    print(outcomes.command_line(sweep, {**best}, flags))

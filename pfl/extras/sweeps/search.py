@@ -98,7 +98,7 @@ class Search:
             last = next((one for one in self.latest() if one.user_attrs["point"] == number), None)
             if last is None:
                 grid = self.sweep.method == "grid"
-                choices = space.on_grid(number) if grid else space.weighted(seed)
+                choices = space.on_grid(number) if grid else {}
             else:
                 choices = {**last.system_attrs.get("fixed_params", {}), **last.params}
                 if last.state == TrialState.RUNNING:  # whose process has lost its claim
@@ -108,7 +108,7 @@ class Search:
             sampler = TPESampler if self.sweep.method == "bayes" else RandomSampler
             # Optuna's seeds have 32 bits.
             self.study.sampler = sampler(seed=seed % 2**32)
-            return self.study.ask(space.distributions)
+            return self.study.ask({**space.varied})
 
     def fail(self, trial: Trial, reason: str, hopeless: bool = False) -> None:
         """Store that a point failed, and whether all others would.
@@ -191,8 +191,8 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
         what = f"this is not a storage of sweeps: {first_line(error)}"
         raise UsageError(f"--storage {storage}: {what}") from error
     pruner: BasePruner = NopPruner()
-    if sweep.early is not None:
-        pruner = SuccessiveHalvingPruner(sweep.early.first, reduction_factor=sweep.early.eta)
+    if (early := sweep.early_terminate) is not None:
+        pruner = SuccessiveHalvingPruner(early.min_iter, reduction_factor=early.eta)
     for name in optuna.get_all_study_names(store):
         study = optuna.load_study(study_name=name, storage=store, pruner=pruner)
         stored = study.user_attrs.get("identity", {})

@@ -56,10 +56,8 @@ class Reporter(Callback):
             raise UnknownMetricError(f"there is no metric {name!r}{near}")
         # should_prune also records what other trials are compared with, so it is always called.
         behind = self._report(result.metrics) and self._trial.should_prune()
-        early = self._sweep.early
-        if early is None or run.round == run.rounds:
-            return
-        if behind and (early.last is None or self._count < early.last):
+        early = self._sweep.early_terminate
+        if behind and early is not None and run.round < run.rounds:
             value = result.metrics[name]
             raise optuna.TrialPruned(
                 f"stopped after round {run.round} of {run.rounds}: {value:.4g} is not among the "

@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from optuna.distributions import CategoricalDistribution as Choice
+from optuna.distributions import FloatDistribution as Number
+from optuna.distributions import IntDistribution as Whole
 
 from pfl.cli.explain import UsageError
 from pfl.extras.sweeps.file import Early, Metric, read
-from pfl.extras.sweeps.space import Categorical, Range
+from pfl.extras.sweeps.space import grid
 from tests.extras.sweeps.conftest import METRIC, write
 from tests.helpers.messages import parts
 
@@ -27,55 +30,56 @@ def test_every_sweep_of_the_project_can_be_run_here(path):
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("given", "meant", "values"),
     [
-        ({"values": [1, "a"]}, Categorical([1, "a"])),
-        ({"values": [1], "distribution": "categorical"}, Categorical([1])),
-        ({"values": [1, 2], "probabilities": [3, 1]}, Categorical([1, 2], [0.75, 0.25])),
-        ({"min": 1, "max": 5}, Range(1, 5, whole=True)),
-        ({"min": 1, "max": 5.0}, Range(1, 5.0)),
-        ({"min": 1, "max": 5, "distribution": "uniform"}, Range(1, 5)),
-        ({"min": 0, "max": 5, "distribution": "q_uniform"}, Range(0, 5, whole=True, step=1)),
-        ({"min": 0, "max": 1, "q": 0.1, "distribution": "q_uniform"}, Range(0, 1, step=0.1)),
-        ({"min": 0, "max": 0, "distribution": "log_uniform"}, Range(1.0, 1.0, log=True)),
-        ({"min": 1e-3, "max": 1, "distribution": "log_uniform_values"}, Range(1e-3, 1, log=True)),
+        ({"values": [1, "a"]}, Choice([1, "a"]), [1, "a"]),
+        ({"values": [1], "distribution": "categorical"}, Choice([1]), [1]),
+        ({"values": [[6, 4], {"a": 1}]}, Choice(["[6, 4]", '{"a": 1}']), [[6, 4], {"a": 1}]),
+        ({"min": 1, "max": 3}, Whole(1, 3), [1, 2, 3]),
+        ({"min": 1, "max": 5.0}, Number(1, 5.0), None),
+        ({"min": 1, "max": 5, "distribution": "uniform"}, Number(1, 5), None),
+        ({"min": 0, "max": 2, "distribution": "q_uniform"}, Whole(0, 2), [0, 1, 2]),
+        # Multiples of the step, as with W&B, not the least value plus steps.
+        ({"min": 1, "max": 9, "q": 4, "distribution": "q_uniform"}, Whole(4, 8, step=4), [4, 8]),
         (
-            {"min": 2, "max": 9, "q": 2, "distribution": "q_log_uniform_values"},
-            Range(2, 9, whole=True, log=True, step=2),
+            {"min": 0, "max": 0.3, "q": 0.1, "distribution": "q_uniform"},
+            *(Number(0, 0.3, step=0.1), [0.0, 0.1, 0.2, 0.3]),
+        ),
+        (
+            {"min": 1e-3, "max": 1, "distribution": "log_uniform_values"},
+            *(Number(1e-3, 1, log=True), None),
         ),
     ],
 )
-def test_a_parameter_is_what_wandb_takes_it_for(given, meant):
-    assert read(write({"a.b": given}, method="random")).space.varied == {"a.b": meant}
+def test_a_parameter_is_what_wandb_takes_it_for(given, meant, values):
+    space = read(write({"a.b": given}, method="random")).space
+    assert space.varied == {"a.b": meant}
+    choices = grid(meant)
+    if values is not None:
+        found = [space.decode_one("a.b", choice) for choice in choices]
+        assert (found, [*map(type, found)]) == (values, [*map(type, values)])
+    assert (choices is None) == (values is None)
 
 
-def test_groups_of_parameters_give_dotted_names():
-    inner = {"lr": {"values": [1, 2]}, "c": {"value": None}}
-    space = read(write({"a": {"parameters": {"b": {"parameters": inner}}}})).space
-    assert list(space.varied) == ["a.b.lr"]
-    assert space.constants == {"a.b.c": None}
+def test_the_last_parameter_of_a_grid_varies_fastest():
+    rows = {"a": {"values": [1, 2]}, "b": {"min": 3, "max": 4}, "c": {"value": [0]}}
+    space = read(write(rows)).space
+    points = [space.decode(space.on_grid(number)) for number in range(space.size)]
+    assert points == [{"a": a, "b": b, "c": [0]} for a in (1, 2) for b in (3, 4)]
+    assert space.example() == points[0]
 
 
 def test_a_number_with_an_exponent_is_a_number():
     write()
     text = Path("s.yaml").read_text().replace("0.1", "1e-3")
     Path("s.yaml").write_text(text)
-    assert next(iter(read(Path("s.yaml")).space.varied.values())).values == [0.001, 0.2]
+    assert [*read(Path("s.yaml")).space.values.values()] == [[0.001, 0.2]]
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ({"min_iter": 3}, Early(3, 3)),
-        ({"min_iter": 2, "eta": 2, "strict": True}, Early(2, 2)),
-        # W&B: 27 / 3, 27 / 9.
-        ({"max_iter": 27, "s": 2}, Early(3, 3, 27)),
-        # 10 / 4 is 2; 10 / 16 is less than one.
-        ({"max_iter": 10, "s": 5, "eta": 4}, Early(2, 4, 10)),
-    ],
-)
-def test_hyperband(given, meant):
-    assert read(write(early_terminate={"type": "hyperband", **given})).early == meant
+def test_hyperband():
+    for given, meant in (({"min_iter": 3}, (3, 3)), ({"min_iter": 2, "eta": 2}, (2, 2))):
+        early = {"type": "hyperband", **given}
+        assert read(write(early_terminate=early)).early_terminate == Early("hyperband", *meant)
 
 
 def test_goal_and_target():
@@ -107,18 +111,14 @@ def test_goal_and_target():
         ({"run_cap": 0}, "run_cap: ~ a whole number, at least 1 ~ 0"),
         ({"command": "pfl fit"}, "command: ~ a list ~ 'pfl fit'"),
         ({"early_terminate": {"type": "envelope"}}, "early_terminate.type: ~ hyperband,"),
-        ({"early_terminate": {"type": "hyperband"}}, "give either min_iter, or max_iter and s"),
+        ({"early_terminate": {"type": "hyperband"}}, "early_terminate: ~ 'min_iter' ~ missing"),
         (
             {"early_terminate": {"type": "hyperband", "min_iter": 1, "eta": 1.5}},
             "early_terminate.eta: ~ a whole number, at least 2 ~ 1.5",
         ),
         (
-            {"early_terminate": {"type": "hyperband", "max_iter": 2, "s": 1}},
-            "max_iter must be at least eta, which is 3",
-        ),
-        (
             {"early_terminate": {"type": "hyperband", "min_iter": 1, "strict": False}},
-            "early_terminate.strict: false is not supported",
+            "early_terminate.strict: ~ True ~ False",
         ),
         (
             {
@@ -153,9 +153,8 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
         ({"min": 0.5, "max": 1, "distribution": "int_uniform"}, "expected whole numbers"),
         ({"values": []}, "a.values: ~ a list ~ []"),
         ({"values": [1, True]}, "a value is given twice"),
-        ({"values": [1, 2], "probabilities": [1]}, "expected 2 numbers of at least 0, one"),
         ({"distribution": "uniform"}, "a: ~ 'min' ~ missing"),
-        ({"parameters": {"b": {"value": 1}}, "value": 2}, "a.parameters: this key is not"),
+        ({"parameters": {"b": {"value": 1}}}, "a.parameters: this key is not"),
         ({}, "a: expected value, values, or min and max"),
     ],
 )
@@ -168,8 +167,6 @@ def test_a_parameter_that_cannot_be_drawn(given, message):
 def test_a_grid_needs_values_that_can_be_counted():
     with pytest.raises(UsageError, match=parts("s.yaml:6: parameters.a: ~ grid ~ q_uniform")):
         read(write({"a": {"min": 0.0, "max": 1.0}}))
-    with pytest.raises(UsageError, match=parts("s.yaml:6: parameters.a: ~ grid ~ probabilities")):
-        read(write({"a": {"values": [1, 2], "probabilities": [1, 1]}}))
 
 
 def test_what_concerns_the_service_only_is_listed():
