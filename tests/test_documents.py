@@ -241,7 +241,7 @@ def run(words, monkeypatch):
             with pytest.raises(StoppedError):
                 main(["site", *options])
         case ["pfl", "bench", *options]:
-            for place in ("bench.Bench.missing", "command.verified", "command.with_radii"):
+            for place in ("bench.Bench.missing", "command.verified"):
                 monkeypatch.setattr(f"pfl.extras.bench.{place}", stop)
             with pytest.raises(StoppedError):
                 main(["bench", *options])

@@ -27,10 +27,10 @@ class Blinded:
 
     def split(self, client: int, name: Split) -> ClientSplit:
         """Return a split of a client; that of the test is empty."""
-        held = self._data.split(client, name)
+        found = self._data.split(client, name)
         if name == "test" or client in self._out:
-            return EmptySplit(held.targets[:0], "a trial has no test samples")
-        return held
+            return EmptySplit(found.targets[:0], "a trial has no test samples")
+        return found
 
     def pooled_test(self) -> ClientSplit | None:
         """Return ``None``: there is no common test set."""

@@ -23,9 +23,9 @@ from pfl.extras.bench.contender import contenders
 from pfl.extras.bench.pieces import PieceFolder
 from pfl.extras.bench.play import environment
 from pfl.extras.bench.rows import Leaderboard
-from pfl.extras.bench.standing import standings
-from pfl.extras.bench.verify import changed, chosen_rows, outcome, place, verified, with_radii
+from pfl.extras.bench.verify import changed, chosen_rows, outcome, place, verified
 from pfl.results.sheets import show
+from pfl.results.sheets import write as write_sheets
 from pfl.results.verdict import places
 
 
@@ -51,15 +51,11 @@ def bench(options: argparse.Namespace) -> None:
     board = _joined(made, beside)
     board.write(out / "leaderboard.json")
     seconds = made.seconds()
-    texts = {"seconds.json": canonical.text(seconds)}
-    if options.page:
-        from pfl.extras.bench.page import rendered
-
-        texts["page.html"] = rendered(board, seconds)
-    for name, text in texts.items():
-        write(out / name, text)
-    _show(board)
-    for name in ("leaderboard.json", *texts):
+    write(out / "seconds.json", canonical.text(seconds))
+    printed = tables.sheets(board, seconds)
+    show(printed)
+    write_sheets(printed, out / "leaderboard.md")
+    for name in ("leaderboard.json", "leaderboard.md", "seconds.json"):
         print(f"wrote {out / name}")
 
 
@@ -82,19 +78,6 @@ def verify(options: argparse.Namespace) -> bool:
     if sources := changed(board, made, names):
         print(f"note: the source of {', '.join(sources)} has changed since")
     return bool(results) and all(one.verdict.word != "different" for one in results)
-
-
-def radius(options: argparse.Namespace) -> None:
-    """Measure rounding radii that the rows of a leaderboard lack, and write them into it.
-
-    Raises:
-        UsageError: It is no leaderboard, was changed, or its task is not found.
-        MissingError: The data are not here.
-    """
-    board, made, names = _stored(options, trusted=False)
-    for name, done in zip(names, with_radii(board, made, names, options.seed), strict=True):
-        done.write(options.file)
-        print(name, flush=True)
 
 
 def _stored(options: argparse.Namespace, trusted: bool) -> tuple[Leaderboard, Bench, Sequence[str]]:
@@ -134,9 +117,3 @@ def _joined(made: Bench, beside: Leaderboard | None) -> Leaderboard:
     if not other:
         raise UsageError("--beside: none of its rows has this budget and these seeds")
     return replace(board, rows={**other, **board.rows})
-
-
-def _show(board: Leaderboard) -> None:
-    lines = standings(board)
-    ranking = tables.ranking(board, lines)
-    show([replace(ranking, notes=[*ranking.notes, *tables.verdict(board, lines)])])

@@ -37,7 +37,7 @@ _OUTCOMES: Mapping[str, Mapping[str, Any]] = {"trial": _TRIAL, "final": _FINAL}
 
 
 def check_about(about: Mapping[str, Any], place: str) -> None:
-    """Check what holds for all rows.
+    """Check what all rows have in common.
 
     Raises:
         FileError: A key is missing, or its value has another form.
@@ -70,8 +70,8 @@ def check_row(row: Mapping[str, Any], place: str, trained: bool) -> None:
         tested |= {"equal_rounds": True} if "equal_rounds" in row else {}
     for which, ended in tested.items():
         wanted = [*seeds] if ended else []
-        if (told := [run["seed"] for run in row[which]]) != wanted:
-            raise FileError(f"{place}: {which}: expected runs of the seeds {wanted}, got {told}")
+        if (found := [run["seed"] for run in row[which]]) != wanted:
+            raise FileError(f"{place}: {which}: expected runs of the seeds {wanted}, got {found}")
 
 
 def check_stored(stored: Mapping[str, Any], kind: str, place: str) -> None:

@@ -32,7 +32,7 @@ def write_rows(file: Path, kind: str, about: Mapping[str, Any], rows: Iterable[R
     Args:
         file: The file.
         kind: What it is, such as ``leaderboard``.
-        about: What holds for all rows.
+        about: What all rows have in common.
         rows: The rows, each with its hash.
 
     Raises:
@@ -43,7 +43,7 @@ def write_rows(file: Path, kind: str, about: Mapping[str, Any], rows: Iterable[R
 
 
 def read_rows(file: Path, kind: str, name: str) -> tuple[dict[str, Any], list[Row]]:
-    """Read a file of rows; return what holds for all of them, and the rows.
+    """Read a file of rows; return what they have in common, and the rows.
 
     Args:
         file: The file.
@@ -86,7 +86,7 @@ def _check_hashes(file: Path, rows: Iterable[Row], name: str) -> None:
             right = hashed(row)["hash"]
         except ValueError as error:
             raise reading.FileError(
-                f"{file}: the row {which} holds a number that is not finite"
+                f"{file}: the row {which} has a number that is not finite"
             ) from error
         if row.get("hash") != right:
             raise reading.FileError(

@@ -1,4 +1,4 @@
-"""The pieces of work of a benchmark: each is one file, computed once by whoever is free.
+"""The pieces of work of a benchmark: each is one file, computed once by any free process.
 
 A piece is named by all that its numbers depend on. So a killed benchmark resumes with the missing
 pieces, a larger budget reuses those of a smaller one, and a method whose source has changed starts

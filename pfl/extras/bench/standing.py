@@ -1,9 +1,9 @@
-"""What a leaderboard says: ranks, paired tests and their power, and scores against budget."""
+"""What a leaderboard says: ranks, paired tests and their power."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,32 +131,3 @@ def _tests(scores: Mapping[str, Floats], more: bool) -> dict[str, Paired]:
     whole = [paired(sign * scores[name], sign * reference) for name in names]
     tested = zip(names, adjusted(whole), strict=True)
     return {name: test for name, test in tested if test is not None}
-
-
-def expected_best(values: Sequence[float]) -> list[float]:
-    """Return the expected best of n of T trials, for n from 1 to T (Dodge et al., 2019).
-
-    ``E(n) = sum_i v_(i) [(i / T)^n - ((i - 1) / T)^n]`` with the values ascending: E(1) is their
-    mean.
-
-    Args:
-        values: (T,) validation scores, of which more is better.
-
-    Example:
-        >>> [round(value, 3) for value in expected_best([0.0, 1.0])]
-        [0.5, 0.75]
-    """
-    ordered, count = np.sort(values), len(values)
-    places = np.arange(count + 1) / count
-    return [float((ordered * np.diff(places**n)).sum()) for n in range(1, count + 1)]
-
-
-def validations(row: Row) -> list[float]:
-    """Return the validation scores of a row's trials, of which more is better.
-
-    A trial that failed counts as much as the worst one that did not.
-    """
-    trials = row.get("trials", [])
-    done = [trial for trial in trials if "failed" not in trial]
-    values = [(1 if trial["more"] else -1) * trial["validation"] for trial in done]
-    return values + [min(values)] * (len(trials) - len(values)) if values else []

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from pfl.core.sheet import Sheet
 from pfl.extras.bench.hashed import Row
 from pfl.extras.bench.rows import LABELS, MAJORITY, TUNED_REFERENCE, Leaderboard
-from pfl.extras.bench.standing import LEVEL, Standing, critical, scores_of, visible
+from pfl.extras.bench.standing import (
+    LEVEL,
+    Standing,
+    critical,
+    scores_of,
+    standings,
+    visible,
+)
 from pfl.results import names
 from pfl.results.files import Floats
 from pfl.results.statistics import NONE, Estimate
@@ -20,8 +28,16 @@ _FURTHER = {
     "worst tenth": ("tuned", "{}_worst10", "best_by_val"),
     "joined": ("tuned", "unseen_joined/{}", "last"),
 }
-# Number of seeds of which the verdict tells what they would find.
+# Number of seeds for which the verdict extrapolates.
 _MORE_SEEDS = 10
+
+
+def sheets(board: Leaderboard, seconds: Mapping[str, float]) -> list[Sheet]:
+    """Return the ranking with who wins, the chosen settings, and what they cost."""
+    lines = standings(board)
+    first = ranking(board, lines)
+    notes = [*first.notes, *verdict(board, lines), *map(str, board.task["notes"])]
+    return [replace(first, notes=notes), choices(lines), costs(lines, seconds)]
 
 
 def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
@@ -147,13 +163,13 @@ def _power(board: Leaderboard, lines: Sequence[Standing]) -> str:
         return f"from {typical:.{digits}f}{unit} on (t above {critical(len(tests), seeds):.1f})"
 
     seeds = tests[0].pairs
-    told = (
+    now = (
         f"What {seeds} seeds can see: in the median over the methods, a difference from tuned "
         f"{LABELS[TUNED_REFERENCE]} is significant among {len(tests)} tests {seen(seeds)}."
     )
     if seeds >= _MORE_SEEDS:
-        return told
-    return f"{told} {_MORE_SEEDS} seeds that spread as much would see it {seen(_MORE_SEEDS)}."
+        return now
+    return f"{now} {_MORE_SEEDS} seeds that spread as much would see it {seen(_MORE_SEEDS)}."
 
 
 def _or_worst(values: Floats) -> float:

@@ -32,11 +32,3 @@ def verify(options: argparse.Namespace) -> None:
 
     if not command.verify(options):
         raise SystemExit(1)
-
-
-def radius(options: argparse.Namespace) -> None:
-    """Measure how far rounding alone carries runs of a leaderboard, and write it into the file."""
-    from pfl.extras.bench import command
-
-    with explained((), OSError):
-        command.radius(options)

@@ -16,7 +16,7 @@ from pfl.cli.explain import UsageError
 from pfl.disk.nearest import hint
 from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.contender import Contender
-from pfl.extras.bench.hashed import Row, hashed
+from pfl.extras.bench.hashed import Row
 from pfl.extras.bench.pieces import Piece
 from pfl.extras.bench.play import by_point
 from pfl.extras.bench.rows import MAJORITY, Leaderboard
@@ -82,59 +82,31 @@ def verified(
         )
     for name in names:
         row = board.rows[name]
-        for run, again in _finals(row, bench, seeds, trusted):
-            verdict = _compared(
-                run.stored, again, _radius(row), partial(_measured, bench, run, again)
-            )
-            yield Verified(run.name, verdict, place(run.stored.get("environment", {})))
+        contender = _contender(row, bench, seeds)
+        # Where the defaults were chosen, one run stands for both.
+        again = cache(partial(_again, row, contender, bench, trusted))
+        for which, trial in (("tuned", row.get("chosen")), ("default", 0), ("equal_rounds", 0)):
+            for run in row.get(which, []):
+                if seeds and run["seed"] not in seeds:
+                    continue
+                piece, found = again(trial, run["seed"], which == "equal_rounds")
+                measure = partial(_measured, bench, piece, found)
+                verdict = _compared(run, found, _radius(row), measure)
+                label = f"{name}, {which}, seed {run['seed']}"
+                yield Verified(label, verdict, place(run.get("environment", {})))
 
 
-def with_radii(
-    board: Leaderboard, bench: Bench, names: Sequence[str], seeds: Sequence[int]
-) -> Iterator[Leaderboard]:
-    """Measure the rounding radius of final runs that have none; yield the board after each row.
-
-    These are the runs at the chosen settings; without seeds it is that of the first one.
-    """
-    rows = {**board.rows}
-    for name in names:
-        row = rows[name]
-        for run, again in _finals(row, bench, seeds or (0,), trusted=False, tuned=True):
-            if run.piece is not None and "radius" not in run.stored:
-                run.stored.update(bench.radius(run.piece, again))
-        rows[name] = hashed(row)
-        yield Leaderboard(board.task, rows)
-
-
-@dataclass(frozen=True)
-class _Final:
-    """A final run of a row; the majority class has no piece."""
-
-    name: str
-    stored: dict[str, Any]
-    piece: Piece | None
-
-
-def _finals(
-    row: Row, bench: Bench, seeds: Sequence[int], trusted: bool, tuned: bool = False
-) -> Iterator[tuple[_Final, dict[str, Any]]]:
-    """Yield the final runs of a row, or the ``tuned`` ones alone, each with its repetition."""
+def _contender(row: Row, bench: Bench, seeds: Sequence[int]) -> Contender | None:
+    """Return the method of a row; ``None`` for the majority class."""
     have = [run["seed"] for run in row["tuned"]]
     if missing := [seed for seed in seeds if seed not in have]:
         raise UsageError(f"--seed {missing[0]}: the row {row['method']} has the seeds {have}")
-    contender = None
-    if row["method"] != MAJORITY:
-        contender = next((c for c in bench.contenders if c.identifier == row["method"]), None)
-        if contender is None:
-            raise UsageError(f"the row {row['method']} does not spell the name of its class so")
-    # Where the defaults were chosen, one run stands for both.
-    again = cache(partial(_again, row, contender, bench, trusted))
-    plans = ("tuned", row.get("chosen")), ("default", 0), ("equal_rounds", 0)
-    for which, trial in plans[: 1 if tuned else None]:
-        for run in row.get(which, []):
-            if not seeds or run["seed"] in seeds:
-                piece, outcome = again(trial, run["seed"], which == "equal_rounds")
-                yield _Final(f"{row['method']}, {which}, seed {run['seed']}", run, piece), outcome
+    if row["method"] == MAJORITY:
+        return None
+    for contender in bench.contenders:
+        if contender.identifier == row["method"]:
+            return contender
+    raise UsageError(f"the row {row['method']} does not spell the name of its class so")
 
 
 def _again(
@@ -193,9 +165,9 @@ def _radius(row: Row) -> float | None:
     return max((run["radius"] for run in runs if "radius" in run), default=None)
 
 
-def _measured(bench: Bench, run: _Final, again: Mapping[str, Any]) -> float | None:
+def _measured(bench: Bench, piece: Piece | None, again: Mapping[str, Any]) -> float | None:
     """Measure the rounding radius of a run here."""
-    return None if run.piece is None else bench.radius(run.piece, again).get("radius")
+    return None if piece is None else bench.radius(piece, again).get("radius")
 
 
 def place(environment: Mapping[str, Any]) -> str:

@@ -88,7 +88,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contender, "ALWAYS", FEW)
-        words = [task(folder), "--budget", 2, "--seeds", 2, "--page", "--out", folder / "out"]
+        words = [task(folder), "--budget", 2, "--seeds", 2, "--out", folder / "out"]
         assert run(*words) == 0
     return folder
 

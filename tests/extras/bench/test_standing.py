@@ -1,14 +1,11 @@
-import re
-from itertools import product
-
 import numpy as np
 import pytest
 
 from pfl.extras.bench import pictures, tables
 from pfl.extras.bench.hashed import hashed
-from pfl.extras.bench.page import rendered
 from pfl.extras.bench.rows import Leaderboard
-from pfl.extras.bench.standing import expected_best, ranked, standings, validations, visible
+from pfl.extras.bench.standing import ranked, standings, visible
+from pfl.results.sheets import markdown
 
 
 def row(method, scores, default=None, trials=(0.5, 0.7)):
@@ -99,25 +96,6 @@ def test_where_less_is_better_a_lower_score_counts_as_better():
     assert next(one for one in found if one.label == "A").test.difference == pytest.approx(0.125)
 
 
-def test_the_expected_best_is_that_of_all_draws():
-    """Against all draws of n values with replacement."""
-    values = [0.3, 0.9, 0.5]
-    for n, expected in enumerate(expected_best(values), 1):
-        assert expected == pytest.approx(np.mean([max(draw) for draw in product(values, repeat=n)]))
-    assert expected_best(values)[0] == pytest.approx(np.mean(values))
-
-
-def test_a_failed_trial_counts_as_the_worst():
-    trials = [
-        {"failed": "so"},
-        {"more": True, "validation": 0.4},
-        {"more": True, "validation": 0.2},
-    ]
-    assert sorted(validations({"trials": trials})) == [0.2, 0.2, 0.4]
-    less = [{"more": False, "validation": 0.4}, {"failed": "so"}]
-    assert validations({"trials": less}) == [-0.4, -0.4]
-
-
 def test_the_picture_fills_what_is_significant_and_leaves_out_what_is_far_off():
     others = [row(name, [0.5, 0.6, 0.69 + n / 100]) for n, name in enumerate("ABCDEFGHI")]
     below, off = row("Below", [0.4, 0.5, 0.6001]), row("Off", [0.0, 0.1, 0.02])
@@ -146,33 +124,16 @@ def test_the_table_has_the_score_of_those_who_joined_where_somebody_did():
     assert joined == {"FedAvg-FT": "30.00 ± 10.00", "A": "failed", "majority class": "-"}
 
 
-def test_the_picture_of_budgets_names_those_of_every_table_and_the_best_four():
-    letters = [row(name, [0.9 - n / 10] * 2) for n, name in enumerate("ABCDEF")]
-    others = [row("FedAvgP", [0.1, 0.1]), row("Local", [0.2, 0.2])]
-    (axes,) = pictures.budgets(standings(board(*letters, *others)), more=True).axes
-    named = [line.get_label() for line in axes.lines if not line.get_label().startswith("_")]
-    assert named == ["A", "B", "C", "D", "FedAvg-FT", "Local"]
-    assert len(axes.lines) == 8 + 6
-
-
-def test_the_page_says_who_wins_and_needs_no_network():
+def test_the_sheets_say_who_wins_and_what_was_chosen():
     reference = row("FedAvgP", [0.5, 0.6, 0.7])
     tuned = row("A", [0.801, 0.9, 0.999], default=[0.1, 0.2, 0.3])
-    majority = hashed(
-        {
-            "method": "majority class",
-            "task": "t",
-            "budget": tuned["budget"],
-            "tuned": tuned["tuned"][:0] + row("M", [0.1, 0.1, 0.1])["tuned"],
-        }
-    )
-    text = rendered(board(reference, tuned, majority), {"A": 12.0})
-    sections = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
-    assert sections == ["Ranking", "Pictures", "Chosen settings", "Cost", "Rows"]
+    runs = row("M", [0.1, 0.1, 0.1])["tuned"]
+    majority = {"method": "majority class", "task": "t", "budget": tuned["budget"], "tuned": runs}
+    made = tables.sheets(board(reference, tuned, hashed(majority)), {"A": 12.0})
+    text = markdown(made)
+    assert [sheet.title for sheet in made] == ["Toys", "Chosen settings", "Cost"]
     assert "Best mean rank: A. Best by default settings alone: FedAvg-FT." in text
     assert "Better than tuned FedAvg-FT (Holm, 5 %): A." in text
-    assert "shared dimensions only" in text
-    assert "majority class" in text
-    assert tuned["hash"] in text
-    assert "src=" not in text
-    assert "<script" not in text
+    assert [*made[1].rows[0]] == ["A", "2", "lr 0.1", "-", "3", "0", "shared dimensions only"]
+    assert [*made[2].rows[0]] == ["A", "10", "-", "-", "12"]
+    assert [len(sheet.rows) for sheet in made] == [3, 2, 2]

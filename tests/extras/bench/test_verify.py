@@ -147,20 +147,11 @@ def test_data_that_are_not_here_accuse_nobody(copied, capsys):
     assert says(capsys.readouterr().err, "could not look: no data ~ gone.csv")
 
 
-def test_a_radius_is_measured_and_written_where_there_is_none(copied, capsys):
-    """The benchmark has measured that of the first seed itself."""
-    file, toys = copied / "out" / "leaderboard.json", copied / "toys.yaml"
-    (row,) = [r for r in json.loads(file.read_text())["rows"] if r["method"] == "FedAvg"]
-    measured = row["tuned"][0]["radius"]
-    assert 0 < measured < 1e-3
+def test_the_radius_of_the_first_seed_is_stored(finished):
+    content = json.loads((finished / "out" / "leaderboard.json").read_text())
+    (row,) = [row for row in content["rows"] if row["method"] == "FedAvg"]
+    assert 0 < row["tuned"][0]["radius"] < 1e-3
     assert "radius" not in row["tuned"][1]
-    changed(copied, lambda row: row["tuned"][0].pop("radius"), rehash=True)
-    words = ["bench", "radius", str(file), "--task", str(toys), "--row", "FedAvg"]
-    assert main(words) == 0
-    assert capsys.readouterr().out == "FedAvg\n"
-    (row,) = [r for r in json.loads(file.read_text())["rows"] if r["method"] == "FedAvg"]
-    assert row["tuned"][0]["radius"] == measured
-    assert verify(copied, "--row", "FedAvg", "--seed", 0) == 0
 
 
 def test_a_radius_of_zero_is_neither_stored_nor_a_bound(copied, capsys, monkeypatch):
@@ -239,11 +230,6 @@ def test_a_task_is_found_by_its_name_alone(copied, capsys):
     assert says(capsys.readouterr().err, "no task ~ comes with pfl: give its file as --task")
 
 
-def test_flags_with_which_nothing_runs_are_refused(finished, capsys):
-    assert verify(finished, "--print_config") == 2
-    assert "print_config runs nothing" in capsys.readouterr().err
-
-
 def test_another_task_is_refused(copied, capsys):
     task(copied, set={"loop.rounds": 5})
     assert verify(copied) == 2
@@ -292,32 +278,7 @@ def test_two_rows_of_a_method_are_refused(copied, capsys):
     assert "leaderboard.json: there are two rows of FedAvg" in capsys.readouterr().err
 
 
-def test_a_score_that_is_not_finite_is_refused(copied, capsys):
-    file = copied / "out" / "leaderboard.json"
-    file.write_text(re.sub('"acc": [^,]+,', '"acc": NaN,', file.read_text()))
-    assert verify(copied) == 2
-    assert "holds a number that is not finite" in capsys.readouterr().err
-
-
 def test_a_score_that_no_float_holds_is_refused_in_one_line(copied, capsys):
     changed(copied, lambda row: row["tuned"][0]["last"].update(acc=10**400), rehash=True)
     assert verify(copied, "--row", "FedAvg") == 2
     assert says(capsys.readouterr().err, "the row FedAvg: tuned.0.last.acc: expected a number")
-
-
-def test_a_leaderboard_without_its_score_is_refused(copied, capsys):
-    file = copied / "out" / "leaderboard.json"
-    content = json.loads(file.read_text())
-    del content["about"]["score"]
-    file.write_text(canonical.text(content))
-    assert verify(copied) == 2
-    assert "leaderboard.json: about: the key 'score' is missing" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]"])
-def test_a_file_that_is_no_leaderboard_is_refused(tmp_path, capsys, text):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "leaderboard.json").write_text(text)
-    task(tmp_path)
-    assert verify(tmp_path) == 2
-    assert "leaderboard" in capsys.readouterr().err
