@@ -333,6 +333,6 @@ def test_private_samples_need_float64_where_the_method_is_checked(monkeypatch):
     with simulated(float64=False):
         with pytest.raises(ValueError, match=f"{NAME} has no float64"):
             go(NAME)
-        monkeypatch.setattr(separable, "obstacle", lambda *_: None)
+        monkeypatch.setattr(separable, "unsupported_reason", lambda *_: None)
         found = go(NAME)
     assert distance(on_host(found.server), on_host(expected.server)) < (1e-6, "")

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pfl.core.server import Server, ServerState
-from pfl.core.state import finite
-from pfl.core.types import Broadcast, ClientInfo, Job, Result, Upload
 from pfl.extras.privacy import accountant
-from pfl.extras.privacy.passage import Passage
 from pfl.extras.privacy.terms import Terms
 from pfl.training.uplink import UplinkStep
 
@@ -101,69 +95,3 @@ class Account(UplinkStep, ABC):
             "noise": _NOISE[privacy.noise],
             "unaccounted": _UNACCOUNTED + (_AGAIN if privacy.noise == "system" else ""),
         }
-
-
-@dataclass(frozen=True)
-class ClientAccount(Account):
-    """The account of a run that keeps whole clients private.
-
-    Attributes:
-        privacy: The settings.
-        passage: What happens to uploads.
-        server: The method's server.
-        received_by: Returns what clients receive in the round after a state.
-    """
-
-    privacy: Terms
-    passage: Passage
-    server: Server[Any]
-    received_by: Callable[[ServerState], Broadcast]
-
-    meaning = (
-        "client j's model is private with respect to every other client; an export of it is a "
-        "release of j's data"
-    )
-    unit = "client"
-    lower = "the probability of the sampler"
-
-    def epsilon(self, rounds: int) -> float:
-        """Return the epsilon of some rounds."""
-        privacy = self.privacy
-        return accountant.epsilon(self.passage.rate, privacy.sigma, rounds, privacy.delta)
-
-    @property
-    def mechanism(self) -> str:
-        """What makes the run private, in words."""
-        privacy, passage = self.privacy, self.passage
-        clip = f"clip {privacy.clip:g}" + (", then adaptive" if privacy.adaptive else "")
-        return (
-            f"{clip}; sigma {privacy.sigma:g}; Poisson cohorts, rate {passage.rate:g} of "
-            f"{passage.clients} clients; all count equally, over {passage.expected:g}"
-        )
-
-    def disclosed(self, info: ClientInfo) -> ClientInfo:
-        """Tell the server nothing of sizes."""
-        return replace(info, samples=min(1, info.samples), label_counts=None)
-
-    def job(self, job: Job, state: ServerState, uploads: bool) -> Job:
-        """Let a client clip what it sends."""
-        return replace(job, steps=(*job.steps, self.passage.step(state)))
-
-    def received(self, job: Job, result: Result) -> Result:
-        """Return a result, which does not count if a difference is not finite."""
-        if result.upload is None or finite(result.upload.extra):
-            return result
-        return replace(result, finite=False)
-
-    def merge(
-        self,
-        state: ServerState,
-        uploads: list[Upload],
-        aggregate: Callable[[ServerState, list[Upload]], ServerState],
-    ) -> ServerState:
-        """Return the state after a round, from the noisy sum alone."""
-        return self.passage.aggregate(self.server, state, uploads, self.received_by(state))
-
-    def shown(self, result: Result) -> Result:
-        """Hide the upload: what a private client sends is for the sum alone, and is no model."""
-        return replace(result, upload=None)

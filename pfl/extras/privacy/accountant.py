@@ -11,7 +11,7 @@ from functools import lru_cache, reduce
 from importlib import metadata
 from typing import Any, TypeAlias
 
-MISSING = "the package dp-accounting tells epsilon: pip install 'pfl-lightning[privacy]'"
+MISSING = "epsilon needs the package dp-accounting: pip install 'pfl-lightning[privacy]'"
 
 Part: TypeAlias = tuple[float, float, int]
 """Rate, sigma, and how many steps there are of them."""

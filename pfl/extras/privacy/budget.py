@@ -118,7 +118,7 @@ class Budget:
         self._file, self._epsilon, self._delta = file, epsilon, delta
         self._clip, self._sigma = clip, sigma
         self._examined: Context | None = None
-        # A damaged file, or a folder that cannot be written, is told now, and not in a round.
+        # A damaged file, or a folder that cannot be written, is reported now, and not in a round.
         with self._held():
             self._read()
 
@@ -128,9 +128,9 @@ class Budget:
         Raises:
             Refusal: It does not.
         """
-        told = [step.get("init_args") for step in _steps(run) if _class(step) == "Privacy"]
-        if not any(_protects(options) for options in told):
-            raise Refusal(f"the owner asks for {_PRIVATE}, but the run has {told or 'none'}")
+        declared = [step.get("init_args") for step in _steps(run) if _class(step) == "Privacy"]
+        if not any(_protects(options) for options in declared):
+            raise Refusal(f"the owner asks for {_PRIVATE}, but the run has {declared or 'none'}")
 
     def charge(self, context: Context, job: Job) -> None:
         """Write down the steps of a job that is about to train.
@@ -155,7 +155,7 @@ class Budget:
         if context is not self._examined:
             # Without the owner's samples: whether it is refused must not depend on them.
             apart = context.replica(context.fabric, Unseen(context.data, job.info.client))
-            if (why := separable.obstacle(apart, job)) is not None:
+            if (why := separable.unsupported_reason(apart, job)) is not None:
                 raise Refusal(f"samples cannot be kept private: {why}")
         self._examined = context
         with self._held():
@@ -209,8 +209,8 @@ def _class(step: Mapping[str, Any]) -> str:
 
 
 def _protects(options: object) -> bool:
-    told = options if isinstance(options, Mapping) else {}
-    return told.get("level") == "sample" and told.get("noise") == "system"
+    given = options if isinstance(options, Mapping) else {}
+    return given.get("level") == "sample" and given.get("noise") == "system"
 
 
 def of_owner(

@@ -15,7 +15,7 @@ from pfl.core.types import Broadcast, ClientStep, Job, Names, Result, State, Upl
 from pfl.extras.privacy.difference import bounded, difference, norm
 
 WHOLE = "passage/whole"
-"""Name in ``extra`` under which a client tells if its difference was no longer than the clip."""
+"""Name in ``extra`` under which a client reports if its difference was no longer than the clip."""
 
 LEAST_CLIP = 1e-12
 """The smallest clip, far above what rounds to zero in the square of a gradient."""
@@ -26,12 +26,12 @@ Norm: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP)]
 class Clip(ClientStep):
     """Sends the clipped difference of a client: its upload minus what it received, in float64.
 
-    A client whose numbers are not finite sends zero, keeps what it had, and does not tell.
+    A client whose numbers are not finite sends zero, keeps what it had, and does not report it.
 
     Attributes:
         clip: Largest Euclidean norm of the difference, over all that is sent.
         extra: Names in :attr:`Upload.extra` that are sent; others stay with the client.
-        tells_whole: Whether the client tells if its difference was within the limit.
+        tells_whole: Whether the client reports if its difference was within the limit.
     """
 
     differs: ClassVar[bool] = True

@@ -10,9 +10,9 @@ from pfl.core.data import FederatedData
 from pfl.core.seeds import derive, generator
 from pfl.core.types import Cohort
 from pfl.extras.privacy import separable
-from pfl.extras.privacy.account import Account, ClientAccount
-from pfl.extras.privacy.passage import Passage
-from pfl.extras.privacy.refusal import refusal, sent_extra
+from pfl.extras.privacy.account import Account
+from pfl.extras.privacy.clients import ClientAccount
+from pfl.extras.privacy.refusal import sent_extra, unsupported_reason
 from pfl.extras.privacy.sample_level import steps_of
 from pfl.extras.privacy.samples import SampleAccount
 from pfl.extras.privacy.terms import Terms
@@ -77,12 +77,13 @@ class Privacy(Terms):
         rate, clients = poisson_rate(start.sampler), len(start.clients)
         check_delta("Privacy: delta", self.delta, clients, "number of clients", "one client's data")
         module, server = start.context.module, start.server
-        if (why := refusal(module, server)) is not None:
+        if (why := unsupported_reason(module, server)) is not None:
             raise ValueError(f"Privacy: {type(module).__name__} cannot be run: {why}")
         extra = {name: start.context.template[name] for name in sent_extra(module, server)}
-        passage = Passage(self, rate, clients, extra, derive(start.seed, "privacy"))
-        self.sum_deviation(passage.expected)  # Too few clients for an adaptive clip are refused.
-        return ClientAccount(self, passage, server, start.broadcast)
+        seed = derive(start.seed, "privacy")
+        account = ClientAccount(self, rate, clients, extra, seed, server, start.broadcast)
+        self.sum_deviation(account.expected)  # Too few clients for an adaptive clip are refused.
+        return account
 
     def _of_samples(self, start: Start) -> SampleAccount:
         name = type(start.context.module).__name__
@@ -93,7 +94,7 @@ class Privacy(Terms):
         check_delta("Privacy: delta", self.delta, largest.samples, whole, "one sample")
         job = start.first(largest.client)
         uncounted = replace(job, info=replace(job.info, label_counts=None))
-        if (why := separable.obstacle(start.context, uncounted)) is not None:
+        if (why := separable.unsupported_reason(start.context, uncounted)) is not None:
             raise ValueError(f"Privacy: samples cannot be kept private: {why}")
         steps = {info.client: steps_of(start.context, info) for info in start.clients}
 

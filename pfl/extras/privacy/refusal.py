@@ -23,7 +23,7 @@ def sent_extra(module: ClientModule, server: Server[Any]) -> tuple[str, ...]:
     return tuple(name for name in module.extra if matches(name, server.summed))
 
 
-def refusal(module: ClientModule, server: Server[Any]) -> str | None:
+def unsupported_reason(module: ClientModule, server: Server[Any]) -> str | None:
     """Return why a method cannot be run privately; ``None`` if it can."""
     names, norms = module.shared_names(), batch_norms(module)
     if not names:

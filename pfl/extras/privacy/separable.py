@@ -36,7 +36,7 @@ TOLERANCE = 1e-7
 """Largest difference, in units of the largest number, that is taken for rounding."""
 
 
-def obstacle(context: Context, job: Job) -> str | None:
+def unsupported_reason(context: Context, job: Job) -> str | None:
     """Return why a method cannot keep single samples private; ``None`` if it can.
 
     The context stays unchanged. The job is of the first round, for a client with training data.
@@ -77,7 +77,7 @@ def _measured(context: Context, job: Job) -> str | None:
         with torch.no_grad():
             begin(module, job)
     except (ValueError, TypeError, AttributeError) as error:
-        return f"{name} needs what a private client does not tell, such as class counts: {error}"
+        return f"{name} needs what a private client does not send, such as class counts: {error}"
     batch = _batch(context.data, split)
     for part in context.plan:
         if isinstance(part, Pass):

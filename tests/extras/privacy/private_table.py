@@ -7,7 +7,7 @@ import re
 import warnings
 from pathlib import Path
 
-from pfl.extras.privacy.refusal import refusal, sent_extra
+from pfl.extras.privacy.refusal import sent_extra, unsupported_reason
 from pfl.testing import mlp, normed
 from tests.helpers import discovery
 
@@ -30,7 +30,7 @@ def rows():
 def _row(method):
     module = discovery.build(method, mlp())
     server = module.server()
-    if (why := refusal(module, server)) is not None:
+    if (why := unsupported_reason(module, server)) is not None:
         return method.__name__, "-", "-", "-", re.sub(r"'([^' ]+)'", r"`\1`", why)
     extra = sent_extra(module, server)
     kept = [name for name in module.extra if name not in extra]
@@ -41,7 +41,7 @@ def _norms(method):
     """Return how a network with batch norms can be run."""
     for buffers, told in (({}, "yes"), ({"buffers": "local"}, "`buffers: local`")):
         module = discovery.build(method, normed(), **buffers)
-        if refusal(module, module.server()) is None:
+        if unsupported_reason(module, module.server()) is None:
             return told
     return "no"
 

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from pfl.extras.privacy import clip, passage
+from pfl.extras.privacy import clients, clip
+from pfl.extras.privacy.clients import ClientAccount
 from pfl.extras.privacy.difference import bounded, difference
-from pfl.extras.privacy.passage import Passage
 from pfl.extras.privacy.privacy import Privacy
 from pfl.federation.sampling import BernoulliSampler, UniformSampler
 from tests.extras.privacy import test_audit as audit
 from tests.extras.privacy import test_passage as tests
 from tests.extras.privacy import test_private as whole
 
-add_noise = Passage._add_noise
-aggregate = Passage.aggregate
+add_noise = ClientAccount._add_noise
+merge = ClientAccount.merge
 
 
 def clip_per_layer(patch):
@@ -26,7 +26,7 @@ def clip_per_layer(patch):
         return replace(change, shared=shared)
 
     patch.setattr(clip, "bounded", each)
-    patch.setattr(passage, "bounded", each)
+    patch.setattr(clients, "bounded", each)
 
 
 def clip_without_extras(patch):
@@ -34,7 +34,7 @@ def clip_without_extras(patch):
         return replace(bounded(replace(change, extra={}), clip), extra=change.extra)
 
     patch.setattr(clip, "bounded", network)
-    patch.setattr(passage, "bounded", network)
+    patch.setattr(clients, "bounded", network)
 
 
 def weights_by_samples(patch):
@@ -47,29 +47,29 @@ def weights_by_samples(patch):
         return replace(short, shared=shared)
 
     patch.setattr(clip, "difference", sized)
-    patch.setattr(passage, "bounded", weighed)
+    patch.setattr(clients, "bounded", weighed)
 
 
 def denominator_of_those_who_came(patch):
-    def shrunk(self, server, state, uploads, received):
+    def shrunk(self, state, uploads, aggregate):
         own = replace(self, clients=max(1, len(uploads)), rate=1.0)
-        return aggregate(own, server, state, uploads, received)
+        return merge(own, state, uploads, aggregate)
 
-    patch.setattr(Passage, "aggregate", shrunk)
+    patch.setattr(ClientAccount, "merge", shrunk)
 
 
 def noise_in_the_mean(patch):
     def scaled(self, sums, deviation, of, number):
         add_noise(self, sums, deviation * self.expected, of, number)
 
-    patch.setattr(Passage, "_add_noise", scaled)
+    patch.setattr(ClientAccount, "_add_noise", scaled)
 
 
 def noise_over_the_mean_twice(patch):
     def scaled(self, sums, deviation, of, number):
         add_noise(self, sums, deviation / self.expected, of, number)
 
-    patch.setattr(Passage, "_add_noise", scaled)
+    patch.setattr(ClientAccount, "_add_noise", scaled)
 
 
 def sigma_squared(patch):
@@ -80,32 +80,32 @@ def noise_of_the_clip_forgotten(patch):
     def scaled(self, sums, deviation, of, number):
         add_noise(self, sums, deviation / self.privacy.clip, of, number)
 
-    patch.setattr(Passage, "_add_noise", scaled)
+    patch.setattr(ClientAccount, "_add_noise", scaled)
 
 
 def the_same_noise_in_every_round(patch):
     def same(self, sums, deviation, of, number):
         add_noise(self, sums, deviation, of, 1)
 
-    patch.setattr(Passage, "_add_noise", same)
+    patch.setattr(ClientAccount, "_add_noise", same)
 
 
 def no_noise_in_an_empty_round(patch):
-    def lazy(self, server, state, uploads, received):
+    def lazy(self, state, uploads, aggregate):
         if not uploads:
             return replace(state, round=state.round + 1)
-        return aggregate(self, server, state, uploads, received)
+        return merge(self, state, uploads, aggregate)
 
-    patch.setattr(Passage, "aggregate", lazy)
+    patch.setattr(ClientAccount, "merge", lazy)
 
 
 def a_count_that_is_not_centred(patch):
-    def counted(self, server, state, uploads, received):
-        after = aggregate(self, server, state, uploads, received)
+    def counted(self, state, uploads, aggregate):
+        after = merge(self, state, uploads, aggregate)
         share = after.report["whole"] + (len(uploads) / self.expected - 1) / 2
         return replace(after, report={**after.report, "whole": share})
 
-    patch.setattr(Passage, "aggregate", counted)
+    patch.setattr(ClientAccount, "merge", counted)
 
 
 def the_whole_sigma_for_update_and_count(patch):
@@ -153,5 +153,5 @@ def test_the_audit_finds_too_little_noise():
 @pytest.mark.long
 def test_the_audit_finds_a_clip_that_is_not_there(monkeypatch):
     monkeypatch.setattr(clip, "bounded", lambda change, clip: change)
-    monkeypatch.setattr(passage, "bounded", lambda change, clip: change)
+    monkeypatch.setattr(clients, "bounded", lambda change, clip: change)
     assert audit.bound(audit.SIGMA, deviations=3.5) > audit.EPSILON

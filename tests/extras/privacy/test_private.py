@@ -16,10 +16,9 @@ from pfl.core.server import Server
 from pfl.core.types import Broadcast
 from pfl.engines.sequential import SequentialEngine
 from pfl.extras.privacy import accountant
-from pfl.extras.privacy.account import ClientAccount
-from pfl.extras.privacy.passage import Passage
+from pfl.extras.privacy.clients import ClientAccount
 from pfl.extras.privacy.privacy import Privacy, poisson_rate
-from pfl.extras.privacy.refusal import refusal
+from pfl.extras.privacy.refusal import unsupported_reason
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.sampling import (
     BernoulliSampler,
@@ -71,7 +70,7 @@ def test_without_noise_and_clip_it_is_fedavg_with_equal_weights_bit_for_bit():
 def runnable():
     for method in discovery.methods():
         module = discovery.build(method, mlp())
-        if refusal(module, module.server()) is None and method.__name__ not in WEIGHED:
+        if unsupported_reason(module, module.server()) is None and method.__name__ not in WEIGHED:
             yield method
 
 
@@ -178,8 +177,7 @@ def test_the_rounds_that_epsilon_pays_for_are_found_with_few_questions(monkeypat
     monkeypatch.setattr(
         accountant, "epsilon", lambda q, sigma, count, d: asked.append(count) or count
     )
-    passage = Passage(noisy(), rate=0.5, clients=4, extra={}, seed=0)
-    account = ClientAccount(noisy(epsilon=most), passage, Server(), Broadcast)
+    account = ClientAccount(noisy(epsilon=most), 0.5, 4, {}, 0, Server(), Broadcast)
     assert account.max_rounds(100) == rounds
     assert len(asked) < 10
 
@@ -312,7 +310,7 @@ def test_a_server_that_merges_in_its_own_way_has_to_say_how_means():
         def weights(self, uploads):
             return super().weights(uploads)
 
-    told = {kind.__name__: refusal(FedAvg(mlp()), kind()) for kind in (Own, Says, Below)}
+    told = {kind.__name__: unsupported_reason(FedAvg(mlp()), kind()) for kind in (Own, Says, Below)}
     assert told["Says"] is None
     assert told["Own"] == "its Own uses 'net.backbone.0.weight' of each upload by itself"
     assert told["Below"] is not None

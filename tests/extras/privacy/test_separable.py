@@ -14,7 +14,7 @@ from lightning_modules import MOON, CD2PFed, FedAvg, FedBN
 from pfl.core.client import ClientModule
 from pfl.core.task import Classification
 from pfl.core.types import Outcome, Phase
-from pfl.extras.privacy.separable import obstacle
+from pfl.extras.privacy.separable import unsupported_reason
 from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import blobs, mlp, normed
 from pfl.training.context import Context
@@ -49,7 +49,9 @@ def verdict(module, data=None):
     """What is said of a method whose clients tell no class counts."""
     federation = ToyFederation(module, data)
     job = federation.job(0)
-    return obstacle(federation.context, replace(job, info=replace(job.info, label_counts=None)))
+    return unsupported_reason(
+        federation.context, replace(job, info=replace(job.info, label_counts=None))
+    )
 
 
 @pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
@@ -144,14 +146,14 @@ def test_a_loss_scale_is_refused():
     context = Context(FedAvg(mlp()), blobs(), fabric)
     context.scaler = torch.amp.GradScaler("cpu")
     job = ToyFederation(FedAvg(mlp())).job(0)
-    assert "16-mixed scales losses" in obstacle(context, job)
+    assert "16-mixed scales losses" in unsupported_reason(context, job)
 
 
 def said_in(precision, module):
     """Return what is said of a method in a precision."""
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     job = ToyFederation(copy.deepcopy(module)).job(0)
-    return obstacle(Context(module, blobs(), fabric), replace(job, kept={}))
+    return unsupported_reason(Context(module, blobs(), fabric), replace(job, kept={}))
 
 
 def test_what_torch_lacks_in_half_precision_is_said_before_the_first_step():
@@ -185,5 +187,5 @@ def test_precisions_in_which_torch_has_it(method, precision):
 def test_the_check_leaves_the_run_as_it_was():
     federation = ToyFederation(FedAvg(mlp()))
     before = {name: value.clone() for name, value in federation.context.entries.items()}
-    assert obstacle(federation.context, federation.job(0)) is None
+    assert unsupported_reason(federation.context, federation.job(0)) is None
     assert all(before[name].equal(value) for name, value in federation.context.entries.items())

@@ -1,4 +1,4 @@
-"""A passage of a few numbers: two entries of a network and one extra, on a plain server."""
+"""A private uplink of a few numbers: two entries of a network and one extra, a plain server."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import torch
 
 from pfl.core.server import Server, ServerState
 from pfl.core.types import Broadcast, ClientInfo, Job, Result, State, Upload
-from pfl.extras.privacy.passage import Passage
+from pfl.extras.privacy.clients import ClientAccount
 from pfl.extras.privacy.privacy import Privacy
 
 START = {"a": torch.zeros(2), "b": torch.zeros(1)}
@@ -20,13 +20,17 @@ class Keeps(Server):
         return replace(after, report={n: float(v) for n, v in mean.extra.items()})
 
 
-def passage(clip=1.0, sigma=0.0, rate=1.0, clients=2, seed=0, extra=(), **options) -> Passage:
+def passage(clip=1.0, sigma=0.0, rate=1.0, clients=2, seed=0, extra=(), **options) -> ClientAccount:
     held: State = {name: torch.zeros(()) for name in extra}
     privacy = Privacy(clip, sigma, 1e-5, **options)
-    return Passage(privacy, rate, clients, held, seed)
+    return ClientAccount(privacy, rate, clients, held, seed, Keeps(), received)
 
 
-def uploaded(own: Passage, *changes, state=None, samples=1, start=START) -> list[Upload]:
+def received(state: ServerState) -> Broadcast:
+    return Broadcast(state.shared)
+
+
+def uploaded(own: ClientAccount, *changes, state=None, samples=1, start=START) -> list[Upload]:
     """Return what clients send that changed the network (and the extras) by so much."""
     state = ServerState(start) if state is None else state
     found = []
@@ -41,11 +45,11 @@ def uploaded(own: Passage, *changes, state=None, samples=1, start=START) -> list
     return found
 
 
-def after(own: Passage, uploads, state=None, start=START) -> ServerState:
+def after(own: ClientAccount, uploads, state=None, start=START) -> ServerState:
     state = ServerState(start) if state is None else state
-    return own.aggregate(Keeps(), state, uploads, Broadcast(state.shared))
+    return own.merge(state, uploads, lambda *_: None)
 
 
-def played(own: Passage, *changes, state=None, start=START) -> ServerState:
+def played(own: ClientAccount, *changes, state=None, start=START) -> ServerState:
     """Return the server's state after a round of clients that changed the network by so much."""
     return after(own, uploaded(own, *changes, state=state, start=start), state, start)

@@ -1,8 +1,8 @@
-"""The server's half of the passage: how clients send, and how their uploads are aggregated."""
+"""A run that keeps whole clients private: its epsilon, its clip, and the noisy mean of uploads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -13,8 +13,10 @@ from torch import Tensor
 from pfl.core.devices import wide
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
-from pfl.core.types import NO_CLIENT, Broadcast, State, Upload
-from pfl.extras.privacy import draws
+from pfl.core.state import finite
+from pfl.core.types import NO_CLIENT, Broadcast, ClientInfo, Job, Result, State, Upload
+from pfl.extras.privacy import accountant, draws
+from pfl.extras.privacy.account import Account
 from pfl.extras.privacy.clip import WHOLE, Clip
 from pfl.extras.privacy.difference import bounded
 from pfl.extras.privacy.terms import Terms
@@ -24,8 +26,8 @@ _CLIP, _SHARE = "clip", "whole"
 
 
 @dataclass(frozen=True)
-class Passage:
-    """The server's half of the passage of a private run; it holds no state between rounds.
+class ClientAccount(Account):
+    """The account of a run that keeps whole clients private; it has no state between rounds.
 
     Attributes:
         privacy: The settings.
@@ -34,6 +36,8 @@ class Passage:
             federation has the same denominator.
         extra: Entries in :attr:`Upload.extra` that are sent: a tensor of each one's shape.
         seed: Seed of the noise.
+        server: The method's server.
+        received_by: Returns what clients receive in the round after a state.
     """
 
     privacy: Terms
@@ -41,11 +45,38 @@ class Passage:
     clients: int
     extra: State
     seed: int
+    server: Server[Any]
+    received_by: Callable[[ServerState], Broadcast]
+
+    meaning = (
+        "client j's model is private with respect to every other client; an export of it is a "
+        "release of j's data"
+    )
+    unit = "client"
+    lower = "the probability of the sampler"
 
     @property
     def expected(self) -> float:
         """The mean number of clients that upload in a round, q N: the denominator of each mean."""
         return self.rate * self.clients
+
+    def epsilon(self, rounds: int) -> float:
+        """Return the epsilon of some rounds."""
+        return accountant.epsilon(self.rate, self.privacy.sigma, rounds, self.privacy.delta)
+
+    @property
+    def mechanism(self) -> str:
+        """What makes the run private, in words."""
+        privacy = self.privacy
+        clip = f"clip {privacy.clip:g}" + (", then adaptive" if privacy.adaptive else "")
+        return (
+            f"{clip}; sigma {privacy.sigma:g}; Poisson cohorts, rate {self.rate:g} of "
+            f"{self.clients} clients; all count equally, over {self.expected:g}"
+        )
+
+    def disclosed(self, info: ClientInfo) -> ClientInfo:
+        """Tell the server nothing of sizes."""
+        return replace(info, samples=min(1, info.samples), label_counts=None)
 
     def clip(self, state: ServerState) -> float:
         """Return the clip of the round after a state.
@@ -61,18 +92,32 @@ class Passage:
         """Return how clients send in the round after a state."""
         return Clip(self.clip(state), tuple(self.extra), tells_whole=self.privacy.adaptive)
 
-    def aggregate(
+    def job(self, job: Job, state: ServerState, uploads: bool) -> Job:
+        """Let a client clip what it sends."""
+        return replace(job, steps=(*job.steps, self.step(state)))
+
+    def received(self, job: Job, result: Result) -> Result:
+        """Return a result, which does not count if a difference is not finite."""
+        if result.upload is None or finite(result.upload.extra):
+            return result
+        return replace(result, finite=False)
+
+    def shown(self, result: Result) -> Result:
+        """Hide the upload: what a private client sends is for the sum alone, and is no model."""
+        return replace(result, upload=None)
+
+    def merge(
         self,
-        server: Server[Any],
         state: ServerState,
-        uploads: Sequence[Upload],
-        received: Broadcast,
+        uploads: list[Upload],
+        aggregate: Callable[[ServerState, list[Upload]], ServerState],
     ) -> ServerState:
         """Return the state after a round, from the sum of all differences and noise.
 
         The uploads are the differences that arrived, in ascending order of clients; there may be
         none. All clients received the same.
         """
+        received = self.received_by(state)
         number, clip = state.round + 1, self.clip(state)
         shared, extra = _zeros(received.shared), _zeros(self.extra)
         whole = torch.zeros((), dtype=torch.float64)
@@ -96,7 +141,7 @@ class Passage:
             },
             extra={n: (extra[n] / self.expected).to(v.dtype) for n, v in self.extra.items()},
         )
-        after: ServerState = server.merge_mean(state, mean, self.expected)
+        after: ServerState = self.server.merge_mean(state, mean, self.expected)
         report = {**(after.report or {}), _CLIP: clip}
         if self.privacy.adaptive:
             if self.privacy.sigma:
