@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from pfl.imports import plugins
 from pfl.results.files import RunError, read_table
+from pfl.results.runs import At, RunFolder
 from pfl.results.settings import Setting
 from pfl.results.style import WIDTH, Look, legend_above, per_cent
 
@@ -26,45 +27,57 @@ Tables: TypeAlias = Mapping[str, pd.DataFrame]
 
 
 @dataclass(frozen=True)
-class Analysed:
-    """A picture of the table that an analysis wrote.
+class Kind:
+    """A kind of picture.
 
     Attributes:
+        caption: A sentence that says what it shows.
+        draw: Draws it, of settings, a metric, and the rounds to take numbers from.
+        suits: Whether a run has what it shows, so that it is drawn without being asked for.
+    """
+
+    caption: str
+    draw: Callable[[Sequence[Setting], str, At], Figure]
+    suits: Callable[[RunFolder], bool] = lambda run: True
+
+
+def of_table(
+    caption: str,
+    file: str,
+    callback: str,
+    needed: Sequence[str],
+    drawing: Callable[[Tables], Figure],
+) -> Kind:
+    """Return the kind of picture of a table that an analysis writes.
+
+    It shows the first of several seeds of each setting, without rows of a round that a killed
+    process did not finish.
+
+    Args:
         caption: A sentence that says what it shows.
         file: Name of the table's file.
         callback: The callback that writes it.
         needed: Columns of the table, besides round and client.
-        drawing: The function that draws it.
+        drawing: The function that draws it; it may raise ``RunError``.
     """
 
-    caption: str
-    file: str
-    callback: str
-    needed: tuple[str, ...]
-    drawing: Callable[[Tables], Figure]
-
-    def draw(self, settings: Sequence[Setting]) -> Figure:
-        """Draw it, of the first of several seeds of each setting.
-
-        Rows of a round that a killed process did not finish are left out.
-
-        Raises:
-            RunError: No run has the file, or it has nothing to draw.
-        """
+    def draw(settings: Sequence[Setting], metric: str, at: At) -> Figure:
         tables = {}
         for setting in settings:
             run = setting.runs[0]
-            table = read_table(run.path / self.file, ("round", "client", *self.needed))
+            table = read_table(run.path / file, ("round", "client", *needed))
             if len(table := table[table["round"] <= run.round]):
                 tables[setting.label] = table
         if not tables:
-            how = f"run it with loop.callbacks: [{self.callback}]"
-            raise RunError(f"no run has a file {self.file}: {how}")
-        return self.drawing(tables)
+            how = f"run it with loop.callbacks: [{callback}]"
+            raise RunError(f"no run has a file {file}: {how}")
+        return drawing(tables)
+
+    return Kind(caption, draw, lambda run: (run.path / file).is_file())
 
 
 @cache
-def brought() -> Mapping[str, Analysed]:
+def brought() -> Mapping[str, Kind]:
     """Return the pictures that extras and plug-ins bring, by name.
 
     They are the mappings ``PICTURES`` of modules that the group ``pfl.pictures`` of entry points

@@ -191,12 +191,12 @@ def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
     if setting.runs[0].method == base.runs[0].method:
         ours = {"seeds": ours["seeds"]}
     unlike = [
-        f"{name} ({value}, {theirs[name]})"
+        f"{name} {value} instead of {theirs[name]}"
         for name, value in ours.items()
         if None not in (value, theirs[name]) and value != theirs[name]
     ]
     if unlike:
-        lines.append(f"{both} differ in {', '.join(unlike)}")
+        lines.append(f"{setting.label} has other settings than {base.label}: {'; '.join(unlike)}")
     return lines
 
 
@@ -205,7 +205,9 @@ def _conditions(setting: Setting) -> dict[str, str | None]:
     config, key = setting.runs[0].config, "train/samples"
     samples = [run.metrics[key].sum() for run in setting.runs if key in run.metrics]
     return {
-        "seeds": " ".join(str(seed) for seed in sorted({run.replicate[0] for run in setting.runs})),
+        "seeds": ", ".join(
+            str(seed) for seed in sorted({run.replicate[0] for run in setting.runs})
+        ),
         "rounds": str(max(run.round for run in setting.runs)),
         "epochs": _option(config, "epochs"),
         "samples processed": _rounded(float(np.mean(samples))) if samples else None,

@@ -27,7 +27,7 @@ def _scores(comparison: Comparison) -> Sheet:
     names_of_all = dict.fromkeys(name for row in rows for name in row)
     columns = [one for one in names_of_all if one not in _COSTS and not one.startswith(_LATER)]
     heads = {name: _heading(name) for name in columns}
-    told = [WORDS["column_notes"].get(head, "") for head in heads.values()]
+    notes = [WORDS["column_notes"].get(head, "") for head in heads.values()]
     about = WORDS["comparison_notes"]
     cells = [
         [
@@ -50,7 +50,7 @@ def _scores(comparison: Comparison) -> Sheet:
         rows=cells,
         notes=[
             *(f"Warning: {line}." for line in comparison.warnings),
-            _note(comparison, about["scores"], *told, about["costs"]),
+            _note(comparison, about["scores"], *notes, about["costs"]),
         ],
         records=comparison.records,
         optional=("rounds", "seconds", "ECE (%)", "runs", "moved", "spread (%)", "spread"),

@@ -12,7 +12,7 @@ from pfl.results.runs import RunFolder
 
 # Folder for the pictures of several runs, beside the runs.
 PLOTS = "plots"
-# Folders beside run folders that hold pictures, or the runs of tables and sweeps.
+# Folders beside run folders with pictures, or with the runs of tables and sweeps.
 APART = (PLOTS, "tables", "sweeps")
 
 

@@ -24,8 +24,8 @@ def score(metric: str) -> str:
     own, ending = parted(name)
     if own not in WORDS["scores"]:
         return LATER.get(metric, metric)
-    told = WORDS["summaries"].get(ending, "{}").format(WORDS["scores"][own])
-    return f"{split} {told}" + (f" of the group {group}" if group else "")
+    words = WORDS["summaries"].get(ending, "{}").format(WORDS["scores"][own])
+    return f"{split} {words}" + (f" of the group {group}" if group else "")
 
 
 def model(metric: str) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
@@ -16,33 +15,22 @@ from pfl.results.sheets import rendered
 from pfl.results.style import save
 
 
-class Section(NamedTuple):
-    """A part of a page.
+def page(title: str, under: str, sections: Mapping[str, Sheet | list[Picture] | str]) -> str:
+    """Build the whole page.
 
-    Attributes:
+    Args:
         title: Its heading.
-        notes: Paragraphs below it.
-        sheet: A table; of one without headings, all cells are text.
-        pictures: Pictures side by side; those that could not be drawn are left out.
-        text: Preformatted text, for instance a file.
+        under: A line below it.
+        sections: What each section shows, by its heading: a table (of one without headings, all
+            cells are text); pictures side by side, without those that could not be drawn; or
+            preformatted text, for instance a file.
     """
-
-    title: str
-    notes: Sequence[str] = ()
-    sheet: Sheet | None = None
-    pictures: Sequence[Picture] = ()
-    text: str = ""
-
-
-def page(title: str, under: str, sections: Sequence[Section]) -> str:
-    """Build the whole page."""
-    parts = [
-        {
-            **one._asdict(),
-            "pictures": [(_svg(p, p.figure), p.caption) for p in one.pictures if p.figure],
-        }
-        for one in sections
-    ]
+    parts = {
+        heading: [(_svg(p, p.figure), p.caption) for p in part if p.figure]
+        if isinstance(part, list)
+        else part
+        for heading, part in sections.items()
+    }
     return rendered("page.html", title=title, under=under, sections=parts)
 
 

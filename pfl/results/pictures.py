@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -11,23 +12,13 @@ from matplotlib.figure import Figure
 from pfl.disk.nearest import nearest
 from pfl.disk.writing import written
 from pfl.results import matrices, newcomers, plots
-from pfl.results.analyses import brought, reliability
+from pfl.results.analyses import Kind, brought, reliability
 from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.runs import At
 from pfl.results.settings import Setting
 from pfl.results.style import save, styled
-from pfl.results.words import ASKED, FIRST, LAST
-
-_OF_METRIC: Mapping[str, Callable[[Sequence[Setting], str, At], Figure]] = {
-    "clients": plots.clients,
-    "data_size": plots.data_size,
-    "differences": plots.differences,
-}
-_OF_RUNS: Mapping[str, Callable[[Sequence[Setting]], Figure]] = {
-    **{"newcomers": newcomers.joining, "cross": newcomers.cross},
-    **{"similarity": matrices.similarity, "reliability": reliability},
-}
+from pfl.results.words import WORDS
 
 
 @dataclass(frozen=True)
@@ -35,7 +26,7 @@ class Picture:
     """A picture, or the reason why it could not be drawn.
 
     Attributes:
-        name: One of :func:`known`, or a value that servers report for clients.
+        name: One of :func:`kinds`, or a value that servers report for clients.
         figure: The picture.
         refusal: The reason.
         caption: A sentence that says what it shows.
@@ -45,6 +36,27 @@ class Picture:
     figure: Figure | None = None
     refusal: str = ""
     caption: str = ""
+
+
+def kinds() -> dict[str, Kind]:
+    """Return the kinds of pictures by name, those of extras and plug-ins last."""
+    caption = WORDS["pictures"]
+    return {
+        "curves": Kind(caption["curves"], lambda settings, by, at: plots.curves(settings, by)),
+        "clients": Kind(caption["clients"], plots.clients),
+        "data_size": Kind(caption["data_size"], plots.data_size),
+        "similarity": Kind(caption["similarity"], lambda s, by, at: matrices.similarity(s)),
+        "reliability": Kind(caption["reliability"], lambda s, by, at: reliability(s)),
+        "newcomers": Kind(
+            caption["newcomers"], lambda s, by, at: newcomers.joining(s), newcomers.have_joined
+        ),
+        "cross": Kind(
+            caption["cross"],
+            lambda s, by, at: newcomers.cross(s),
+            lambda run: (run.path / newcomers.CROSS).is_file(),
+        ),
+        **brought(),
+    }
 
 
 def draw(
@@ -65,51 +77,31 @@ def draw(
         RunError: A run was never tested, or the runs have no score in common.
     """
     metric = metric or common_score([run for setting in settings for run in setting.runs])
-    reported = {
-        name: f"{what[0].upper()}{what[1:]} of each client over rounds; grey: did not take part."
-        for setting in settings
-        for name, what in setting.runs[0].reported.items()
-    }
-    captions = known(reported)
-    drawn = []
+    known = kinds()
+    for name, what in [item for one in settings for item in one.runs[0].reported.items()]:
+        caption = (
+            f"{what[0].upper()}{what[1:]} of each client over rounds; grey: did not take part."
+        )
+        known[name] = Kind(caption, partial(_reported, name))
     if names is None:
-        suited = {name for setting in settings for name in _own(setting)}
-        names = [name for name in captions if name in suited or name not in {*ASKED, *brought()}]
+        first = [setting.runs[0] for setting in settings]
+        names = [name for name, kind in known.items() if any(map(kind.suits, first))]
+    drawn = []
     with styled():
         for name in names:
             try:
-                figure = _figure(name, settings, metric, at)
-                drawn.append(Picture(name, figure, caption=captions[name]))
+                if name not in known:
+                    what = f"no run reported {name!r} for its clients{nearest(name, known)}"
+                    raise RunError(what)
+                figure = known[name].draw(settings, metric, at)
+                drawn.append(Picture(name, figure, caption=known[name].caption))
             except RunError as error:
-                near = "" if name in captions else nearest(name, captions)
-                drawn.append(Picture(name, refusal=f"{error}{near}"))
+                drawn.append(Picture(name, refusal=str(error)))
     return drawn
 
 
-def known(reported: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the caption of every picture by name, those of values that servers report included."""
-    analysed = {name: picture.caption for name, picture in brought().items()}
-    return {**FIRST, **(reported or {}), **LAST, **ASKED, **analysed}
-
-
-def _own(setting: Setting) -> list[str]:
-    """Return the names of pictures that are drawn for this setting without being asked for."""
-    first = setting.runs[0]
-    files = {"cross": newcomers.CROSS, **{name: one.file for name, one in brought().items()}}
-    suited = [name for name, file in files.items() if (first.path / file).is_file()]
-    return [*suited, *(["newcomers"] if newcomers.have_joined(first) else [])]
-
-
-def _figure(name: str, settings: Sequence[Setting], metric: str, at: At) -> Figure:
-    if name == "curves":
-        return plots.curves(settings, metric)
-    if name in _OF_METRIC:
-        return _OF_METRIC[name](settings, metric, at)
-    if name in _OF_RUNS:
-        return _OF_RUNS[name](settings)
-    if name in brought():
-        return brought()[name].draw(settings)
-    return matrices.reported(settings, name)
+def _reported(column: str, settings: Sequence[Setting], metric: str, at: At) -> Figure:
+    return matrices.reported(settings, column)
 
 
 def write(

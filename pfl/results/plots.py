@@ -1,4 +1,4 @@
-"""Pictures of a metric: against rounds, costs and data sizes, over clients, between settings."""
+"""Pictures of a metric: against rounds, costs and data sizes, and over clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from pfl.results.files import Floats, RunError
 from pfl.results.runs import At
 from pfl.results.settings import Setting
 from pfl.results.style import (
-    COLOURS,
     WIDTH,
     Look,
     draw_mean,
@@ -34,8 +33,6 @@ from pfl.results.style import (
 _DOTS = 200
 # Costs that differ by more than this factor get a logarithmic axis.
 _FAR_MORE = 8
-# A logarithmic axis of costs that spans less than this factor has labels between powers of ten.
-_SHORT = 100
 # With more settings than this, single clients are not drawn: the dots would hide each other.
 _CLOUDS = 3
 # Clients of similar size are averaged: clients in a group, and least and most groups in a line.
@@ -84,23 +81,15 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
 
 
 def _spread_costs(panel: Axes) -> None:
-    """Start an axis of costs at zero; make it logarithmic if the costs differ a lot."""
-    lines = [np.asarray(line.get_xdata(), np.float64) for line in panel.lines]
-    totals = [x[-1] for x in lines if x[-1] > 0]
-    if not totals or max(totals) <= _FAR_MORE * min(totals):
-        panel.xaxis.set_major_locator(MaxNLocator(4))
-        panel.set_xlim(left=0)
-    elif len(totals) == len(lines):
-        panel.set_xscale("log")
-        # Of a short axis, a label at each power of ten would be too few.
-        reached = np.concatenate([x[x > 0] for x in lines])
-        short = reached.max() < _SHORT * reached.min()
-        panel.xaxis.set_major_locator(LogLocator(subs=(1, 3) if short else (1,)))
-        panel.xaxis.set_minor_formatter(NullFormatter())
-    else:
-        least = min(x[x > 0].min() for x in lines if x[-1] > 0)
+    """Start an axis of costs at zero; beyond its first steps it is logarithmic if they differ."""
+    costs = np.concatenate([np.asarray(line.get_xdata(), np.float64) for line in panel.lines])
+    totals = [np.asarray(line.get_xdata(), np.float64)[-1] for line in panel.lines]
+    spent = [total for total in totals if total > 0]
+    panel.xaxis.set_major_locator(MaxNLocator(4))
+    if spent and max(spent) > _FAR_MORE * min(spent):
+        least = costs[costs > 0].min()
         panel.set_xscale("symlog", linthresh=10 ** np.floor(np.log10(least)))
-        panel.set_xlim(left=0)
+    panel.set_xlim(left=0)
 
 
 def _common_rounds(setting: Setting, metric: str) -> pd.Index[int]:
@@ -217,33 +206,6 @@ def _spread_sizes(panel: Axes, sizes: Floats) -> None:
     panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
     panel.xaxis.set_minor_formatter(NullFormatter())
-
-
-def differences(settings: Sequence[Setting], metric: str, at: At) -> Figure:
-    """Draw each setting's metric minus the mean over the settings, annotated with its value.
-
-    The metric of a setting is the mean over its seeds.
-
-    Raises:
-        RunError: A run lacks the metric, or a setting's is not a number.
-    """
-    values = np.array([setting.values(metric, at).mean() for setting in settings])
-    finite = np.isfinite(values)
-    if lacking := [s.label for s, known in zip(settings, finite, strict=True) if not known]:
-        raise RunError(f"{metric} of {', '.join(lacking)} is not a number: there is no mean of all")
-    apart, places = values - values.mean(), np.arange(len(values))
-    figure, (panel,) = panels(1, WIDTH * min(1, 0.2 + 0.12 * len(values)), 2.2)
-    panel.axhline(0, color="black", linewidth=0.8)
-    bars = panel.bar(places, apart, width=0.6, color=COLOURS[0])
-    scale, digits = names.scale(metric)
-    panel.bar_label(bars, [f"{scale * value:.{digits}f}" for value in values], padding=3)
-    panel.set_xticks(places, [wrapped(setting.label, 0.9) for setting in settings])
-    panel.grid(visible=False, axis="x")
-    widest = max(np.abs(apart).max(), 1e-3 * np.abs(values).max()) or 1
-    panel.set_ylim(-1.35 * widest, 1.35 * widest)
-    panel.set_ylabel(f"{names.score(metric)},\nminus the mean of all")
-    per_cent_of(panel.yaxis, metric)
-    return figure
 
 
 def per_cent_of(axis: Axis, metric: str) -> None:

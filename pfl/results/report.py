@@ -10,8 +10,8 @@ from pfl.disk.reading import text
 from pfl.federation.summary import KINDS, summarise
 from pfl.results import names
 from pfl.results.find import common_score
-from pfl.results.page import Section, bars, page
-from pfl.results.pictures import draw
+from pfl.results.page import bars, page
+from pfl.results.pictures import Picture, draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.results.statistics import NONE
@@ -48,15 +48,15 @@ def report(run: RunFolder) -> str:
     ended = run.finished and "fingerprint" in run.summary
     about += [f"fingerprint {run.summary['fingerprint']}"] if ended else []
     config, later = text(run.path / "config.yaml"), _later(run)
-    sections = [
-        Section("Results", sheet=_scores(run, judged_by)),
-        *([Section("Clients that joined later", sheet=later)] if later.rows else []),
-        Section("Cost", sheet=_costs(run)),
-        Section("Pictures", pictures=draw(group([run])[0])),
-        Section(f"Clients after round {run.evaluated()[-1]}", sheet=_clients(run, judged_by)),
-        Section("Run", sheet=_facts(run)),
-        *([] if config is None else [Section("Configuration", text=config)]),
-    ]
+    sections: dict[str, Sheet | list[Picture] | str] = {
+        "Results": _scores(run, judged_by),
+        **({"Clients that joined later": later} if later.rows else {}),
+        "Cost": _costs(run),
+        "Pictures": draw(group([run])[0]),
+        f"Clients after round {run.evaluated()[-1]}": _clients(run, judged_by),
+        "Run": _facts(run),
+        **({} if config is None else {"Configuration": config}),
+    }
     return page(f"{run.method}{data}", ", ".join(about), sections)
 
 
@@ -87,8 +87,8 @@ def _scores(run: RunFolder, judged_by: str) -> Sheet:
 def _later(run: RunFolder) -> Sheet:
     """Make a row for each number about clients that joined later, besides their scores."""
     last = run.metrics.iloc[-1]
-    told = [(what, last[name]) for name, what in WORDS["gaps"].items() if name in last]
-    rows = [[what, NONE if np.isnan(value) else f"{value:.4g}"] for what, value in told]
+    shown = [(what, last[name]) for name, what in WORDS["gaps"].items() if name in last]
+    rows = [[what, NONE if np.isnan(value) else f"{value:.4g}"] for what, value in shown]
     return Sheet("", ["", "last round"], rows)
 
 
@@ -128,15 +128,15 @@ def _clients(run: RunFolder, judged_by: str) -> Sheet:
         plain.add("discarded")
     shown = [name for name in run.clients.columns if name in plain or _is_listed(name, group, main)]
     values = {name: run.over_rounds(name, rounds).iloc[0] for name in shown}
-    labels = [] if counts is None else ["labels held", ""]
+    labels = [] if counts is None else ["labels", ""]
     heads = ["client", "training samples", *labels, *(_heading(name, group) for name in shown)]
     rows = []
     for client, samples in enumerate(run.samples):
         cells = [run.client_names[client], _cell("test_samples", samples)]
         if counts is not None:
-            held = counts[client]
-            label = f"samples of each of {len(held)} classes"
-            cells += [str((held > 0).sum()), bars(held.tolist(), label)]
+            own = counts[client]
+            label = f"samples of each of {len(own)} classes"
+            cells += [str((own > 0).sum()), bars(own.tolist(), label)]
         rows.append(cells + [_cell(name, values[name][client]) for name in shown])
     return Sheet("", heads, rows)
 

@@ -147,7 +147,7 @@ class RunFolder:
 
     @property
     def split_hash(self) -> str:
-        """Return the partition's hash; it is equal if every client holds the same samples."""
+        """Return the partition's hash; it is equal if every client has the same samples."""
         return str(self.partition.get("hash", self.path.resolve()))
 
     @property

@@ -6,7 +6,6 @@ Universal Design", 2008) without yellow, which is hard to see on white paper.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,19 +122,7 @@ def per_cent(axis: Axis) -> None:
 
 def wrapped(label: str, inches: float) -> str:
     """Wrap a label to a width in inches."""
-    width = max(8, int(_LETTERS * inches))
-    lines = textwrap.wrap(label, width, break_long_words=False)
-    return "\n".join(part for line in lines for part in _broken(line, width))
-
-
-def _broken(word: str, width: int) -> list[str]:
-    """Break a word that is too long, such as a dotted key, after a punctuation mark."""
-    lines = [""]
-    for piece in re.split(r"(?<=[=_/])|(?<=\.)(?=[A-Za-z])", word):
-        if lines[-1] and len(lines[-1] + piece) > width:
-            lines.append("")
-        lines[-1] += piece
-    return lines
+    return textwrap.fill(label, max(8, int(_LETTERS * inches)), break_long_words=False)
 
 
 def save(figure: Figure, target: IO[Any], format: str) -> None:

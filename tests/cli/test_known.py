@@ -17,7 +17,7 @@ from pfl.cli.parser import make_parser
 from pfl.federation.summary import KINDS as KINDS_OF_ROUNDS
 from pfl.results.analyses import brought
 from pfl.results.names import JUDGED_BY
-from pfl.results.pictures import known as known_pictures
+from pfl.results.pictures import kinds
 from pfl.results.sheets import FORMATS
 from tests.helpers.extras import has
 from tests.known import of_this_project, text
@@ -87,7 +87,7 @@ def test_the_words_of_options_are_those_of_the_code():
     assert choices("list", "kind") == [*KINDS, catalogue.METRICS]
     for command in ("compare", *(["table"] if has("papers") else [])):
         assert told(command, "--out").endswith(f"({', '.join(FORMATS)})")
-    own = [name for name in known_pictures() if name not in brought()]
+    own = [name for name in kinds() if name not in brought()]
     assert told("plot", "--only").startswith(f"{', '.join(own)}, a picture")
     mains = (f"test/{model}/acc" for model in JUDGED_BY)
     assert ", ".join(mains) in told("plot", "--metric")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import subprocess
 import sys
@@ -38,22 +37,6 @@ def test_plot_writes_beside_a_run_or_where_it_is_told(runs, capsys):
     assert main(["plot", "runs", "--format", "svg", "--out", "pictures"]) == 0
     files = {path.name for path in (runs.parent / "pictures").iterdir()}
     assert files == {"curves.svg", "clients.svg", "data_size.svg"}
-
-
-def test_a_terminal_without_plus_minus_gets_a_question_mark(runs, monkeypatch):
-    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", stdout)
-    assert main(["compare", *sorted(map(str, runs.iterdir()))]) == 0
-    stdout.flush()
-    assert "Mean over runs ? standard error" in stdout.buffer.getvalue().decode("ascii")
-
-
-def test_the_pictures_of_several_runs_lie_beside_them_and_are_no_run(runs, capsys):
-    given = ["runs/FedAvg1", "runs/FedAS2"]
-    assert main(["plot", *given, "--only", "curves", "--format", "png"]) == 0
-    assert (runs / "plots" / "curves.png").is_file()
-    assert [path.name for path in runs.parent.iterdir()] == ["runs"]
-    assert main(["compare", *sorted(map(str, runs.iterdir()))]) == 0
 
 
 @pytest.mark.parametrize("place", ["tables", "sweeps/quickstart"])

@@ -13,7 +13,7 @@ from pfl.results.compare_sheets import sheets
 from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
-from pfl.results.sheets import comma_separated, latex, markdown, write
+from pfl.results.sheets import comma_separated, latex, markdown
 from tests.helpers.messages import parts
 from tests.results.folders import write_run
 
@@ -184,16 +184,6 @@ def test_csv_holds_every_number_in_one_table(settings):
     assert rows[1]["tested"] == "post_broadcast"
 
 
-def test_csv_and_table_have_the_same_p_values_of_holm(settings):
-    """Two tests over clients were made together: the smaller p is doubled."""
-    comparison = compare(settings)
-    rows = list(csv.DictReader(io.StringIO(comma_separated(sheets(comparison)))))
-    ps, adjusted = ([float(row[f"clients/{p}"]) for row in rows[1:]] for p in ("p", "p_holm"))
-    assert adjusted[ps.index(min(ps))] == pytest.approx(min(1, 2 * min(ps)))
-    printed = [row[-1] for row in sheets(comparison)[1].rows]
-    assert printed == [f"{p:.3f}" for p in adjusted]
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -228,17 +218,25 @@ def configured(epochs=2, hidden=8, lr=0.1):
 @pytest.mark.parametrize(
     ("method", "options", "told"),
     [
-        ("FedAS", {"config": configured(epochs=5)}, "epochs (5, 2)"),
-        ("FedAS", {"config": configured(hidden=9)}, "network (MLP(hidden=9), MLP(hidden=8))"),
-        ("FedAS", {"config": configured(lr=1.0)}, "optimizer (SGD(lr=1.0), SGD(lr=0.1))"),
-        ("FedAS", {"seed": 7}, "seeds (7, 1)"),
+        ("FedAS", {"config": configured(epochs=5)}, "epochs 5 instead of 2"),
+        (
+            "FedAS",
+            {"config": configured(hidden=9)},
+            "network MLP(hidden=9) instead of MLP(hidden=8)",
+        ),
+        ("FedAS", {"config": configured(lr=1.0)}, "optimizer SGD(lr=1.0) instead of SGD(lr=0.1)"),
+        ("FedAS", {"seed": 7}, "seeds 7 instead of 1"),
         # A round of the made-up runs processes 100 samples.
-        ("FedAS", {"rounds": [2]}, "rounds (2, 1)"),
-        ("FedAS", {"more": True}, "rounds (2, 1), samples processed (about 200, about 100)"),
+        ("FedAS", {"rounds": [2]}, "rounds 2 instead of 1"),
+        (
+            "FedAS",
+            {"more": True},
+            "rounds 2 instead of 1; samples processed about 200",
+        ),
         ("FedAS", {}, None),
         # Its label tells it.
         ("FedAvg", {"config": configured(epochs=5)}, None),
-        ("FedAvg", {"config": configured(epochs=5), "seed": 7}, "seeds (7, 1)"),
+        ("FedAvg", {"config": configured(epochs=5), "seed": 7}, "seeds 7 instead of 1"),
     ],
 )
 def test_another_budget_network_optimiser_or_seed_is_told(tmp_path, method, options, told):
@@ -249,8 +247,9 @@ def test_another_budget_network_optimiser_or_seed_is_told(tmp_path, method, opti
     write_run(tmp_path / "b", tested, method, **options)
     settings = group([RunFolder.read(tmp_path / name) for name in "ab"])[0]
     (line,) = compare(settings).warnings or [None]
-    both = f"{settings[1].label} and {settings[0].label}"
-    assert line == (told and f"{both} differ in {told}")
+    other, base = settings[1].label, settings[0].label
+    begins = told and f"{other} has other settings than {base}: {told}"
+    assert line is None if told is None else line.startswith(begins)
 
 
 def test_further_points_are_compared_at_their_own(tmp_path):
@@ -284,10 +283,3 @@ def test_latex():
     assert r"x \& y & 1.00 $\pm$ 0.10 \\" in text
     assert r"z & $<$0.001 \\" in text
     assert r"\begin{tabular}{lr}" in text
-
-
-def test_a_format_that_does_not_exist(tmp_path):
-    with pytest.raises(ValueError, match=parts("a.doc: ~ .md, .tex, .csv")):
-        write([SHEET], tmp_path / "a.doc")
-    write([SHEET], tmp_path / "new" / "a.md")
-    assert (tmp_path / "new" / "a.md").read_text(encoding="utf-8") == markdown([SHEET])

@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from pfl.results import page
 from pfl.results.files import RunError
 from pfl.results.report import report
 from pfl.results.runs import RunFolder
@@ -110,9 +109,3 @@ def test_clients_without_training_or_test_have_strokes(tmp_path):
     text = report(RunFolder.read(run))
     assert "<th>discarded</th>" not in text
     assert "<tr><td>2</td><td>-</td>" in text
-
-
-def test_small_bars():
-    """Two classes of width 45: no bar for none, the whole height for the most."""
-    assert 'd="M45.0 16v-16.0h38.2V16z"' in page.bars([0, 7], "x")
-    assert 'd=""' in page.bars([0, 0], "x")

@@ -1,16 +1,20 @@
-"""Pictures of the analyses of this folder: what ``pfl plot`` and tables draw of their files."""
+"""Pictures of papers: of the files of this folder's analyses, and of FedAS's Figure 7."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import entropy
 
-from pfl.results.analyses import Analysed, Tables
+from pfl.results import names
+from pfl.results.analyses import Kind, Tables, of_table
 from pfl.results.files import RunError
+from pfl.results.plots import per_cent_of
+from pfl.results.runs import At
+from pfl.results.settings import Setting
 from pfl.results.style import (
     COLOURS,
     WIDTH,
@@ -63,12 +67,12 @@ def stragglers(tables: Tables) -> Figure:
     figure, axes = panels(2, WIDTH, 2.3)
     place = 0
     for number, (label, group) in enumerate((("in every round", ~late), ("stragglers", late))):
-        held, color = shares.loc[:, group], COLOURS[number]
-        x, middle = place + np.arange(held.shape[1]), held.mean()
-        spread = np.abs(np.stack([held.min(), held.max()]) - middle.to_numpy())
+        own, color = shares.loc[:, group], COLOURS[number]
+        x, middle = place + np.arange(own.shape[1]), own.mean()
+        spread = np.abs(np.stack([own.min(), own.max()]) - middle.to_numpy())
         axes[0].bar(x, middle, yerr=spread, color=color, error_kw={"linewidth": 0.7}, label=label)
-        axes[1].plot(held.mean(axis=1), color=color, marker=Look.of(number).marker)
-        place += held.shape[1]
+        axes[1].plot(own.mean(axis=1), color=color, marker=Look.of(number).marker)
+        place += own.shape[1]
     axes[0].set_xlabel("clients")
     axes[0].set_xticks([])
     axes[0].set_ylabel("trace over the sum of all")
@@ -139,14 +143,14 @@ def numbers(tables: Tables) -> Figure:
     axis.
     """
     first = next(iter(tables.values()))
-    names = [name for name in first.columns if name not in ("round", "client", "samples")]
-    positive = {name: all((table[name] > 0).all() for table in tables.values()) for name in names}
+    columns = [name for name in first.columns if name not in ("round", "client", "samples")]
+    positive = {name: all((table[name] > 0).all() for table in tables.values()) for name in columns}
     figure = Figure(figsize=(WIDTH, 4), layout="constrained")
-    grid = figure.subplots(2, len(names), squeeze=False, sharex="col")
+    grid = figure.subplots(2, len(columns), squeeze=False, sharex="col")
     for number, (label, table) in enumerate(tables.items()):
         last, look = table[table["round"] == table["round"].max()], Look.of(number)
         samples = last["samples"]
-        for name, (above, below) in zip(names, grid.T, strict=True):
+        for name, (above, below) in zip(columns, grid.T, strict=True):
             values = last[name]
             share = np.arange(1, len(values) + 1) / len(values)
             above.plot(values.sort_values(), share, label=label, **look.line)
@@ -162,33 +166,63 @@ def numbers(tables: Tables) -> Figure:
     return figure
 
 
+def differences(settings: Sequence[Setting], metric: str, at: At) -> Figure:
+    """Draw each setting's metric minus the mean over the settings, annotated with its value.
+
+    The metric of a setting is the mean over its seeds.
+
+    Raises:
+        RunError: A run lacks the metric, or a setting's is not a number.
+    """
+    values = np.array([setting.values(metric, at).mean() for setting in settings])
+    finite = np.isfinite(values)
+    if lacking := [s.label for s, known in zip(settings, finite, strict=True) if not known]:
+        raise RunError(f"{metric} of {', '.join(lacking)} is not a number: there is no mean of all")
+    apart, places = values - values.mean(), np.arange(len(values))
+    figure, (panel,) = panels(1, WIDTH * min(1, 0.2 + 0.12 * len(values)), 2.2)
+    panel.axhline(0, color="black", linewidth=0.8)
+    bars = panel.bar(places, apart, width=0.6, color=COLOURS[0])
+    scale, digits = names.scale(metric)
+    panel.bar_label(bars, [f"{scale * value:.{digits}f}" for value in values], padding=3)
+    panel.set_xticks(places, [wrapped(setting.label, 0.9) for setting in settings])
+    panel.grid(visible=False, axis="x")
+    widest = max(np.abs(apart).max(), 1e-3 * np.abs(values).max()) or 1
+    panel.set_ylim(-1.35 * widest, 1.35 * widest)
+    panel.set_ylabel(f"{names.score(metric)},\nminus the mean of all")
+    per_cent_of(panel.yaxis, metric)
+    return figure
+
+
 def _by_client(table: pd.DataFrame, column: str) -> pd.DataFrame:
     """Return (rounds, clients) values of a column."""
     return table.pivot(index="round", columns="client", values=column)
 
 
-PICTURES: Mapping[str, Analysed] = {
-    "fisher": Analysed(
+PICTURES: Mapping[str, Kind] = {
+    "fisher": of_table(
         "Trace of the Fisher information of every client's model over rounds.",
         *("fisher.csv", "FisherTraces", ("trace", "trained"), traces),
     ),
-    "stragglers": Analysed(
+    "stragglers": of_table(
         "Share of each client in the sum of all Fisher traces: mean, lowest and highest round; "
         "stragglers are clients that did not take part in every round.",
         *("fisher.csv", "FisherTraces", ("trace", "trained"), stragglers),
     ),
-    "replacement": Analysed(
+    "replacement": of_table(
         "After replacing a share of the clients' parameters: those with the most Fisher "
         "information, or random ones.",
         *("replaced.csv", "ReplacedParameters"),
         ("highest", "share", "score", "test_samples"),
         replaced,
     ),
-    "spectrum": Analysed(
+    "spectrum": of_table(
         "Singular values of the classifier after the last round; in brackets the effective rank.",
         *("spectrum.csv", "ClassifierSpectrum", ("index", "value"), spectrum),
     ),
-    "numbers": Analysed(
+    "differences": Kind(
+        "Difference from the mean over the settings.", differences, lambda run: False
+    ),
+    "numbers": of_table(
         "Numbers that the method reports about each client's model after the last round: their "
         "distribution over clients, and against training samples.",
         *("numbers.csv", "ModelNumbers", ("samples",), numbers),

@@ -58,7 +58,7 @@ def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespa
 def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str]:
     """Return the names of the pictures to draw; the table's methods must have been imported."""
     wanted: Sequence[str] = described.pictures if options.pictures is None else options.pictures
-    known = [*pictures.known(), *catalogue.reports()]
+    known = [*pictures.kinds(), *catalogue.reports()]
     for name in wanted:
         if name not in known:
             raise UsageError(f"{described.path}: pictures: {unknown(name, known)}")

@@ -43,7 +43,7 @@ def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, S
     measured: dict[Cell, Mapping[str, float]] = {}
     done, together = 0, [0.0, 0.0]
     for run in track(plan.runs.values(), "runs", console=console):
-        told = [NONE] * 2
+        cells = [NONE] * 2
         if run.is_finished:
             state = "done"
             done += 1
@@ -54,14 +54,14 @@ def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, S
                     measured[cell] = _round(run)
                 cost = _left(run, measured[cell])
                 together = [sum(both) for both in zip(together, cost, strict=True)]
-                told = _told(*cost)
+                cells = _costs(*cost)
             except Exception as error:  # whatever a method raises, the others are estimated
                 number = footnotes.setdefault(reason(error), len(footnotes) + 1)
                 state += f" [{number}]"
                 failed += [] if isinstance(error, UsageError) else [run.label]
-        rows.append([run.label, state, *told])
-        console.print(escape(f"{run.label}: {', '.join([state, *told])}"), highlight=False)
-    rows.append(["together", f"{done} of {len(plan.runs)} done", *_told(*together)])
+        rows.append([run.label, state, *cells])
+        console.print(escape(f"{run.label}: {', '.join([state, *cells])}"), highlight=False)
+    rows.append(["together", f"{done} of {len(plan.runs)} done", *_costs(*together)])
     estimates = Sheet(
         title=f"{table.caption}{shortened(plan)}: what is left to run",
         columns=["run", "state", "time", "moved"],
@@ -101,7 +101,7 @@ def _left(run: PlannedRun, row: Mapping[str, float]) -> tuple[float, float]:
     return seconds, len(left) * (row["comm/bytes_down"] + row["comm/bytes_up"])
 
 
-def _told(seconds: float, moved: float) -> list[str]:
+def _costs(seconds: float, moved: float) -> list[str]:
     return [_duration(seconds), decimal(int(moved))]
 
 

@@ -78,7 +78,7 @@ def _sheet(
 def _is_share(metric: str, table: TableFile) -> bool:
     """Return ``True`` if a metric is shown in per cent, or as fractions if its paper prints these.
 
-    What is told of clients that join later is shown as the table's own score is.
+    Numbers about clients that join later are shown as the table's own score is.
     """
     own = table.metric.rpartition("/")[0]
     return names.in_per_cent(own if metric in names.LATER else metric)
@@ -95,11 +95,11 @@ def _text(
     text = NONE if ours is None else ours.text(unit.factor, unit.digits)
     text += sign * (text != NONE)
     if reported is not None:
-        told = [plus_minus(reported.value, reported.error, unit.factor, unit.digits)]
+        shown = [plus_minus(reported.value, reported.error, unit.factor, unit.digits)]
         if (apart := outcome.difference) is not None:
             gap = f"{unit.factor * apart:+.{unit.digits}f}" if math.isfinite(apart) else NONE
-            told += [gap, in_or_out(outcome.inside)] if outcome.scale == 1 else [gap]
-        text += f" ({', '.join(told)})"
+            shown += [gap, in_or_out(outcome.inside)] if outcome.scale == 1 else [gap]
+        text += f" ({', '.join(shown)})"
     for what in outcome.trouble:
         text += f" [{footnotes.setdefault(what, len(footnotes) + 1)}]"
     return text

@@ -10,7 +10,7 @@ from importlib import resources
 
 from pfl.results.statistics import Deviation, Estimate
 
-# Columns that identify a number; the others hold the number itself.
+# Columns that identify a number; the others are the number itself.
 KEYS = (
     *("paper", "table", "dataset", "partition", "param", "clients", "participation"),
     *("local_epochs", "model", "method"),

@@ -23,9 +23,10 @@ from pfl.results.files import read_table
 from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
-from tests.helpers.federation import SGD, Diverges, fit
+from tests.helpers.federation import SGD, fit
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
+from tests.results.folders import write_run
 
 HALF = UniformSampler(0.5)
 
@@ -161,17 +162,6 @@ def test_singular_values_are_of_those_that_trained_in_the_round(tmp_path):
     assert clients == set(found.latest.cohort.trains)
 
 
-def test_a_discarded_client_has_no_singular_values(tmp_path):
-    module = Diverges(mlp(), optimizer=SGD)
-    found = run(tmp_path, module, ClassifierSpectrum(), rounds=1, on_nonfinite="skip")
-    assert {row["client"] for row in rows(found.folder, "spectrum.csv")} == {-1, 0, 2}
-
-
-def test_singular_values_of_a_head_that_stays_are_of_clients_alone(tmp_path):
-    found = run(tmp_path, FedPer(mlp(), optimizer=SGD), ClassifierSpectrum(), rounds=1)
-    assert {r["client"] for r in rows(found.folder, "spectrum.csv")} == {0, 1, 2}
-
-
 def test_what_a_method_tells_of_every_client(tmp_path):
     """A pFedVEM head of 3 classes and 6 features has d = 21 weights and biases; tau = d / sums."""
     found = run(tmp_path, PFedVEM(mlp(), optimizer=SGD), ModelNumbers(), sampler=HALF)
@@ -272,21 +262,35 @@ def test_a_server_without_a_classifier_has_no_spectrum():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a (1.8)"]
 
 
-def test_numbers_below_zero_are_on_the_page():
-    """They have no logarithm, and those that are all positive have one."""
-    figure = analyses.numbers(
-        table_of(
-            """
-            round client samples gain confidence
-            1     0      10      -1   20
-            1     1      20      3    2000
-            """
-        )
-    )
-    scales = {axes.get_xlabel(): axes.get_xscale() for axes in figure.axes[2:]}
-    assert scales == {"gain": "linear", "confidence": "log"}
-
-
 def test_an_analysis_needs_a_folder():
     with pytest.raises(ValueError, match=parts("FisherTraces ~ default_root_dir")):
         fit(FedAvg(mlp(), optimizer=SGD), blobs(), 1, callbacks=[FisherTraces()])
+
+
+def test_differences_are_from_the_mean_of_the_settings(tmp_path):
+    """0.5 and 0.7 lie 0.1 below and above their mean, and are written beside their bars."""
+    runs = [
+        write_run(tmp_path / str(n), [[value, value]], config={"loop": {"rounds": n}})
+        for n, value in enumerate((0.5, 0.7))
+    ]
+    settings, _ = group([RunFolder.read(run) for run in runs])
+    (panel,) = analyses.differences(settings, "test/personal/acc", "last").axes
+    assert [bar.get_height() for bar in panel.patches] == pytest.approx([-0.1, 0.1])
+    assert [text.get_text() for text in panel.texts] == ["50.00", "70.00"]
+
+
+def test_differences_of_small_errors_are_seen_and_of_no_number_refused(tmp_path):
+    """0.0002 and 0.0004: a bar is as high as its share of the page, whatever the score's size."""
+    values = (0.0002, 0.0004, float("nan"))
+    settings, _ = group(
+        [
+            RunFolder.read(write_run(tmp_path / str(n), [[value]], method=f"M{n}", score="loss"))
+            for n, value in enumerate(values)
+        ]
+    )
+    metric = "test/personal/loss"
+    (panel,) = analyses.differences(settings[:2], metric, "last").axes
+    assert panel.patches[1].get_height() / panel.get_ylim()[1] == pytest.approx(1 / 1.35)
+    assert [text.get_text() for text in panel.texts] == ["0.0002", "0.0004"]
+    (picture,) = draw(settings, ["differences"], metric)
+    assert picture.refusal == f"{metric} of M2 is not a number: there is no mean of all"

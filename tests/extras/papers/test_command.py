@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from pathlib import Path
 
@@ -164,41 +163,12 @@ def test_a_dry_run_estimates_and_changes_nothing(failing, fits, capsys):
     assert fits == [(1, 1), (2, 1)]
 
 
-def test_a_dry_run_counts_who_trains_and_who_uploads(capsys):
-    """FedAS: all three clients train, one of them uploads, which is more than it receives."""
-    sampler = {"class_path": "UniformSampler", "init_args": {"fraction": 0.3, "train_all": True}}
-    write(columns=None, rows={"FedAS": {"set": {"model": "FedAS", "loop.sampler": sampler}}})
-    assert table("--dry-run") == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "seed 1" in line]
-    assert table() == 0
-    (folder,) = finished()
-    run = RunFolder.read(folder)
-    assert run.column("comm/bytes_up")[0] > run.column("comm/bytes_down")[0] / 3
-    assert line.rstrip().endswith(f"  {decimal(int(run.bytes[-1]))}")
-
-
 def test_a_dry_run_tells_of_cells_that_cannot_be_run(capsys):
     write(columns={"rate": {"set": LR, "values": [-1.0, 0.1]}}, rows={"FedPer": None})
     assert table("--dry-run") == 0
     said = capsys.readouterr().out
     assert "missing [1]" in said
     assert f"[1] --{LR}: Invalid learning rate: -1.0\n" in said
-    assert not RUNS.exists()
-
-
-def test_a_dry_run_leaves_the_cache_of_a_data_set_alone(capsys):
-    """Four writers with twelve characters each; FEMNIST keeps what it has parsed."""
-    writers = {f"w{n}": {"x": [[0.5] * 784] * 12, "y": [0, 1] * 6} for n in range(4)}
-    folder = Path("leaf", "all_data")
-    folder.mkdir(parents=True)
-    (folder / "a.json").write_text(json.dumps({"users": [*writers], "user_data": writers}))
-    arguments = {"num_clients": 4, "partition": {"class_path": "IID"}, "batch_size": 4}
-    arguments |= {"root": "leaf", "cache_dir": "cache"}
-    data = {"class_path": "FEMNIST", "init_args": arguments}
-    write(columns=None, rows={"FedPer": {"set": {"data": data}}})
-    assert table("--dry-run") == 0
-    assert "0 of 1 done" in capsys.readouterr().out
-    assert not Path("cache").exists()
     assert not RUNS.exists()
 
 
@@ -243,13 +213,6 @@ def test_samples_that_a_configuration_asks_for_shrink_with_the_scale():
     assert data["partition"]["init_args"]["min_samples"] == 15
     # Keys of the table's own: 0.05 * 0.5 ** -1.
     assert config["model"]["init_args"]["optimizer"]["init_args"]["lr"] == 0.1
-
-
-def test_the_caption_of_a_shortened_table_warns_of_the_reported_numbers(capsys):
-    paper()
-    assert table("--read", "--scale", "0.1") == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "The reported numbers are those of the whole experiment" in said
 
 
 def test_a_part_of_the_experiment_has_no_verdict():
@@ -394,16 +357,6 @@ def test_many_columns_are_divided_by_the_first_axis():
     assert r"\caption{Toys; one \& all (\%).}" in tex
     assert r"    Fed\_Per \{x\} & - [1] & - [1] & - [1] \\" in tex
     assert r"[2] 50\% of it is lost." in tex
-
-
-def test_few_columns_stay_together():
-    rates = {"set": LR, "values": [0.1, 0.2]}
-    write(columns={"data": {"values": {"one": None, "2": None}}, "rate": rates})
-    assert table("--read", "--out", "t.md") == 0
-    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
-    assert cells(lines[2])[1:] == [
-        *("one, rate 0.1", "one, rate 0.2", "data 2, rate 0.1", "data 2, rate 0.2"),
-    ]
 
 
 def test_cells_that_are_left_out_are_never_run(fits):

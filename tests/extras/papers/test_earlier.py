@@ -10,7 +10,6 @@ import pytest
 import torch
 import yaml
 
-from pfl.__main__ import main
 from pfl.federation import checkpoint, identity
 from pfl.imports import sources
 from pfl.results.find import find_runs
@@ -43,18 +42,6 @@ def elsewhere(folder):
 # Reading.
 
 
-@pytest.mark.long
-def test_every_command_reads_them(earlier, capsys):
-    first = str(earlier[0])
-    assert main(["compare", *map(str, earlier)]) == 0
-    assert "FedAS" in capsys.readouterr().out
-    assert main(["report", first]) == 0
-    assert "trace" in Path(first, "report.html").read_text("utf-8")
-    assert main(["plot", *map(str, earlier), "--out", "p", "--format", "png"]) == 0
-    drawn = {file.stem for file in Path("p").iterdir()}
-    assert drawn == {"curves", "clients", "data_size", "weight", "trace", "similarity"}
-
-
 def test_they_are_one_setting(earlier):
     settings, repeated = group(find_runs(earlier))
     assert [[run.seed for run in setting.runs] for setting in settings] == [[0, 1]]
@@ -70,15 +57,6 @@ def test_a_table_finds_them_and_runs_nothing(earlier, fits, capsys):
         RunFolder.read(folder).summary["summary"]["test/personal/acc/last"] for folder in earlier
     ]
     assert f"{50 * sum(scores):.2f} ±" in capsys.readouterr().out
-
-
-def test_of_a_run_without_a_checkpoint_there_is_nothing_to_go_on_from(earlier, capsys):
-    folder, file = str(earlier[0]), earlier[0] / "config.yaml"
-    # Its network has moved since.
-    file.write_text(file.read_text().replace("parts.normalised_nets", "nets"))
-    assert main(["fit", "--config", str(file), "--ckpt_path", folder]) == 2
-    said = capsys.readouterr().err
-    assert f"there is no checkpoint at {folder}/checkpoints/last.ckpt\n" in said
 
 
 # What comes, changes and goes.
@@ -163,14 +141,6 @@ def test_one_that_was_begun_is_gone_on_with_in_its_own_folder(fits, begun):
     assert table() == 0
     assert fits == [(1, 2)]
     assert finished() == [begun]
-
-
-def test_the_configuration_of_one_that_was_begun_goes_on_with_it(begun):
-    """The command that an interrupted run gives."""
-    words = ["fit", "--config", str(begun / "config.yaml"), "--ckpt_path", str(begun)]
-    assert main(words) == 0
-    assert finished() == [begun]
-    assert RunFolder.read(begun).round == 2
 
 
 def test_one_that_cannot_be_gone_on_with_is_refused_in_a_sentence(begun, capsys):

@@ -5,20 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pfl.extras.papers import estimate
 from tests.extras.papers.conftest import LR, table, write
-
-
-def test_each_run_is_told_of_as_it_goes(capsys):
-    write(columns=None)
-    assert table("--dry-run") == 0
-    said = capsys.readouterr()
-    for name in ("FedPer", "FedAvg"):
-        assert f"{name}, seed 1: missing, " in said.err
-    assert "together" in said.out
 
 
 def test_one_round_of_one_seed_of_each_setting_is_run(monkeypatch):
@@ -28,17 +18,6 @@ def test_one_round_of_one_seed_of_each_setting_is_run(monkeypatch):
     write(seeds=[1, 2], columns={"rate": {"set": LR, "values": [0.1, 0.2]}}, rows={"FedPer": None})
     assert table("--dry-run") == 0
     assert made == ["FedPer, rate=0.1, seed 1", "FedPer, rate=0.2, seed 1"]
-
-
-def test_data_without_images_have_an_estimate(capsys):
-    rng = np.random.default_rng(0)
-    np.savez("d.npz", x=rng.normal(size=(60, 5)), y=rng.normal(size=(60, 2)))
-    data = {"data": "TensorData", "data.source": "d.npz", "data.num_clients": 3}
-    write(columns=None, rows={"regression": {"set": {**data, "data.partition": "IID"}}})
-    assert table("--dry-run") == 0
-    said = capsys.readouterr()
-    assert "regression, seed 1: missing, " in said.err
-    assert "[1]" not in said.out
 
 
 def test_missing_data_are_a_note(capsys):
@@ -76,4 +55,4 @@ def test_time_and_bytes_are_those_of_the_rounds_that_are_left(monkeypatch, capsy
     ("seconds", "said"), [(5, "5.0 s"), (90, "1.5 min"), (5400, "1.5 h"), (129_600, "1.5 d")]
 )
 def test_a_duration_has_the_unit_that_suits_it(seconds, said):
-    assert estimate._told(seconds, 0)[0] == said
+    assert estimate._costs(seconds, 0)[0] == said

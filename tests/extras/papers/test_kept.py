@@ -60,15 +60,6 @@ def test_flags_hold_for_all_cells_and_win_over_the_table():
         assert (config["seed"], config["loop"]["rounds"], rate) == (5, 1, 0.3)
 
 
-def test_every_key_that_takes_the_seed_gets_it():
-    write(
-        columns=None, rows={"a": None}, seeds=[4], seed_keys=["seed", "data.init_args.split_seed"]
-    )
-    assert table() == 0
-    config = yaml.safe_load((finished()[0] / "config.yaml").read_text())
-    assert (config["seed"], config["data"]["init_args"]["split_seed"]) == (4, 4)
-
-
 def test_runs_of_less_data_are_others_even_if_nothing_else_shrinks(fits):
     write(columns=None, rows={"FedPer": {"set": {"loop.rounds": 1}}})
     assert table() == 0
@@ -257,28 +248,6 @@ def test_a_folder_that_cannot_be_written_is_a_reason_too(capsys):
     assert says(capsys.readouterr().out, "[1] ~ 'file/")
     assert table("--loop.default_root_dir=null") == 2
     assert says(capsys.readouterr().err, "t.yaml: FedPer: ~ loop.default_root_dir")
-
-
-def test_images_and_models_of_earlier_runs_are_not_held(monkeypatch):
-    """A plan of a hundred runs must not fill the memory with a hundred copies of the data."""
-    import gc
-    import weakref
-
-    from pfl.loop import FederatedLoop
-
-    write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
-    alive, data = [], []
-    fit = FederatedLoop.fit
-
-    def noting(self, module, given, *rest):
-        gc.collect()
-        alive.append(sum(one() is not None for one in data))
-        data.append(weakref.ref(given))
-        return fit(self, module, given, *rest)
-
-    monkeypatch.setattr(FederatedLoop, "fit", noting)
-    assert table() == 0
-    assert alive == [0, 0]
 
 
 @pytest.mark.campaign
