@@ -19,7 +19,7 @@ from benchmarks.ledger.page import write
 from pfl.cli.explain import UsageError
 from pfl.disk.reading import FileError
 
-# Options that say which runs are kept, and what is told of them, with their help.
+# Options that say which runs are kept and how they were made, with their help.
 _OF_KEEP = {
     "rows": "only these rows",
     "columns": "only these columns",
@@ -36,10 +36,10 @@ def main(words: Sequence[str] | None = None) -> int:
         "python -m benchmarks.ledger", description=__doc__, allow_abbrev=False
     )
     parser.add_argument("--keep", type=Path, metavar="TABLE", help="add runs of this table file")
-    for name, told in _OF_KEEP.items():
+    for name, text in _OF_KEEP.items():
         kind = int if name == "seeds" else str
         several = {"nargs": "+", "type": kind} if name.endswith("s") else {"default": ""}
-        parser.add_argument(f"--{name}", help=told, metavar=name.upper(), **several)
+        parser.add_argument(f"--{name}", help=text, metavar=name.upper(), **several)
     parser.add_argument("--folder", type=Path, default="results/ledger", help="the ledger's folder")
     parser.add_argument("--out", type=Path, default="docs", help="folder of the page")
     options, flags = parser.parse_known_args(words)

@@ -23,7 +23,7 @@ from pfl.extras.papers.reported import printed
 HERE = Path(__file__).parent
 Record: TypeAlias = dict[str, Any]
 Place: TypeAlias = tuple[str, ...]
-# What makes a cell, what its runs tell, what makes a place of noise, and what makes methods alike.
+# What makes a cell; its runs in words; what makes a place of noise, and methods alike.
 CELL = ["paper", "table", "column", "row", "whose", "departure"]
 TOLD = ("commit", "hardware", "note")
 PLACE = ["paper", "row", "table", "column", "partition"]

@@ -50,7 +50,7 @@ def keep(options: Namespace, flags: Sequence[str]) -> Iterator[str]:
     about: dict[str, Any] = {"table": table.path.stem, "paper": "", **(table.common.reported or {})}
     about = {key: about[key] for key in ("paper", "table")}
     chosen, seeds = expand(table, options.rows, options.columns), options.seeds or table.seeds
-    told = {name: getattr(options, name) for name in ("commit", "note", "departure")}
+    given = {name: getattr(options, name) for name in ("commit", "note", "departure")}
     planned, as_printed = plan(table, chosen, seeds, overrides=flags), plan(table, chosen, seeds)
     runs = [(cell, seed, names[seed]) for cell, names in planned.names.items() for seed in names]
     for cell, seed, name in runs:
@@ -64,7 +64,7 @@ def keep(options: Namespace, flags: Sequence[str]) -> Iterator[str]:
     for cell, seed, name in runs:
         source = planned.runs[name].finished
         if source is not None:
-            _copy(source, options.folder, _entry(cell, seed, source, {**about, **told}))
+            _copy(source, options.folder, _entry(cell, seed, source, {**about, **given}))
         yield f"{cell.label}, seed {seed}: {'kept' if source else 'not finished'}"
 
 
@@ -85,7 +85,7 @@ def other_settings(paper: str, ours: Mapping[str, Any], theirs: Mapping[str, Any
     )
 
 
-def _entry(cell: Cell, seed: int, source: Path, told: Mapping[str, str]) -> Entry:
+def _entry(cell: Cell, seed: int, source: Path, given: Mapping[str, str]) -> Entry:
     run, metric, reported = RunFolder.read(source), f"{cell.metric}/{cell.at}", cell.reported
     scores(run, metric)
     cores, threads = run.environment.get("cpus"), run.environment.get("op_threads")
@@ -99,10 +99,10 @@ def _entry(cell: Cell, seed: int, source: Path, told: Mapping[str, str]) -> Entr
         spread=None if reported is None else reported.error,
         partition=run.split_hash,
         hardware=f"{processor()}, {cores} cores, {threads} op thread{'s' * (threads != 1)}",
-        released=is_released(told["paper"], run.partition),
+        released=is_released(given["paper"], run.partition),
         ended=ended.isoformat(timespec="minutes"),
         images=_images(**read_yaml(source / "config.yaml")["data"]),
-        **told,
+        **given,
     )
 
 

@@ -50,10 +50,10 @@ def dumbbells(rows: Sequence[Record], colours: Mapping[str, str]) -> Figure:
             continue
         label.set_fontweight("bold" if row["own"] else "normal")
         ours, theirs, half = (100 * (row[key] or 0) for key in ("ours", "reported", "half"))
-        chance, ends, told = colours["chance"], [theirs - half, theirs + half], row["verdict"]
+        chance, ends, verdict = colours["chance"], [theirs - half, theirs + half], row["verdict"]
         axes.plot(ends, [line] * 2, color=chance, linewidth=5, label="95 % interval of chance")
-        axes.plot([theirs, ours], [line] * 2, color=colours[told], linewidth=1.4)
-        axes.plot(ours, line, "o", color=colours[told], markersize=5, label=_VERDICTS[told])
+        axes.plot([theirs, ours], [line] * 2, color=colours[verdict], linewidth=1.4)
+        axes.plot(ours, line, "o", color=colours[verdict], markersize=5, label=_VERDICTS[verdict])
         # The paper's ring is drawn last, so that it shows where both numbers agree.
         axes.plot(theirs, line, "o", color=text, markersize=5, mfc="none", label="the paper")
     axes.tick_params(colors=text, length=0)

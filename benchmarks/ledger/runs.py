@@ -1,4 +1,4 @@
-"""The folders of the ledger: each holds a finished run, without checkpoints, and its cell."""
+"""The folders of the ledger: each has a finished run, without checkpoints, and its cell."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def read(folder: Path) -> pd.DataFrame:
         after the ``best`` one, which is missing if only some clients were tested before the last.
 
     Raises:
-        FileError: A folder is damaged, or holds the cell of another one.
+        FileError: A folder is damaged, or has the cell of another one.
     """
     records = []
     for path in sorted(folder.glob("[!.]*/")):
@@ -88,7 +88,7 @@ def read(folder: Path) -> pd.DataFrame:
             place = ".".join(map(str, first["loc"])) or "damaged"
             raise FileError(f"{path / 'cell.json'}: {place}: {first['msg']}") from error
         if entry.key != path.name:
-            raise FileError(f"{path} holds the cell of {entry.key}: rename or remove the folder")
+            raise FileError(f"{path} has the cell of {entry.key}: rename or remove the folder")
         column = ", ".join(f"{axis} {label}" for axis, label in entry.column.items())
         numbers = scores(RunFolder.read(path), entry.metric)
         records.append({**entry.model_dump(), "column": column, "folder": path.name, **numbers})

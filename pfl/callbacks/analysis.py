@@ -36,7 +36,7 @@ class Analysis(Callback, ABC):
 
         Raises:
             ValueError: The run has no folder.
-            CheckpointError: The file holds other rows than those of the run.
+            CheckpointError: The file has other rows than those of the run.
         """
         if run.folder is None:
             raise ValueError(f"{self.name} needs a folder: give the loop a default_root_dir")

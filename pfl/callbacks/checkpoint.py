@@ -32,7 +32,7 @@ class Checkpoint(Callback):
         """Save after every ``every`` rounds; after each one if clients keep states elsewhere.
 
         They keep the states of two rounds, and a run is resumed from one of them. The checkpoint
-        is small, as it does not hold these. The last round is saved before any callback closes.
+        is small, as it does not include these. The last round is saved before any callback closes.
         """
         trained = (run.kept.get(client, {}) for client in result.cohort.trains)
         if result.round % self.every == 0 or run.ends or any(map(reference_of, trained)):

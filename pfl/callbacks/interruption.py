@@ -44,7 +44,7 @@ def _closing(callback: Callback, cause: BaseException) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # A full disk both ends a run and hinders its saving: it is told once.
+        # A full disk both ends a run and hinders its saving: it is reported once.
         if error_line(error) != error_line(cause):
             warnings.warn(
                 f"{callback.name} could not close the run: {error_line(error)}", stacklevel=4

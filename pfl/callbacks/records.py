@@ -37,7 +37,7 @@ class Records(Analysis):
 
     ``metrics.csv`` has one row for each round, ``clients.csv`` one row for each tested client of
     an evaluated round, and for each client that failed in a round; ``summary.json`` is written at
-    the end. After an interruption, and on a resume, both tables hold exactly the finished rounds.
+    the end. After an interruption, and on a resume, both tables have exactly the finished rounds.
     """
 
     file = "clients.csv"
@@ -51,7 +51,7 @@ class Records(Analysis):
         """Write what is known before the first round.
 
         Raises:
-            CheckpointError: ``clients.csv`` holds other rows than those of the run.
+            CheckpointError: ``clients.csv`` has other rows than those of the run.
         """
         super().on_fit_start(run)
         folder = cast(Path, run.folder)
@@ -59,7 +59,7 @@ class Records(Analysis):
         if run.round > 0:
             self._metrics.write(run.history)
         if not run.ends:
-            # It may tell of a finished run to which rounds are added.
+            # It may be of a finished run to which rounds are added.
             no_link(folder / "summary.json").unlink(missing_ok=True)
         if run.config is not None:
             write(folder / "config.yaml", run.config)

@@ -1,4 +1,4 @@
-"""A CSV file of a run to which rounds add rows; a checkpoint records which rows it must hold."""
+"""A CSV file of a run to which rounds add rows; a checkpoint records which rows it must have."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RowFile:
         self.write(kept, _header(self.path))
 
     def replace(self, last: int, rows: Sequence[Mapping[str, object]]) -> None:
-        """Let the file hold its rows up to a round, and then the given ones.
+        """Replace the rows after a round by the given ones.
 
         Raises:
             OSError: The file cannot be written; it is as before.
@@ -94,7 +94,7 @@ class RowFile:
             self.write([*kept, *rows], _header(self.path))
 
     def write(self, rows: Sequence[Mapping[str, object]], header: Iterable[str] = ()) -> None:
-        """Let the file hold these rows alone.
+        """Write the file anew, with these rows alone.
 
         The columns of ``header`` come first, whether a row has them or not.
 

@@ -1,4 +1,4 @@
-"""A set of runs, each known by its identity and made once, by whoever is free.
+"""A set of runs, each known by its identity and made once, by any free process.
 
 Processes and machines that share the folders share the work: a run is claimed by a lock while it is
 made, and one that was interrupted is resumed by the next claim.
@@ -125,15 +125,15 @@ def work(
                 outcome = future.result()
                 bars.remove_task(task)
                 bars.advance(total, outcome.state != "elsewhere")
-                told = f"done in {time.perf_counter() - start:.0f} s"
+                state = f"done in {time.perf_counter() - start:.0f} s"
                 if outcome.state == "failed":
                     failures[run.name] = outcome.reason
                 if outcome.state == "elsewhere":
                     elsewhere.add(run.name)
                 if outcome.state != "done":
-                    told = f"{outcome.state}: {outcome.reason}"
+                    state = f"{outcome.state}: {outcome.reason}"
                 if outcome.state != "elsewhere" or run.name not in waited:
-                    text = escape(f"{outcome.details}{run.label}: {told}")
+                    text = escape(f"{outcome.details}{run.label}: {state}")
                     bars.console.print(text, highlight=False)
                 waited |= elsewhere
 

@@ -12,14 +12,12 @@ from tests.campaign.programs import config, dumped
 from tests.campaign.server import Server
 
 # By test module: cases in a default and in a full campaign. Together the damaged and hostile
-# things and the configurations are 580 and 2,400 files.
+# things and the configurations are 520 and 2,200 files.
 CASES = {
     "test_kills": (40, 200),
     "test_configurations": (342, 1401),
     "test_checkpoints": (14, 57),
     "test_files": (20, 100),
-    "test_images": (60, 200),
-    "test_workers": (4, 20),
     "test_attacks": (60, 240),
     "test_sites": (40, 200),
     "test_absent": (100, 400),

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -143,17 +142,6 @@ def test_parts_of_other_pages_are_filled_in(work):
     before = Path("README.md").read_text()
     assert main(["--out", "elsewhere"]) == 0
     assert Path("README.md").read_text() == before
-
-
-def test_cells_are_in_the_order_of_their_numbers(work):
-    keep("--seeds", "0")
-    ((entry, folder),) = kept()
-    for value in ("100", "0.5", "50", "0.15"):
-        copy = entry.model_copy(update={"column": {"J": value}})
-        shutil.copytree(folder, LEDGER / copy.key)
-        (LEDGER / copy.key / "cell.json").write_text(copy.model_dump_json())
-    columns = read(LEDGER)["column"].tolist()
-    assert columns == ["J 0.15", "J 0.5", "J 50", "J 100", "beta 0.1"]
 
 
 def test_last_and_best_round_stand_beside_the_criterion():
@@ -327,7 +315,7 @@ def _json(name, change):
         (_json("cell.json", lambda c: c.update(reported=float("inf"))), "reported: ~ finite"),
         (_json("cell.json", lambda c: c.pop("metric")), "cell.json: metric: Field required"),
         (_json("cell.json", lambda c: c.update(more=9)), "cell.json: more: Extra inputs"),
-        (_json("cell.json", lambda c: c.update(seed=9)), "holds the cell of ~ rename or remove"),
+        (_json("cell.json", lambda c: c.update(seed=9)), "has the cell of ~ rename or remove"),
         (lambda folder: (folder / "cell.json").write_text("{"), "cell.json: damaged: ~ JSON"),
         (lambda folder: (folder / "cell.json").unlink(), "has no cell.json, which says of which"),
         (lambda folder: (folder / "summary.json").unlink(), "the run is not finished"),
@@ -356,14 +344,6 @@ def test_what_is_damaged_ends_in_one_line_and_writes_nothing(work, capsys, chang
     assert main([]) == 2
     assert says(capsys.readouterr().err, message)
     assert not Path("docs").exists()
-
-
-def test_a_copy_of_a_cell_is_not_counted_as_a_further_seed(work, capsys):
-    keep()
-    folder = min(LEDGER.glob("*/"))
-    shutil.copytree(folder, folder.with_name("copy"))
-    assert main([]) == 2
-    assert says(capsys.readouterr().err, f"copy holds the cell of {folder.name}")
 
 
 def test_scores_that_end_before_the_run_are_refused(work, capsys):
@@ -434,33 +414,3 @@ def test_every_committed_cell_that_is_out_has_a_reason_with_a_command(monkeypatc
         named = re.findall(r"(?:configs|results)/[\w./-]+", row["command"])
         assert named, row["cell"]
         assert [path for path in named if not Path(path).exists()] == []
-
-
-def test_what_is_said_of_the_papers_claims_is_printed():
-    """Of a column's methods the paper's own has the highest number, so often as its claim says."""
-    best = Counter()
-    for row, own in _columns():
-        best[row, own] += 1
-    assert best["FedAS", True] == 24 + 4
-    assert (best["PFAKD", True], best["PFAKD", False]) == (9, 0)
-    assert (best["UniVarFL", True], best["UniVarFL", False]) == (5 + 3, 1)
-    assert (best["pFedVEM PM", True], best["pFedVEM PM", False]) == (11, 1)
-    assert (best["pFedVEM GM", True], best["pFedVEM GM", False]) == (7, 5)
-    assert (best["FedSimSup", True], best["FedSimSup", False]) == (8 + 4, 4)
-
-
-def _columns():
-    """Yield each column in which a paper's own method stands, and whether that is the best."""
-    wanted = {"FedAS": "234", "PFAKD": "1", "UniVarFL": "12", "pFedVEM": "1", "FedSimSup": "23"}
-    keys = ("dataset", "partition", "param", "clients", "participation", "local_epochs", "model")
-    columns = defaultdict(list)
-    with (ROOT / "pfl/extras/papers/reported.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["table"][-1] in wanted[row["paper"]]:
-                place = (row["paper"], row["table"], *(row[key] for key in keys))
-                columns[place].append((float(row["value"]), row["method"]))
-    for (paper, *_, model), methods in columns.items():
-        own = [value for value, name in methods if paper in name]
-        if own:
-            name = f"{paper} {model}" if paper == "pFedVEM" else paper
-            yield name, max(own) == max(value for value, _ in methods)

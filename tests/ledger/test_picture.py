@@ -23,26 +23,6 @@ def drawn(*runs, **changes):
     return texts, ends
 
 
-def test_cells_are_grouped_and_the_highest_reported_number_of_a_group_comes_first():
-    texts, _ = drawn(
-        run("Low", 0.8, 0.5, column="beta 0.1"),
-        run("FedAS", 0.8, 0.7),
-        run("FedPer", 0.8, 0.9),
-        run("FedPer", 0.8, 0.9, released=True),
-        run("FedProx", 0.8, 0.8, departure="one epoch"),
-        run("FedALA", 0.8, None),
-    )
-    assert texts == [
-        ("FedAS, Table 3: beta 0.1", "bold"),
-        ("Low", "normal"),
-        ("FedAS, Table 3: beta 0.1, P 0.2", "bold"),
-        ("FedPer", "normal"),
-        ("FedAS", "bold"),
-        ("FedAS, Table 3: beta 0.1, P 0.2, the paper's partition", "bold"),
-        ("FedPer", "normal"),
-    ]
-
-
 def test_a_line_goes_from_the_paper_to_us_over_the_interval():
     """The paper has 90, we have 85, and chance explains 2."""
     _, ends = drawn(run("A", 0.85, 0.9), half=0.02, verdict="out")

@@ -137,7 +137,7 @@ def codec_of(text: str) -> Codec:
         name, options = json.loads(text)
         return parsed(json.dumps(options), codecs()[name], name)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"no codec is told by {text[:80]!r}: {error}") from error
+        raise ValueError(f"cannot parse codec {text[:80]!r}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class Encoded(ClientStep):
         names: Names of entries that are encoded; others travel whole.
 
     Raises:
-        ValueError: No codec is told.
+        ValueError: The text is of no codec.
     """
 
     codec: CodecText

@@ -98,7 +98,7 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def command_line(sweep: Sweep, row: Mapping[str, Any], flags: Sequence[str]) -> str:
-    """Return the command line that runs a point again; ``row`` is that of :func:`outcomes`."""
-    point = {**{name: row[name] for name in sweep.space.varied}, **sweep.space.constants}
-    return f"pfl fit {shlex.join([*fit_words(sweep, point, None), *flags])}"
+def command_line(sweep: Sweep, point: Mapping[str, Any], flags: Sequence[str]) -> str:
+    """Return the command line that runs a point again, given its varied parameters."""
+    words = fit_words(sweep, {**point, **sweep.space.constants}, None)
+    return f"pfl fit {shlex.join([*words, *flags])}"

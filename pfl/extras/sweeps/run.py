@@ -191,6 +191,7 @@ def _report(search: Search, flags: Sequence[str]) -> None:
         print(f"no picture {picture.name}: {picture.refusal}")
     for path in (folder / "points.csv", *write_pictures(drawn, folder, ("png", "svg"))):
         print(f"wrote {path}")
-    best, name = table.to_dict("records")[0], sweep.metric.name
+    best, name = table.iloc[0], sweep.metric.name
     print(f"best: point {best['point']}, {name} {best[name]:.4f}; to repeat it:")
-    print(outcomes.command_line(sweep, {**best}, flags))
+    point = {key: best[key] for key in sweep.space.varied}
+    print(outcomes.command_line(sweep, point, flags))

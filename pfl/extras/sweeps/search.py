@@ -206,7 +206,7 @@ def _open(sweep: Sweep, storage: Path, identity: Mapping[str, str]) -> optuna.St
                 what for what in {**stored, **identity} if stored.get(what) != identity.get(what)
             ]
             raise UsageError(
-                f"{storage} holds the points of another sweep, which differs in "
+                f"{storage} has the points of another sweep, which differs in "
                 f"{' and '.join(other)}; choose another file by --storage, or remove this one"
             )
         # All its points failed, and the sweep has been changed since.

@@ -16,7 +16,7 @@ def sweep(options: argparse.Namespace) -> None:
         raise UsageError("pfl sweep needs Optuna: pip install 'pfl-lightning[sweep]'")
     if options.trials is not None and options.trials < 1:
         raise UsageError(f"--trials: expected a whole number, at least 1, got {options.trials}")
-    # A missing file is told before Optuna and torch are imported.
+    # A missing file is reported before Optuna and torch are imported.
     YamlFile(options.file, "sweep file")
     from pfl.extras.sweeps.run import run
 

@@ -378,7 +378,7 @@ SAMPLES, LEVEL = "privacy.sample_level.PrivateSamples", {"clip": 1.0, "sigma": 1
         ("privacy.clip.Clip", {"clip": 0.0}, "Clip.clip"),
         ("codecs.coding.Encoded", {"codec": "x" * 201, "names": []}, "Encoded.codec"),
         ("codecs.coding.Encoded", {"codec": "[]", "names": ["a"] * 70_000}, "Encoded.names"),
-        ("codecs.coding.Encoded", {"codec": "[]", "names": []}, "no codec is told"),
+        ("codecs.coding.Encoded", {"codec": "[]", "names": []}, "cannot parse codec"),
         ("codecs.coding.Other", {}, "no step ~ codecs.coding.Other' is installed here"),
     ],
 )

@@ -79,15 +79,6 @@ def test_the_command_of_the_best_point_gives_the_same_weights(capsys):
     assert not list(Path("runs").glob("**/*.wandb"))
 
 
-def test_flags_hold_for_every_point():
-    write()
-    assert sweep("--loop.rounds", "1", "--data.init_args.num_clients=2", "--seed=5") == 0
-    for row in points():
-        config = yaml.safe_load((Path(row["folder"]) / "config.yaml").read_text())
-        found = (config["loop"]["rounds"], config["data"]["init_args"]["num_clients"])
-        assert (*found, config["seed"]) == (1, 2, 5)
-
-
 def test_a_second_call_runs_nothing_again(monkeypatch, capsys):
     write()
     assert sweep() == 0
@@ -322,21 +313,6 @@ def _drawn():
     """The lines of the parallel coordinates."""
     figure = parallel_coordinates(read(Path("s.yaml")), study().trials)
     return figure.axes[0].collections[0].get_segments()
-
-
-def test_a_value_of_zero_is_drawn(monkeypatch):
-    """The best of all errors."""
-
-    class Fake:
-        history = ()
-
-        def __init__(self, words):
-            self.summary = {"test/personal/loss": json.loads(Path(words[3]).read_text())[LR] - 0.1}
-
-    monkeypatch.setattr(runs, "fit", lambda words, _: Fake(words))
-    write(metric={"name": "test/personal/loss", "goal": "minimize"})
-    assert sweep() == 0
-    assert len(_drawn()) == 2
 
 
 @pytest.mark.long
