@@ -34,9 +34,6 @@ class Ditto(ClientModule):
         proximity: lambda, the strength of the pull towards the received model (the authors use 0.1,
             1 or 2). Training diverges if the learning rate times lambda reaches 2.
         personal_epochs: Epochs of the personal model; ``None`` means ``epochs``.
-        refresh_before_eval: Before each test, train a copy of the personal model once more, towards
-            the model just received. Without it, the personal model is tested as the client's last
-            participation left it.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -55,7 +52,6 @@ class Ditto(ClientModule):
         *,
         proximity: float = 1.0,
         personal_epochs: int | None = None,
-        refresh_before_eval: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
@@ -63,7 +59,6 @@ class Ditto(ClientModule):
         self.personal = copy.deepcopy(net)
         self.proximity = proximity
         self.personal_epochs = self.epochs if personal_epochs is None else personal_epochs
-        self.refresh_before_eval = refresh_before_eval
         warn_of_overshoot(self.optimizer(self.personal.parameters()), proximity, "lambda")
 
     @classmethod
@@ -79,13 +74,14 @@ class Ditto(ClientModule):
     def plan(self) -> Plan:
         """Declare two phases: the personal model, while ``net`` is as received, then ``net``."""
         return [
-            self._personal_phase("personal"),
+            Phase(
+                name="personal",
+                objective=self._pulled,
+                epochs=self.personal_epochs,
+                trains=("personal.*",),
+            ),
             Phase(name="local", objective=self._fedavg, epochs=self.epochs, trains=("net.*",)),
         ]
-
-    def adapt(self) -> Plan:
-        """Declare one more training of the personal model if ``refresh_before_eval`` is set."""
-        return [self._personal_phase("refresh")] if self.refresh_before_eval else ()
 
     def server(self) -> Server[ServerState]:
         """Return a server that averages networks; newcomers copy the received one."""
@@ -95,11 +91,6 @@ class Ditto(ClientModule):
         """Load the global model into both models."""
         super().load_global(broadcast)
         assign(self.personal, self.net.state_dict())
-
-    def _personal_phase(self, name: str) -> Phase:
-        return Phase(
-            name=name, objective=self._pulled, epochs=self.personal_epochs, trains=("personal.*",)
-        )
 
     def _pulled(self, batch: Batch) -> Terms:
         anchors = [value.detach() for value in self.net.parameters()]

@@ -35,18 +35,14 @@ class FedProto(ClientModule):
     A prototype is the mean feature of a class. Each client trains its own network on the
     cross-entropy plus lambda times the distance of features from the global prototype of their
     class. The global prototypes come down, and the client's prototypes of its own classes go up;
-    the whole network stays. A client is tested by the nearest prototype, or by its head.
+    the whole network stays. A client is tested by the nearest prototype; before the first
+    prototypes exist, by its head.
 
     Args:
         net: A ``SplitNet``. Clients' backbones may only differ if their number of features D is the
             same.
         prototype_weight: lambda, the strength of the pull towards the global prototypes. The
             authors use 1 for MNIST and FEMNIST, 0.1 for CIFAR-10.
-        prediction: Predict the class of the nearest prototype (paper), or that of the client's
-            head. Before the first prototypes exist, the head is used in both cases. Training does
-            not depend on this option, so one checkpoint can be tested both ways.
-        candidates: Classes among which the nearest prototype is searched: ``all`` that have one, or
-            the client's ``own`` (authors' code).
         weighting: ``uniform`` averages the prototypes of a class equally over the clients that hold
             it (all code); ``samples`` weights them by the clients' samples of the class (what the
             paper intends).
@@ -70,8 +66,6 @@ class FedProto(ClientModule):
         net: SplitNet,
         *,
         prototype_weight: float = 1.0,
-        prediction: Literal["nearest_prototype", "classifier"] = "nearest_prototype",
-        candidates: Literal["all", "own"] = "all",
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
@@ -79,8 +73,6 @@ class FedProto(ClientModule):
         must_be_split(net)
         not_negative(prototype_weight=prototype_weight)
         self.prototype_weight = prototype_weight
-        self.prediction = prediction
-        self.candidates = candidates
         size = net.num_classes, net.features
         self.prototypes = nn.Buffer(unknown_prototypes(*size))
         self.means = nn.Buffer(torch.zeros(size))
@@ -134,18 +126,15 @@ class FedProto(ClientModule):
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits: minus the distances from the prototypes, or those of the head.
 
-        Classes that are not candidates rank behind all others.
+        Classes without a prototype rank behind all others.
         """
         z = self.net.backbone(x)
-        logits: Tensor = self.net.head(z)
-        if self.prediction == "classifier":
-            return logits
         values, present = known(self.prototypes)
-        candidate = present * (self.counts > 0) if self.candidates == "own" else present
         near = -torch.cdist(z, values.to(z.dtype))
         last = near.amin(-1, keepdim=True) - 1
-        near = torch.where(candidate > 0, near, last)
-        return torch.where(candidate.any(), near, logits)
+        near = torch.where(present > 0, near, last)
+        logits: Tensor = torch.where(present.any(), near, self.net.head(z))
+        return logits
 
 
 class FedProtoServer(Server[ServerState]):

@@ -6,8 +6,7 @@ FedProx-P is the name that FedAS gives to FedProx with local fine-tuning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch import nn
 from typing_extensions import Unpack
@@ -79,15 +78,8 @@ class FedProxP(FineTuned, FedProx):
 
     Args:
         net: The network; a ``SplitNet`` if only a part is fine-tuned.
-        ft_prox: Keep the pull while fine-tuning, towards the model that is fine-tuned. Without it,
-            the objective is plain cross-entropy.
         options: See :class:`FineTuned`, :class:`FedProx` and :class:`ClientModule`.
     """
 
-    def __init__(self, net: nn.Module, *, ft_prox: bool = False, **options: Any) -> None:
-        super().__init__(net, **options)
-        self.ft_prox = ft_prox
-
-    def ft_objective(self) -> Callable[[Batch], Terms] | None:
-        """Return the cross-entropy with the pull if ``ft_prox`` is set, otherwise ``None``."""
-        return self.losses if self.ft_prox else None
+    def ft_objective(self) -> None:
+        """Return ``None``, plain cross-entropy: the pull belongs to training."""

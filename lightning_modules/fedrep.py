@@ -7,7 +7,6 @@ arXiv 2102.07078.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from typing_extensions import Unpack
 
@@ -16,22 +15,21 @@ from lightning_modules.nets import SplitNet
 from lightning_modules.steps.phases import part_phase
 from pfl.core.checks import not_negative
 from pfl.core.space import Dimension
-from pfl.core.types import Phase, Plan
+from pfl.core.types import Plan
 
 
 class FedRep(ClientModule):
     """A shared backbone and a private head, trained one after the other, the head first.
 
     Each participant trains its head for many epochs on the received backbone, then the backbone for
-    few epochs. The backbone travels both ways; the head stays.
+    few epochs. While the head is trained, the backbone is in eval mode, and its features are
+    computed once. The backbone travels both ways; the head stays.
 
     Args:
         net: A ``SplitNet``.
         head_epochs: Epochs of the head; ``None`` means ``epochs - body_epochs``, as the official
             code counts.
         body_epochs: Epochs of the backbone.
-        frozen_bn: Mode of the backbone while the head is trained. In ``eval`` mode its features are
-            computed once for all epochs of the head.
         final_head_epochs: Before each test, every client trains the head of a copy for this many
             more epochs. With 10 (or ``head_epochs``, if larger) the test of the last round is that
             of the official code, which ends with such a round.
@@ -52,7 +50,6 @@ class FedRep(ClientModule):
         *,
         head_epochs: int | None = 10,
         body_epochs: int = 1,
-        frozen_bn: Literal["eval", "train"] = "eval",
         final_head_epochs: int = 0,
         **options: Unpack[ClientOptions],
     ) -> None:
@@ -64,7 +61,6 @@ class FedRep(ClientModule):
             )
         self.head_epochs = self.epochs - body_epochs if head_epochs is None else head_epochs
         self.body_epochs = body_epochs
-        self.frozen_bn: Literal["eval", "train"] = frozen_bn
         self.final_head_epochs = final_head_epochs
         not_negative(
             head_epochs=self.head_epochs,
@@ -83,13 +79,10 @@ class FedRep(ClientModule):
     def plan(self) -> Plan:
         """Declare training of the head, then of the backbone."""
         return [
-            self._head_phase("head", self.head_epochs),
+            part_phase(self, "head", self.head_epochs),
             part_phase(self, "body", self.body_epochs),
         ]
 
     def adapt(self) -> Plan:
         """Declare more epochs of the head."""
-        return [self._head_phase("final_head", self.final_head_epochs)]
-
-    def _head_phase(self, name: str, epochs: int) -> Phase:
-        return part_phase(self, "head", epochs, name=name, frozen=self.frozen_bn)
+        return [part_phase(self, "head", self.final_head_epochs, name="final_head")]

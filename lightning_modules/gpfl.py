@@ -7,7 +7,6 @@ Personalized Federated Learning", ICCV 2023, arXiv 2308.10279; the authors' rele
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from lightning_modules.nets.split import must_be_split
 from pfl.core.checks import not_negative
 from pfl.core.seeds import derive, scoped
 from pfl.core.space import Dimension
-from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Patterns, Phase, Plan, State, Terms
+from pfl.core.types import Batch, Broadcast, ClientInfo, State, Terms
 
 
 class GPFL(ClientModule):
@@ -31,10 +30,11 @@ class GPFL(ClientModule):
 
     A conditional valve (CoV) transforms the features f of the backbone, given a condition. On the
     personal route the head classifies ``CoV(f, u_i)``; on the generic route ``CoV(f, g)`` is pulled
-    towards the embedding of its class, by angle and by distance. The conditions ``g = 1/C sum_y
-    E_y`` and ``u_i = sum_y q_i(y) E_y``, where q_i are the client's class shares and E the class
-    embeddings (GCE), are constant during a round. Before any broadcast all classes have the same
-    share. Backbone, embeddings and valve travel both ways; the head stays.
+    towards the embedding of its class, by angle and by the distance of the whole batch at once, as
+    in the released code (in the paper, by the mean distance over samples). The conditions ``g = 1/C
+    sum_y E_y`` and ``u_i = sum_y q_i(y) E_y``, where q_i are the client's class shares and E the
+    class embeddings (GCE), are constant during a round. Before any broadcast all classes have the
+    same share. Backbone, embeddings and valve travel both ways; the head stays.
 
     Args:
         net: A ``SplitNet``; its head reads D features, and embeddings have the same size.
@@ -42,11 +42,6 @@ class GPFL(ClientModule):
             networks and 1e-4 for ResNet-18; PFAKD uses 0.01, and 1e-4 for CIFAR-100.
         guide_decay: mu, the weight decay of embeddings and valve, in place of the optimiser's. The
             authors use 0.1 for small networks and 0 for ResNet-18; PFAKD uses 0.1.
-        mag_reduction: ``batch_norm`` is the distance of the whole batch at once, which grows with
-            the square root of the batch size (released code); ``sample_mean`` is the mean distance
-            over samples (paper).
-        stale_conditions: Compute the conditions from the embeddings as the client last left them,
-            zero at its first participation (released code), instead of the received ones.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -55,6 +50,7 @@ class GPFL(ClientModule):
     """
 
     shared = ("net.backbone.*", "embeddings", "valve.*")
+    kept = ("net.head.*",)
     vectorizable = True
     needs_classes = True
     net: SplitNet
@@ -65,8 +61,6 @@ class GPFL(ClientModule):
         *,
         magnitude_weight: float = 0.01,
         guide_decay: float = 0.1,
-        mag_reduction: Literal["batch_norm", "sample_mean"] = "batch_norm",
-        stale_conditions: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
@@ -74,13 +68,11 @@ class GPFL(ClientModule):
         not_negative(magnitude_weight=magnitude_weight, guide_decay=guide_decay)
         self.magnitude_weight = magnitude_weight
         self.guide_decay = guide_decay
-        self.mag_reduction: Literal["batch_norm", "sample_mean"] = mag_reduction
-        self.stale_conditions = stale_conditions
         with scoped(derive(seed_of(net), "gpfl")):
             self.embeddings = nn.Parameter(torch.randn(net.num_classes, net.features))
             self.valve = ConditionalValve(net.features)
         table = self.embeddings.detach()
-        mean = torch.zeros(net.features) if stale_conditions else table.mean(0)
+        mean = table.mean(0)
         self.received = nn.Buffer(table.clone())
         self.class_shares = nn.Buffer(torch.full((net.num_classes,), 1 / net.num_classes))
         self.generic = nn.Buffer(mean.clone())
@@ -94,27 +86,13 @@ class GPFL(ClientModule):
             Dimension("guide_decay", choices=(0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0)),
         )
 
-    @property
-    def kept(self) -> Patterns:
-        """The head; with ``stale_conditions`` also the conditions."""
-        head = ("net.head.*",)
-        return (*head, "generic", "personal") if self.stale_conditions else head
-
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load what travels, and compute the constants of the round."""
         super().receive(broadcast, info)
         self.received.copy_(self.embeddings)
         self.class_shares.copy_(info.class_counts / max(1, info.samples))
-        if not self.stale_conditions:
-            for name, value in self._conditions().items():
-                getattr(self, name).copy_(value)
-
-    def plan(self) -> Plan:
-        """Declare one phase over all parameters."""
-        train = Phase(name="local", objective=self.losses, epochs=self.epochs)
-        if not self.stale_conditions:
-            return [train]
-        return [train, Pass(name="conditions", then=lambda _: self._conditions())]
+        for name, value in self._conditions().items():
+            getattr(self, name).copy_(value)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits of the personal route."""
@@ -126,7 +104,7 @@ class GPFL(ClientModule):
         z = self.net.backbone(batch.x)
         logits = self.net.head(self.valve(z, self.personal))
         generic = self.valve(z, self.generic)
-        distance = magnitude(generic, batch.y, self.received, batch.weight, self.mag_reduction)
+        distance = magnitude(generic, batch.y, self.received, batch.weight)
         return {
             **self.supervised(logits, batch),
             "angular": angular(generic, batch.y, self.embeddings, batch.weight),

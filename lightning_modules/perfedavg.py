@@ -47,9 +47,8 @@ class PerFedAvg(ClientModule):
         delta: Step size of HF's finite difference.
         part_size: Samples in each of D, D', D''. ``None`` divides each of the data module's batches
             into two (HF: three) parts.
-        adapt_steps: Number of adaptation steps before the test, each on one training batch (paper:
-            1).
-        adapt_epochs: Adapt for this many whole epochs instead.
+        adapt_epochs: Adapt for this many epochs before the test; ``None`` takes one step on one
+            training batch (paper).
         weighting: As in :class:`ClientModule`; the paper weights all uploads equally.
         options: See :class:`ClientModule`. ``lr_decay`` and ``lr_schedule`` apply to beta and to
             the adaptation.
@@ -68,20 +67,18 @@ class PerFedAvg(ClientModule):
         inner_lr: float = 0.01,
         delta: float = 1e-3,
         part_size: int | None = None,
-        adapt_steps: int = 1,
         adapt_epochs: int | None = None,
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        not_negative(inner_lr=inner_lr, adapt_steps=adapt_steps, adapt_epochs=adapt_epochs)
+        not_negative(inner_lr=inner_lr, adapt_epochs=adapt_epochs)
         positive(delta=delta)
         at_least_one(part_size=part_size)
         self.parts = 2 if variant == "fo" else 3
         self.inner_lr = inner_lr
         self.delta = delta
         self.part_size = part_size
-        self.adapt_steps = adapt_steps
         self.adapt_epochs = adapt_epochs
         # A batch norm in train mode cannot use a batch of one sample.
         norms = nn.modules.batchnorm._BatchNorm
@@ -108,7 +105,7 @@ class PerFedAvg(ClientModule):
                 name="adapt",
                 objective=self.losses,
                 epochs=self.adapt_epochs or 0,
-                steps=self.adapt_steps if self.adapt_epochs is None else None,
+                steps=1 if self.adapt_epochs is None else None,
                 optimizer=partial(torch.optim.SGD, lr=self.inner_lr),
             )
         ]

@@ -7,7 +7,6 @@ the code of pFedMe.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -36,7 +35,7 @@ from lightning_modules.nets.initial import seed_of
 from lightning_modules.steps.gradients import adam_step, slopes_at
 from lightning_modules.steps.servers import MovingServer
 from pfl.core.checks import at_least_one, not_negative
-from pfl.core.seeds import derive, generator, scoped
+from pfl.core.seeds import derive, scoped
 from pfl.core.server import Server, ServerState
 from pfl.core.space import Dimension
 from pfl.core.state import assign, clone, select
@@ -78,13 +77,9 @@ class PFedBayes(ClientModule):
         init_raw_std: Initial rho of every weight, where sigma = softplus(rho).
         init_mean_std: Standard deviation of the normal draws with which the means start; ``None``
             keeps the network's own initial values.
-        eps_std: Standard deviation of the noise in the draws.
         local_steps: R, the number of batches in a round (20 in the code); ``None`` uses ``epochs``
             instead.
         server_step: beta; the server moves to ``(1 - beta) v + beta average``.
-        eval_weights: Test the means (``mean``), or the mean prediction of ``eval_samples`` draws
-            (``mc``).
-        eval_samples: Number of draws in a test; every test uses the same draws.
         optimizer: Optimiser of v.
         weighting: As in :class:`ClientModule`; the paper weights all uploads equally.
         options: See :class:`ClientModule`.
@@ -109,11 +104,8 @@ class PFedBayes(ClientModule):
         inner_lr: float = 1e-3,
         init_raw_std: float = -3.0,
         init_mean_std: float | None = 0.1,
-        eps_std: float = 1.0,
         local_steps: int | None = None,
         server_step: float = 1.0,
-        eval_weights: Literal["mean", "mc"] = "mean",
-        eval_samples: int = 10,
         optimizer: OptimizerFactory = lambda params: torch.optim.Adam(params, lr=1e-3),
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
@@ -122,15 +114,9 @@ class PFedBayes(ClientModule):
             kl_weight=kl_weight,
             inner_lr=inner_lr,
             init_mean_std=init_mean_std,
-            eps_std=eps_std,
             server_step=server_step,
         )
-        at_least_one(
-            inner_steps=inner_steps,
-            mc_samples=mc_samples,
-            local_steps=local_steps,
-            eval_samples=eval_samples,
-        )
+        at_least_one(inner_steps=inner_steps, mc_samples=mc_samples, local_steps=local_steps)
         with scoped(derive(seed_of(net), "pfedbayes")):
             gaussian = MeanFieldNet(net, init_raw_std, init_mean_std)
         super().__init__(gaussian, optimizer=optimizer, weighting=weighting, **options)
@@ -138,11 +124,8 @@ class PFedBayes(ClientModule):
         self.inner_steps = inner_steps
         self.mc_samples = mc_samples
         self.inner_lr = inner_lr
-        self.eps_std = eps_std
         self.local_steps = local_steps
         self.server_step = server_step
-        self.eval_weights = eval_weights
-        self.eval_samples = eval_samples
         self.personal = frozen(gaussian)
         self.first = _zeros(gaussian)
         self.second = _zeros(gaussian)
@@ -201,25 +184,17 @@ class PFedBayes(ClientModule):
         return MovingServer(self.weighting, self.server_step, names, inherits=q)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, C) logits at the means, or the log of the mean probability over draws."""
-        if self.eval_weights == "mean":
-            logits: Tensor = self.net(x)
-            return logits
-        draws = self._draws(x, self.eval_samples, generator(0, "pfedbayes", "test"))
-        return draws.log_softmax(-1).logsumexp(0) - math.log(self.eval_samples)
+        """Return (B, C) logits at the means."""
+        logits: Tensor = self.net(x)
+        return logits
 
     def losses(self, batch: Batch) -> Terms:
         """Return the cross-entropy of draws from v; without a federation there is no prior."""
-        logits = self._draws(batch.x, self.mc_samples)
+        draws = draw_noise(self.net.noise_shapes(self.mc_samples), next(self.net.parameters()))
+        logits = self.net(batch.x, noise=draws)
         losses = self.task.sample_losses
         loss = monte_carlo_cross_entropy(logits, batch.y, batch.weight, losses=losses)
         return {self.task.loss_name: loss}
-
-    def _draws(self, x: Tensor, samples: int, rng: torch.Generator | None = None) -> Tensor:
-        """Return (samples, B, C) logits of draws of all weights."""
-        draws = draw_noise(self.net.noise_shapes(samples), next(self.net.parameters()), rng)
-        logits: Tensor = self.net(x, noise={n: self.eps_std * draw for n, draw in draws.items()})
-        return logits
 
     def _fit(self, batch: Batch) -> Outcome:
         """Take the steps of q, and return the objective of v."""
@@ -269,7 +244,7 @@ class PFedBayes(ClientModule):
         after = {name: personal.get_buffer(f"mean.{name}") for name in self._statistics}
         ce = weight.new_zeros(())
         for draw in range(self.mc_samples):
-            noise = {n: self.eps_std * draws[f"{step}:{n}"][draw] for n in prior}
+            noise = {n: draws[f"{step}:{n}"][draw] for n in prior}
             drawn = {n: torch.addcmul(means[n], std, noise[n]) for n, std in stds.items()}
             weights, loss = means | drawn, self.task.loss
             slopes, value, after = slopes_at(self.net.mean, weights, after, batch, loss)

@@ -63,8 +63,6 @@ class PFedFDA(ClientModule):
             (``fresh_pass``).
         cov_reg: Matrix that is added to a covariance; see
             :func:`~lightning_modules.steps.gaussians.estimate`.
-        single_beta: Use one coefficient for means and covariance.
-        local_beta: Do not blend: use the local Gaussians, with coefficients of 1.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -86,8 +84,6 @@ class PFedFDA(ClientModule):
         eps: float = 1e-4,
         stats: Literal["running", "fresh_pass"] = "running",
         cov_reg: CovarianceRegulariser = "official",
-        single_beta: bool = False,
-        local_beta: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
@@ -96,8 +92,6 @@ class PFedFDA(ClientModule):
         self.eps = eps
         self.stats = stats
         self.cov_reg: CovarianceRegulariser = cov_reg
-        self.single_beta = single_beta
-        self.local_beta = local_beta
         classes, size = net.num_classes, net.features
         with scoped(derive(seed_of(net), "pfedfda")):
             self.means = nn.Buffer(torch.rand(classes, size))
@@ -165,11 +159,7 @@ class PFedFDA(ClientModule):
             return {}
         y = totals.rows["y"].to(z.device)
         common, prior = self._gaussians(), wide(self.prior)
-        coefficients = z.new_ones(2)
-        if not self.local_beta:
-            coefficients = choose_coefficients(
-                z, y, common, prior, self.eps, self.cov_reg, self.single_beta
-            )
+        coefficients = choose_coefficients(z, y, common, prior, self.eps, self.cov_reg)
         blended = blend(estimate(z, y, common, self.cov_reg), common, coefficients)
         weight, bias = discriminant(blended, prior, self.eps)
         return {

@@ -33,7 +33,8 @@ class PFedMe(ClientModule):
     the gradient of the envelope, ``lambda (w - theta)``. Both start the round as the received
     model. This is stable for ``eta_p (lambda + L) < 2``, where L is the curvature of the loss, and
     ``eta lambda <= 1``. The global model w travels both ways; theta stays and is the model that is
-    tested.
+    tested. Before a test, a client that never trained computes its theta from the global model, in
+    one epoch on its training data and on a copy.
 
     Args:
         net: The network.
@@ -41,13 +42,9 @@ class PFedMe(ClientModule):
         inner_steps: K, the steps of theta on each batch.
         inner_lr: eta_p, the learning rate of theta (the authors use 0.09 for an MLP, 0.01 for a
             CNN). It is constant over the rounds.
-        inner_wd: Weight decay of the steps of theta.
         local_steps: R, the number of batches in a round; ``None`` uses ``epochs`` instead.
         server_step: beta; the server moves to ``(1 - beta) w + beta average`` (the authors use 1,
             or 2 when tuned).
-        adapt_untrained: Before a test, a client that never trained computes its theta from the
-            global model in one epoch on its training data. Otherwise it is tested with the global
-            model.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -64,23 +61,19 @@ class PFedMe(ClientModule):
         proximity: float = 15.0,
         inner_steps: int = 5,
         inner_lr: float = 0.01,
-        inner_wd: float = 0.0,
         local_steps: int | None = None,
         server_step: float = 1.0,
-        adapt_untrained: bool = True,
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        not_negative(proximity=proximity, inner_wd=inner_wd, server_step=server_step)
+        not_negative(proximity=proximity, server_step=server_step)
         positive(inner_lr=inner_lr)
         at_least_one(inner_steps=inner_steps, local_steps=local_steps)
         self.proximity = proximity
         self.inner_steps = inner_steps
         self.inner_lr = inner_lr
-        self.inner_wd = inner_wd
         self.local_steps = local_steps
         self.server_step = server_step
-        self.adapt_untrained = adapt_untrained
         self.personal = frozen(net)
         self.trained = nn.Buffer(torch.zeros(()))
         self.factor = nn.Buffer(torch.ones(()))  # of this round's learning rates
@@ -118,8 +111,6 @@ class PFedMe(ClientModule):
 
     def adapt(self) -> Plan:
         """Declare the steps that compute a personal model for a client without one."""
-        if not self.adapt_untrained:
-            return ()
         return [
             Phase(
                 name="adapt",
@@ -170,8 +161,7 @@ class PFedMe(ClientModule):
             once = once or after
             theta = {
                 name: value
-                - self.inner_lr
-                * (slopes[name] + self.proximity * (value - anchor[name]) + self.inner_wd * value)
+                - self.inner_lr * (slopes[name] + self.proximity * (value - anchor[name]))
                 for name, value in theta.items()
             }
         return theta, loss, once

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import Tensor
 
 from lightning_modules.losses.classification import cross_entropy
 from lightning_modules.losses.numerics import at_least_float32, full_precision, mean, one_hot, unit
-from pfl.core.checks import one_of
 
 
 def class_mean_alignment(
@@ -87,38 +84,25 @@ def angular(z: Tensor, y: Tensor, embeddings: Tensor, weight: Tensor | None = No
         return cross_entropy(unit(z) @ unit(embeddings).mT, y, weight)
 
 
-def magnitude(
-    z: Tensor,
-    y: Tensor,
-    embeddings: Tensor,
-    weight: Tensor | None = None,
-    reduction: Literal["batch_norm", "sample_mean"] = "batch_norm",
-) -> Tensor:
+def magnitude(z: Tensor, y: Tensor, embeddings: Tensor, weight: Tensor | None = None) -> Tensor:
     """Compute the distance of features from the received embeddings of their classes.
 
-    The magnitude-level guidance of GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279). 1e-12 is added
-    under the root, so that the gradient is finite at distance zero (not in the official code).
+    The magnitude-level guidance of GPFL (Zhang et al., ICCV 2023, arXiv 2308.10279): the norm of
+    all differences in the batch at once, as in the official code; it grows with the square root of
+    B. 1e-12 is added under the root, so that the gradient is finite at distance zero (not in the
+    official code).
 
     Args:
         z: (B, D) features of the generic route.
         y: (B,) labels.
         embeddings: (C, D), constant.
         weight: (B,) or ``None``.
-        reduction: ``batch_norm`` is the norm of all differences in the batch at once (official
-            code; it grows with the square root of B); ``sample_mean`` is the mean distance (paper).
-
-    Raises:
-        ValueError: ``reduction`` is unknown.
 
     Example:
         >>> import torch
-        >>> z, y, table = torch.tensor([[3.0], [4.0]]), torch.tensor([0, 0]), torch.zeros(1, 1)
-        >>> magnitude(z, y, table), magnitude(z, y, table, reduction="sample_mean")
-        (tensor(5.), tensor(3.5000))
+        >>> magnitude(torch.tensor([[3.0], [4.0]]), torch.tensor([0, 0]), torch.zeros(1, 1))
+        tensor(5.)
     """
-    one_of("reduction", reduction, ("batch_norm", "sample_mean"))
     squares = (at_least_float32(z) - embeddings[y]).square().sum(-1)
-    if reduction == "sample_mean":
-        return mean((squares + 1e-12).sqrt(), weight)
     total = squares.sum() if weight is None else (squares * weight).sum()
     return (total + 1e-12).sqrt()

@@ -117,7 +117,6 @@ def choose_coefficients(
     prior: Tensor,
     eps: float = 1e-4,
     regulariser: CovarianceRegulariser = "official",
-    single: bool = False,
 ) -> Tensor:
     """Choose the (2,) coefficients whose blend classifies held-out samples best.
 
@@ -133,7 +132,6 @@ def choose_coefficients(
         prior: (C,) class probabilities of the client.
         eps: See :func:`discriminant`.
         regulariser: See :func:`estimate`.
-        single: Use one coefficient for both.
     """
     counts = torch.bincount(y, minlength=len(prior))
     repeated = counts[y] >= 2
@@ -144,16 +142,13 @@ def choose_coefficients(
     folds = _folds(z[repeated], y[repeated], common, regulariser)
     shares = torch.linspace(0, 1, 11, dtype=z.dtype, device=z.device)
     losses = _losses_on_grid(folds, common, prior, eps, shares)
-    if single:
-        start = shares[losses.diagonal().argmin()][None]
-    else:
-        best = int(losses.argmin())
-        start = torch.stack([shares[best // len(shares)], shares[best % len(shares)]])
+    best = int(losses.argmin())
+    start = torch.stack([shares[best // len(shares)], shares[best % len(shares)]])
 
     def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
         with torch.enable_grad():
             inner = torch.from_numpy(point).to(z).requires_grad_()
-            loss = _loss(folds, common, prior, eps, inner.expand(2))
+            loss = _loss(folds, common, prior, eps, inner)
             (slope,) = torch.autograd.grad(loss, inner)
         return float(loss.detach()), slope.cpu().numpy()
 
@@ -162,10 +157,10 @@ def choose_coefficients(
         start.cpu().numpy(),
         jac=True,
         method="L-BFGS-B",
-        bounds=[(0.0, 1.0)] * len(start),
+        bounds=[(0.0, 1.0)] * 2,
         options={"maxiter": 10},
     )
-    return torch.from_numpy(optimum.x).to(z).clamp(0, 1).expand(2).clone()
+    return torch.from_numpy(optimum.x).to(z).clamp(0, 1)
 
 
 def pack(symmetric: Tensor) -> Tensor:

@@ -29,13 +29,12 @@ def part_phase(
     name: str | None = None,
     optimizer: OptimizerFactory | None = None,
     objective: Callable[[Batch], Terms] | None = None,
-    frozen: Literal["eval", "train"] = "eval",
     evals: Patterns = (),
 ) -> Phase:
     """Train the head, the backbone or all of a network on local data; the other part is frozen.
 
-    If the head alone is trained on cross-entropy and the backbone is in eval mode, the backbone's
-    features are computed once and reused.
+    If the head alone is trained on cross-entropy, the backbone's features are computed once and
+    reused.
 
     Args:
         module: The client whose ``net`` is trained: a ``SplitNet``, unless all of it is trained.
@@ -44,8 +43,6 @@ def part_phase(
         name: Name of the phase; that of the part if not given.
         optimizer: As in :class:`~pfl.core.types.Phase`.
         objective: Objective on the whole network; cross-entropy if not given.
-        frozen: Mode of the frozen part. In ``train`` mode its dropout is active and the running
-            statistics of its batch norms change, though its parameters do not.
         evals: More submodules to hold in eval mode.
     """
     net = cast(SplitNet, module.net)
@@ -60,14 +57,14 @@ def part_phase(
         z: Tensor = net.backbone(batch.x)
         return z
 
-    cached = part == "head" and objective is None and frozen == "eval"
+    cached = part == "head" and objective is None
     return Phase(
         name=part if name is None else name,
         objective=objective or (on_features if cached else whole),
         epochs=epochs,
         trains=TRAINED[part],
         optimizer=optimizer,
-        evals=(*(STILL[part] if frozen == "eval" else ()), *evals),
+        evals=(*STILL[part], *evals),
         inputs=features if cached else None,
     )
 

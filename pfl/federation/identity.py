@@ -50,6 +50,14 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"data.missing_values": None, "data.date_format": None, "data.decimal": "."},
     **{"data.thousands": None, "data.separator": ",", "data.negative": None},
     **{f"{name}.released": False for name in ("ConceptDrift", "FixedClasses", "QuantitySkew")},
+    # Options of methods that no configuration used.
+    **{"Ditto.refresh_before_eval": False, "FedPer.fit_head_before_eval": 0},
+    **{"FedProto.prediction": "nearest_prototype", "FedProto.candidates": "all"},
+    **{"FedProxP.ft_prox": False, "FedRep.frozen_bn": "eval", "GPFL.stale_conditions": False},
+    **{"GPFL.mag_reduction": "batch_norm", "IFCA.averaging": "model", "IFCA.share_body": False},
+    **{"PFedBayes.eps_std": 1.0, "PFedBayes.eval_weights": "mean", "PFedBayes.eval_samples": 10},
+    **{"PFedFDA.single_beta": False, "PFedFDA.local_beta": False, "PFedMe.inner_wd": 0.0},
+    **{"PFedMe.adapt_untrained": True, "PerFedAvg.adapt_steps": 1},
     **{f"{name}.numpy_seed": None for name in ("BernoulliSampler", "UniformSampler")},
 }
 # Settings of where and how a run is executed; and the loop's seed, which repeats the run's.

@@ -72,7 +72,6 @@ RANGES = {
         "negative": {"alignment": -1, "head_lr": -1, "head_epochs": -1},
         "[0, 1)": {"min_share": 1.0},
     },
-    FedPer: {"negative": {"fit_head_before_eval": -1}},
     FedProto: {"negative": {"prototype_weight": -1}},
     FedProx: {"negative": {"mu": -0.1}},
     FedRep: {"negative": {"head_epochs": -1}},
@@ -84,7 +83,7 @@ RANGES = {
     LPFT: {"negative": {"lp_epochs": -1, "lp_lr": -1, "ft_epochs": -1, "ft_lr": -1}},
     MOON: {"negative": {"mu": -1.0}, "positive": {"tau": 0.0}},
     PerFedAvg: {
-        "negative": {"inner_lr": -1, "adapt_steps": -1, "adapt_epochs": -2},
+        "negative": {"inner_lr": -1, "adapt_epochs": -2},
         "positive": {"delta": 0},
         "at least 1": {"part_size": 0},
     },
@@ -95,7 +94,7 @@ RANGES = {
     },
     PFedFDA: {"(0, 1)": {"eps": 0}},
     PFedMe: {
-        "negative": {"proximity": -1, "inner_wd": -1, "server_step": -1},
+        "negative": {"proximity": -1, "server_step": -1},
         "at least 1": {"inner_steps": 0, "local_steps": (0, -3)},
         "positive": {"inner_lr": 0},
     },
@@ -121,11 +120,6 @@ def test_numbers_out_of_range_are_refused(method):
     [
         (FedALA, {"top": 3}, "2 layers ~ 3"),
         (FedPer, {"personal_layers": 3}, "2 layers ~ 3"),
-        (
-            FedPer,
-            {"personal_layers": 0, "fit_head_before_eval": 2},
-            "fit_head_before_eval ~ personal_layers ~ 0",
-        ),
         (
             FedRep,
             {"epochs": 1, "head_epochs": None, "body_epochs": 2},
@@ -187,7 +181,7 @@ FOR_THE_SERVER = {
         **{"mix_C": 2.0, "mix_gamma": 0.5},
         **{"absent_rule": "size_average", "zero_similarity": "uniform"},
     },
-    IFCA: {"k": 3, "averaging": "gradient", "share_body": True},
+    IFCA: {"k": 3},
     LGFedAvg: {"warm_start_rounds": 3},
     PFedBayes: {"server_step": 0.5},
     PFedMe: {"server_step": 0.5},

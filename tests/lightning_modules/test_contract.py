@@ -11,7 +11,21 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from lightning_modules import FedAS, FedAvg
+from lightning_modules import (
+    APFL,
+    PFAKD,
+    SCAFFOLD,
+    FedAS,
+    FedASVariant,
+    FedAvg,
+    FedPAC,
+    FedProto,
+    FedSimSup,
+    PerFedAvg,
+    PFedFDA,
+    PFedVEM,
+    UniVarFL,
+)
 from pfl.core.task import MultiLabel, Regression
 from pfl.testing import PROMISES
 from pfl.testing.federation import ToyFederation
@@ -26,6 +40,37 @@ from tests.helpers.messages import parts
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
 def test_a_method_keeps_a_promise(method, promise):
     promise.hold(subject(method))
+
+
+# Options under which a method computes in other ways, and what these could break.
+VARIANTS = [
+    (APFL, {"alpha_update": "step", "v_grad": "plain"}),
+    *(
+        (FedAS, {"align_target": target, "fisher_estimator": estimator})
+        for target, estimator in (("per_sample", "per_sample_mean"), ("class_mean", "full_data"))
+    ),
+    (FedASVariant, {"align_manner": "serial"}),
+    (FedPAC, {"alignment": 0.0}),
+    (FedProto, {"weighting": "samples"}),
+    (FedSimSup, {"local_unit": "steps"}),
+    (PerFedAvg, {"variant": "hf", "inner_lr": 0.3}),
+    (PFAKD, {"teacher_mode": "eval", "distill_reduction": "sum_dim"}),
+    (PFedFDA, {"stats": "fresh_pass"}),
+    (PFedVEM, {"base_loss": "mean_head", "tau_timing": "after_head"}),
+    (SCAFFOLD, {"option": "I"}),
+    *((UniVarFL, {"he_form": form, "cv_statistic": "std"}) for form in ("log", "chord", "rbf")),
+    (UniVarFL, {"normalize_for_head": True, "cv_unbiased": True}),
+]
+VARIANT_PROMISES = ("padding_does_not_count", "stacked_agrees")
+
+
+@pytest.mark.parametrize(("method", "options"), VARIANTS)
+def test_a_variant_keeps_the_promises_of_a_stack(method, options):
+    usual = subject(method)
+    asked = replace(usual, build=lambda net, **more: usual.build(net, **{**options, **more}))
+    for promise in PROMISES:
+        if promise.name in VARIANT_PROMISES:
+            promise.hold(asked)
 
 
 # What another loss, and other targets, could break.

@@ -6,9 +6,8 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.fedavg import FedAvg
 from pfl.core.server import Server, ServerState
 from pfl.core.types import Upload
-from pfl.federation.sampling import BernoulliSampler
-from tests.helpers.federation import HEAVY, SGD, centralised, close, equal, fit, follow
-from tests.helpers.toy import blobs, mlp, normed
+from tests.helpers.federation import HEAVY, SGD, centralised, close, fit
+from tests.helpers.toy import blobs, mlp
 
 
 def upload(client, samples, *values):
@@ -53,31 +52,3 @@ def test_one_client_is_centralised_sgd():
     data = blobs(sizes=(9,), batch_size=99)
     run = fit(FedAvg(mlp(), optimizer=HEAVY, epochs=3, persist_optimizer=True), data, 2)
     assert close(run.server.shared, centralised(data, 6))
-
-
-def test_nobody_sampled_keeps_the_model():
-    sampler = BernoulliSampler(1e-9, minimum=0, train_all=False)
-    net = mlp()
-    start = {f"net.{name}": value.clone() for name, value in net.state_dict().items()}
-    run, snapshots = follow(FedAvg(net, optimizer=SGD), blobs(), 2, sampler=sampler)
-    assert [s.trained for s in snapshots] == [(), ()]
-    assert equal(run.server.shared, start)
-    assert run.server.round == 2
-
-
-def test_clients_without_data_have_no_weight():
-    with_empty = fit(FedAvg(mlp(), optimizer=SGD), blobs(sizes=(9, 6, 0)))
-    without = fit(FedAvg(mlp(), optimizer=SGD), blobs(sizes=(9, 6)))
-    assert equal(with_empty.server.shared, without.server.shared)
-
-
-def test_buffers_are_averaged_or_stay():
-    """Running means differ between clients, so the average lies on no client's own value."""
-    average, _ = follow(FedAvg(normed(), optimizer=SGD), blobs(), 1)
-    local, (snapshot,) = follow(FedAvg(normed(), optimizer=SGD, buffers="local"), blobs(), 1)
-    name = "net.backbone.1.running_mean"
-    sizes = torch.tensor([9.0, 6.0, 4.0])
-    own = torch.stack([snapshot.kept[client][name] for client in range(3)])
-    assert name not in local.server.shared
-    mean = (sizes[:, None] * own).sum(0) / 19
-    assert torch.allclose(average.server.shared[name], mean, atol=1e-6)

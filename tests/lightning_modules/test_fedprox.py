@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 import torch
 
-from lightning_modules.fedprox import FedProx, FedProxP
+from lightning_modules.fedprox import FedProx
 from pfl.core.types import Broadcast
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, context, job
-from tests.helpers.toy import Line, blobs, lines, mlp, normed
+from tests.helpers.federation import HEAVY, context, job
+from tests.helpers.toy import Line, blobs, lines, normed
 
 
 class Slope(FedProx):
@@ -28,13 +28,6 @@ def walk(mu, steps, lr=0.1, start=3.0, slope=2.0):
     return client_round.train(context(module, data), sent).upload.shared["net.w"].item()
 
 
-def test_the_distance_falls_with_mu():
-    """Invariant 3."""
-    shifts = [abs(walk(mu, 10) - 3.0) for mu in (0.0, 0.1, 1.0, 5.0)]
-    assert shifts == sorted(shifts, reverse=True)
-    assert len(set(shifts)) == 4
-
-
 def test_the_fixed_point_is_the_gradient_over_mu_away():
     """Invariant 3: w^t - g / mu = 3 - 2 / 4 = 2.5."""
     assert walk(4.0, 100) == pytest.approx(2.5, abs=1e-5)
@@ -45,12 +38,6 @@ def test_k_steps_on_a_constant_gradient_are_a_geometric_sum(steps):
     """Invariant 4: w - w^t = -(g / mu) (1 - (1 - eta mu)^K), with g = 2, mu = 4, eta = 0.1."""
     expected = 3.0 - 0.5 * (1 - 0.6**steps)
     assert walk(4.0, steps) == pytest.approx(expected, abs=1e-6)
-
-
-def test_from_two_on_it_diverges(recwarn):
-    """Invariant 5."""
-    assert abs(walk(21.0, 60) - 3.0) > 10
-    assert abs(walk(19.0, 60) - 3.0) < 1
 
 
 def test_the_pull_comes_before_momentum():
@@ -70,15 +57,3 @@ def test_the_anchor_is_the_received_model_and_does_not_move():
     state = module.state_dict()
     for name, value in sent.items():
         assert torch.equal(state[f"anchor.module.{name.removeprefix('net.')}"], value)
-
-
-def test_fine_tuning_is_plain_unless_told():
-    """With the pull kept, the tuned copy stays closer to the received model."""
-    data, shifts = blobs(), []
-    for ft_prox in (False, True):
-        module = FedProxP(mlp(), optimizer=SGD, mu=5.0, ft_epochs=10, ft_prox=ft_prox)
-        sent = {n: v.clone() for n, v in module.state_dict().items() if n.startswith("net.")}
-        client_round.test(context(module, data), job(data, broadcast=Broadcast(sent)))
-        change = [module.state_dict()[name] - value for name, value in sent.items()]
-        shifts.append(torch.cat([c.flatten() for c in change]).norm().item())
-    assert shifts[1] < 0.7 * shifts[0]

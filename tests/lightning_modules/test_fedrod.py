@@ -18,8 +18,6 @@ from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
 from tests.helpers.federation import HEAVY, SGD, close, context, equal, fit, follow, job
 from tests.helpers.messages import parts
-from tests.helpers.stacking import check_vmap
-from tests.helpers.stacking import clients as stacked
 from tests.helpers.toy import ToyData, blobs, mlp, normed
 
 
@@ -193,16 +191,6 @@ def test_two_optimisers_give_the_same_numbers():
             optimizer.step()
     assert close(heads(result.upload.shared, "net."), dict(net.state_dict()))
     assert close(heads(result.kept, "personal."), dict(personal.state_dict()))
-
-
-def test_padding_may_bear_the_label_of_an_absent_class():
-    """The third client has one sample, of class 0, and is padded with samples of class 1."""
-    module = FedROD(mlp()).double()
-    states, batches = stacked(module)
-    for state, batch in zip(states, batches, strict=True):
-        counts = torch.bincount(batch.y, minlength=3).tolist()
-        state["log_prior"] = received(FedROD(mlp()), *counts).log_prior.double()
-    check_vmap(module, module.losses, states, batches)
 
 
 def test_a_head_of_two_layers_starts_at_zero_and_learns():

@@ -174,21 +174,6 @@ def test_a_plain_trainer_trains_the_first_kind():
 # Scores by kind.
 
 
-@pytest.mark.parametrize("point", ["post_broadcast", "post_local"])
-def test_scores_by_kind_add_up_to_the_score_of_all(point):
-    module = make(3)
-    run = fit(module, evaluate_at=[point])
-    counts = [kinds(module, len(SIZES)).count(kind) for kind in range(3)]
-    for row in run.history:
-        found = [
-            row[f"test/personal/acc@{label}"] * count
-            for label, count in zip(module.groups, counts, strict=True)
-            if count
-        ]
-        assert sum(found) / len(SIZES) == pytest.approx(row["test/personal/acc"], abs=1e-12)
-    assert "test/personal/acc@MLP/last" in run.summary
-
-
 def test_a_kind_that_nobody_holds_has_no_score():
     seed = next(s for s in range(99) if set(kinds(make(3, net_seed=s), len(SIZES))) == {0, 2})
     row = fit(make(3, net_seed=seed), rounds=1).history[0]

@@ -2,15 +2,13 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from lightning_modules.fedavg import FedAvg, FedAvgP
+from lightning_modules.fedavg import FedAvgP
 from pfl.core.types import Broadcast
-from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, close, context, differing, fit, job
+from tests.helpers.federation import SGD, close, context, differing, job
 from tests.helpers.toy import blobs, mlp, normed
 
 BODY, HEAD = "net.backbone.", "net.head."
@@ -43,29 +41,6 @@ def test_default_epochs_are_the_local_ones():
     assert FedAvgP(mlp(), epochs=7, ft_epochs=2).adapt()[0].epochs == 2
 
 
-@pytest.mark.parametrize(("part", "still"), [("head", BODY), ("body", HEAD)])
-@pytest.mark.parametrize("net", [mlp, normed])
-def test_the_other_part_is_bitwise_constant(part, still, net):
-    """With momentum and weight decay; batch-norm statistics included."""
-    before, after = tuned(net(), ft_epochs=3, ft_part=part, optimizer=HEAVY)
-    changed = differing(before, after)
-    assert changed
-    assert not any(name.startswith(still) for name in changed)
-
-
-def test_the_head_on_stored_features_is_the_head_on_the_network():
-    """Features of the frozen body are computed once; the numbers are those of the whole network."""
-    net, data = normed(), blobs(batch_size=99)
-    net.backbone.eval()
-    split, optimizer = data.split(0, "train"), SGD(net.head.parameters())
-    _, after = tuned(normed(), ft_epochs=3, ft_part="head")
-    for _ in range(3):
-        optimizer.zero_grad()
-        cross_entropy(net(split.x), split.targets).backward()
-        optimizer.step()
-    assert torch.allclose(after["net.head.weight"], net.head.weight, atol=1e-6)
-
-
 def test_batch_norm_can_keep_its_statistics():
     statistics = {f"{BODY}1.running_mean", f"{BODY}1.running_var", f"{BODY}1.num_batches_tracked"}
     assert statistics <= differing(*tuned(normed(), ft_epochs=1))
@@ -79,13 +54,3 @@ def test_the_rate_follows_the_decay_of_training():
     name = "net.head.bias"
     full, quarter = early[name] - before[name], late[name] - before[name]
     assert torch.allclose(quarter, full / 4, atol=1e-7)
-
-
-def test_every_client_is_tuned_also_one_that_never_took_part():
-    sampler = UniformSampler(0.4)
-    run = fit(FedAvgP(mlp(), optimizer=SGD, ft_epochs=30), blobs(), 1, sampler=sampler)
-    other = fit(FedAvg(mlp(), optimizer=SGD), blobs(), 1, sampler=sampler)
-    assert (
-        run.history[-1]["test/personal/acc_worst10"]
-        > other.history[-1]["test/personal/acc_worst10"]
-    )

@@ -66,14 +66,6 @@ def test_averages_by_hand():
     assert uniform.shared["clusters.0.w"].item() == 6.0
 
 
-def test_gradient_averaging_by_hand():
-    """Weights 1/8, 3/8 and 4/8: 0 + 10/8 + 6/8 = 2, 1 + (7 - 1) / 2 = 4."""
-    uploads = [upload(0, 1, 0, 10.0), upload(1, 3, 0, 2.0), upload(2, 4, 1, 7.0)]
-    server = IFCA(mlp(), k=3, averaging="gradient").server()
-    after = server.aggregate(start(0.0, 1.0, 2.0), uploads)
-    assert [v.item() for v in after.shared.values()] == [2.0, 4.0, 2.0]
-
-
 def test_an_empty_cluster_is_bitwise_unchanged():
     """Invariant 2."""
     module = IFCA(mlp(), optimizer=SGD, k=2)
@@ -153,20 +145,3 @@ def test_a_client_without_training_data_is_tested_with_the_first_model():
     federation.round(0, 1)
     tested = {f"net.{name}": value for name, value in federation.personal(2).items()}
     assert equal(tested, plain(federation.state.shared))
-
-
-def test_a_common_body_is_averaged_over_all_and_sent_once():
-    """36 floats of body, 21 of head: 36 + 2 * 21 down, 57 + 1 up, for each of 4 clients."""
-    module = IFCA(mlp(num_classes=2), optimizer=SGD, share_body=True)
-    bodies = [cluster.backbone.state_dict() for cluster in module.clusters]
-    assert equal(*bodies)
-    assert not torch.equal(module.clusters[0].head.weight, module.clusters[1].head.weight)
-    run, snapshots = follow(module, contradicting(), 6)
-    assert {*chosen(snapshots[-1]).values()} == {0, 1}
-    for row in run.history:
-        assert row["comm/bytes_down"] == 4 * 4 * (36 + 2 * 14)
-        assert row["comm/bytes_up"] == 4 * 4 * (36 + 14 + 1)
-    first, second = (plain(run.server.shared, number) for number in range(2))
-    assert {*first} - {*second} == {name for name in first if "backbone" in name}
-    for name in second:
-        assert not torch.equal(first[name], second[name])

@@ -50,17 +50,6 @@ def test_rounds_are_one_long_training():
     assert all(close(rounds.kept[client], once.kept[client]) for client in range(3))
 
 
-def test_the_schedule_is_the_samplers():
-    """9, 6 and 4 samples at batch size 4 are 3, 2 and 1 steps a round."""
-    counts = []
-    for train_all in (False, True):
-        sampler = UniformSampler(0.4, train_all=train_all)
-        run, (first,) = follow(Local(mlp(), optimizer=SGD), blobs(), 1, sampler=sampler)
-        assert run.history[0]["train/steps"] == sum((3, 2, 1)[client] for client in first.trained)
-        counts.append(len(first.trained))
-    assert counts == [1, 3]
-
-
 @pytest.mark.parametrize("method", [Local, Ditto])
 def test_a_client_never_sampled_is_tested_with_the_initial_model(method):
     _, (first,) = follow(method(mlp(), optimizer=SGD), blobs(), 1, sampler=UniformSampler(0.4))

@@ -105,9 +105,3 @@ def test_traffic_of_the_papers_networks(make, down, up):
     assert sum(module.state_dict()[name].numel() for name in module.shared_names()) == down
     sent = (*upload.shared.values(), *upload.extra.values())
     assert sum(value.numel() for value in sent) == down + up
-
-
-def test_the_papers_supervisors():
-    for network, size in (((10, (3, 32, 32), 48), 8_422), ((62, (1, 28, 28), 40), 6_956)):
-        supervisor = supervised(*network).supervisor
-        assert sum(p.numel() for p in supervisor.parameters()) == size

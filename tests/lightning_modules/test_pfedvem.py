@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
 
 from lightning_modules.nets import SplitNet
 from lightning_modules.pfedvem import PFedVEM
-from pfl.core.failure import NonFiniteError
 from pfl.core.types import Job
 from pfl.federation.sampling import BernoulliSampler
 from pfl.loop import FederatedLoop
 from pfl.training import client_round
-from tests.helpers.draws import normal
 from tests.helpers.federation import context, fit
-from tests.helpers.messages import parts
-from tests.helpers.stacking import check_vmap
 from tests.helpers.toy import blobs, mlp, normed
 from tests.lightning_modules.vem import (
     broadcast,
     broadcast_of,
-    head_batch,
     info,
     line,
     numbers,
@@ -172,30 +165,6 @@ def test_an_unsampled_client_keeps_its_head_and_gets_the_new_base():
 # Edges.
 
 
-def test_a_client_that_diverges_keeps_its_old_head_and_uploads_nothing():
-    """Client 1 has an infinite input. Under ``skip`` the others go on; under ``stop`` it ends."""
-    data = blobs()
-    data.splits["train"][1][0][0, 0] = float("inf")
-    options = {"rounds": 2, "progress": False, "sampler": BernoulliSampler(1.0)}
-    outcome = FederatedLoop(on_nonfinite="skip", **options).fit(PFedVEM(mlp()), data)
-    assert sorted(outcome.kept) == [0, 2]
-    assert all(value.isfinite().all() for value in outcome.server.shared.values())
-    assert outcome.history[-1]["train/discarded"] == 1
-    with pytest.raises(NonFiniteError, match="client 1"):
-        FederatedLoop(**options).fit(PFedVEM(mlp()), data)
-
-
-def test_a_huge_rate_on_a_sum_over_the_data_is_caught():
-    module = PFedVEM(mlp(), lr_head=1e30)
-    loop = FederatedLoop(rounds=1, on_nonfinite="skip", progress=False)
-    rounds = loop.rounds_of(module, blobs())
-    run, result = next(rounds)
-    assert run.kept == {}
-    assert result.metrics["train/discarded"] == 3
-    with pytest.raises(NonFiniteError, match=parts("no client ~ on_nonfinite")):
-        next(rounds)
-
-
 def test_deviation_alone_starts_from_one_and_stays_finite():
     """For two rounds: the third diverges, on some processors beyond single precision."""
     module = PFedVEM(mlp(), tau_terms="deviation", init_std=0.5)
@@ -207,12 +176,6 @@ def test_deviation_alone_starts_from_one_and_stays_finite():
     assert all(kept["confidence"].isfinite() for kept in outcome.kept.values())
 
 
-def test_batch_norm_in_the_base_and_batches_of_one():
-    FederatedLoop(rounds=2, progress=False).fit(PFedVEM(mlp()), blobs(sizes=(5, 1), batch_size=1))
-    outcome = FederatedLoop(rounds=2, progress=False).fit(PFedVEM(normed()), blobs())
-    assert "net.backbone.1.running_mean" in outcome.server.shared
-
-
 @pytest.mark.parametrize(
     "net", [nn.Linear(3, 2), SplitNet(nn.Flatten(), nn.Sequential(mlp().head))]
 )
@@ -222,27 +185,3 @@ def test_the_head_must_be_one_linear_layer(net):
 
 
 # vectorizable = True.
-
-
-@pytest.mark.parametrize("objective", ["free_energy", "losses", "mean_head"])
-def test_objectives_run_stacked_over_clients(objective):
-    module = PFedVEM(mlp(), base_loss="mean_head" if objective == "mean_head" else "mc").double()
-    states, batches = [], []
-    for client, samples in enumerate((2, 7, 5)):
-        state = {n: v + 0.1 * client for n, v in module.state_dict().items()}
-        batch = head_batch(samples, module, seed=client)
-        if objective != "free_energy":
-            batch = batch._replace(x=normal(samples, 5, seed=client))
-        states.append(state)
-        batches.append(batch)
-    chosen = module.free_energy if objective == "free_energy" else module.losses
-    check_vmap(module, chosen, states, batches)
-
-
-def test_it_learns_the_blobs():
-    loop = FederatedLoop(rounds=8, sampler=BernoulliSampler(0.5), progress=False)
-    sgd = partial(torch.optim.SGD, momentum=0.9)
-    module = PFedVEM(mlp(), optimizer=sgd, lr_head=0.01, lr_base=0.05, init_std=0.1)
-    summary = loop.fit(module, blobs(sizes=(30, 20, 20))).summary
-    assert summary["test/personal/acc/last"] > 0.85
-    assert summary["test/global/acc/last"] > 0.6

@@ -7,10 +7,8 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, stack_module_state, vmap
 
 from lightning_modules.layers import copy_into, frozen
-from tests.helpers.draws import normal
 from tests.helpers.messages import parts
 
 
@@ -93,13 +91,3 @@ def test_frozen_copies_survive_copying_and_loading():
     assert not clone.module.training
     clone.load_state_dict(frozen(normalised()).state_dict())
     assert not list(clone.parameters())
-
-
-@pytest.mark.parametrize("batch_statistics", [False, True])
-def test_frozen_copies_under_vmap(batch_statistics):
-    teachers = [frozen(normalised(), batch_statistics).double() for _ in range(2)]
-    _, buffers = stack_module_state(teachers)
-    x = normal(2, 5, 4)
-    together = vmap(lambda b, x: functional_call(teachers[0], b, (x,)))(buffers, x)
-    for i, teacher in enumerate(teachers):
-        torch.testing.assert_close(together[i], teacher(x[i]))

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
-from torch.func import functional_call, stack_module_state, vmap
 
 from lightning_modules.layers import MeanFieldNet, constant, draw_noise
 from lightning_modules.losses import mean_field_kl, mean_field_kl_slopes
@@ -43,12 +42,6 @@ def test_a_weight_that_two_layers_share_is_one_gaussian():
     x = torch.ones(2, 4)
     by_hand = (x @ drawn["0.weight"].T + drawn["0.bias"]) @ drawn["0.weight"].T + drawn["1.bias"]
     torch.testing.assert_close(net(x, noise=noise)[0], by_hand)
-
-
-def test_twice_the_network_travels():
-    """pFedBayes sends 2 |w| numbers."""
-    net = MeanFieldNet(LeNet5(10))
-    assert sum(value.numel() for value in net.state_dict().values()) == 2 * 62_006
 
 
 def test_means_keep_the_initialisation_or_are_drawn_anew():
@@ -142,37 +135,6 @@ def test_written_out_slopes_of_kl_are_its_gradient():
             torch.testing.assert_close(slope, moment.grad)
     same = mean_field_kl_slopes(prior.moments(), prior.moments())
     assert not any(slope.any() for own in same.values() for slope in own)
-
-
-def test_steps_on_the_prior_alone_bring_it_to_the_network():
-    net, prior = build(0, init_raw_std=-1.0), build(1)
-    optimizer = torch.optim.Adam(prior.parameters(), lr=0.05)
-    first = None
-    for _ in range(1000):
-        value = mean_field_kl(constant(net.moments()), prior.moments())
-        first = float(value.detach()) if first is None else first
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-    assert float(value.detach()) < 1e-3 * first
-    for name, (mean, std) in net.moments().items():
-        torch.testing.assert_close(prior.moments()[name][0], mean, rtol=0, atol=0.02)
-        torch.testing.assert_close(prior.moments()[name][1], std, rtol=0, atol=0.02)
-
-
-def test_networks_under_vmap():
-    nets = [build(0).train(), build(1, init_raw_std=-1.0).train()]
-    parameters, buffers = stack_module_state(nets)
-    x = normal(2, 5, 4)
-    noise = {name: normal(2, *shape) for name, shape in nets[0].noise_shapes(2).items()}
-    together = vmap(lambda p, b, x, e: functional_call(nets[0], (p, b), (x,), {"noise": e}))(
-        parameters, buffers, x, noise
-    )
-    for i, net in enumerate(nets):
-        alone = net(x[i], noise={name: draws[i] for name, draws in noise.items()})
-        torch.testing.assert_close(together[i], alone)
-        running = buffers["mean.1.running_mean"][i]
-        torch.testing.assert_close(running, net.mean[1].running_mean)
 
 
 def test_refuses_what_it_cannot_use():

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
-from torch.func import functional_call, grad, stack_module_state, vmap
 
 from lightning_modules.layers import (
     VariationalLinear,
@@ -19,7 +18,6 @@ from lightning_modules.layers import (
     softplus_std_slope,
 )
 from lightning_modules.layers.variational import MIN_STD
-from lightning_modules.losses import monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
 from pfl.core.seeds import generator, scoped
 from tests.helpers.draws import normal
@@ -41,13 +39,6 @@ def test_standard_deviations_start_where_they_are_told(init_std):
 def test_means_start_as_normal_draws():
     wide = VariationalLinear(100, 50)
     assert float(wide.mean_weight.detach().std()) == pytest.approx(1, abs=0.05)
-
-
-def test_number_of_scalars():
-    """pFedVEM's head_dim for 84 features and 10 classes: 850 means, and as many raw ones."""
-    state = VariationalLinear(84, 10).state_dict()
-    assert sum(value.numel() for name, value in state.items() if name.startswith("mean")) == 850
-    assert sum(value.numel() for name, value in state.items() if name.startswith("raw_std")) == 850
 
 
 def test_forward_without_draws_is_the_linear_layer_of_the_means():
@@ -84,15 +75,6 @@ def test_moments_of_many_draws():
     torch.testing.assert_close(logits.mean(0), built(z), rtol=0, atol=0.03)
     variances = torch.full((1, 3), 1.5, dtype=torch.float64)
     torch.testing.assert_close(logits.var(0), variances, rtol=0.03, atol=0)
-
-
-def test_without_spread_every_draw_is_the_mean():
-    """The Monte Carlo loss is the loss at the mean, for any K."""
-    built, z, y = layer(1e-7), normal(5, 4), torch.tensor([0, 1, 2, 0, 1])
-    expected = nn.functional.cross_entropy(built(z), y)
-    for samples in (1, 5):
-        found = monte_carlo_cross_entropy(built(z, samples), y)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
 
 
 def test_standard_deviations_do_not_vanish():
@@ -139,48 +121,6 @@ def test_kl_of_the_first_round_is_zero_and_flat():
     assert float(value.detach()) == 0
     for parameter in built.parameters():
         assert not parameter.grad.any()
-
-
-def test_kl_pulls_the_mean_with_the_confidence():
-    """dKL/dmean = tau (mean - w), tau = 1 / rho^2."""
-    built, prior = layer(), normal(3, 4)
-    built.kl(prior, built.mean_bias.detach(), 0.5).backward()
-    expected = (built.mean_weight.detach() - prior) / 0.25
-    torch.testing.assert_close(built.mean_weight.grad, expected)
-
-
-def test_confidence_in_closed_form_minimises_the_kl():
-    """rho^2 = (sum std^2 + sum (mean - w)^2) / d is the best prior variance."""
-    built, prior = layer().requires_grad_(False), (normal(3, 4), normal(3, seed=1))
-    squares = built.std_weight.square().sum() + built.std_bias.square().sum()
-    squares = squares + (built.mean_weight - prior[0]).square().sum()
-    squares = (squares + (built.mean_bias - prior[1]).square().sum()).detach()
-    best = (squares / 15).sqrt()
-    assert float(grad(lambda rho: built.kl(*prior, rho))(best)) == pytest.approx(0, abs=1e-9)
-    least = float(built.kl(*prior, best).detach())
-    for factor in (0.5, 0.99, 1.01, 3):
-        assert float(built.kl(*prior, factor * best).detach()) > least
-
-
-def test_learns_by_gradients_of_means_and_spreads():
-    built, z = layer(), normal(6, 4)
-    y = torch.arange(6) % 3
-    monte_carlo_cross_entropy(built(z, 5), y, reduction="sum").backward()
-    assert all(parameter.grad.any() for parameter in built.parameters())
-
-
-def test_variational_layer_under_vmap():
-    """Two clients with weights and noise of their own."""
-    layers = [layer(0.1), layer(0.9)]
-    parameters, _ = stack_module_state(layers)
-    z = normal(2, 5, 4)
-    noise = {n: normal(2, *shape) for n, shape in layers[0].noise_shapes(3).items()}
-    together = vmap(lambda p, z, e: functional_call(layers[0], p, (z,), {"noise": e}))(
-        parameters, z, noise
-    )
-    for i, built in enumerate(layers):
-        alone = built(z[i], noise={name: draws[i] for name, draws in noise.items()})
-        torch.testing.assert_close(together[i], alone)
 
 
 def test_variational_layer_is_a_head():

@@ -19,7 +19,6 @@ from lightning_modules.losses import (
 )
 from lightning_modules.steps.prototypes import class_means, class_sums
 from tests.helpers.draws import batch, normal
-from tests.helpers.messages import parts
 
 CLASSES = 4
 SIZE = 4
@@ -80,23 +79,15 @@ def test_angular_of_a_zero_feature_has_an_ordinary_slope():
     assert slope.tolist() == [[-0.5, 0.5]]
 
 
-def test_magnitude_grows_with_the_root_of_the_batch_in_the_code_form_only():
-    """GPFL: distances 3 and 4 give 5 and 3.5; four copies of the batch double the first."""
+def test_magnitude_grows_with_the_root_of_the_batch():
+    """GPFL: distances 3 and 4 give 5; four copies of the batch double it."""
     z, y, table = torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([0, 0]), torch.zeros(1, 2)
     assert float(magnitude(z, y, table)) == pytest.approx(5)
-    assert float(magnitude(z, y, table, reduction="sample_mean")) == pytest.approx(3.5)
     z, y = z.repeat(4, 1), y.repeat(4)
     assert float(magnitude(z, y, table)) == pytest.approx(10)
-    assert float(magnitude(z, y, table, reduction="sample_mean")) == pytest.approx(3.5)
 
 
-@pytest.mark.parametrize("reduction", ["batch_norm", "sample_mean"])
-def test_magnitude_at_distance_zero_has_a_finite_slope(reduction):
+def test_magnitude_at_distance_zero_has_a_finite_slope():
     table = TABLE.float()
     y = torch.tensor([0, 3])
-    assert grad(magnitude)(table[y], y, table, None, reduction).isfinite().all()
-
-
-def test_unknown_reduction_is_refused():
-    with pytest.raises(ValueError, match=parts("reduction ~ batch_norm, sample_mean ~ 'mean'")):
-        magnitude(normal(2, SIZE), torch.tensor([0, 1]), TABLE, reduction="mean")
+    assert grad(magnitude)(table[y], y, table).isfinite().all()

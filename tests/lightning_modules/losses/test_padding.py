@@ -57,7 +57,6 @@ TERMS = {
         z, y, TABLE.to(torch.promote_types(z.dtype, torch.float32)), w
     ),
     "magnitude": lambda z, o, y, w: magnitude(z, y, TABLE, w),
-    "magnitude_mean": lambda z, o, y, w: magnitude(z, y, TABLE, w, "sample_mean"),
     "contrastive": lambda z, o, y, w: model_contrastive(z, o, o.flip(-1), w),
     "symmetric_kl": lambda z, o, y, w: symmetric_kl(z, o, w),
 }

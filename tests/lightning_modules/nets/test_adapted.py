@@ -122,17 +122,6 @@ def test_new_initial_values_are_those_of_what_is_trained():
     assert not torch.equal(net.backbone[3].down, given.backbone[3].down)
 
 
-def test_a_product_of_low_rank_is_added():
-    """W = 2, A = (1, 3), B = (5): 2 (x1 + x2) + 5 (x1 + 3 x2) = 7 + 17 x2 at x1 = 1."""
-    layer = nn.Linear(2, 1, bias=False)
-    nn.init.constant_(layer.weight, 2.0)
-    net = LoRA(SplitNet(layer, nn.Linear(1, 1)), rank=1)
-    net.backbone.down.data.copy_(torch.tensor([[1.0, 3.0]]))
-    net.backbone.up.data.copy_(torch.tensor([[5.0]]))
-    x = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-    assert net.backbone(x).flatten().tolist() == [7.0, 24.0]
-
-
 def test_a_checkpoint_of_lightning_holds_what_is_frozen():
     """Another network of the same shape takes it over."""
     content: dict = {}

@@ -15,12 +15,6 @@ from tests.helpers.stacking import check_stacked
 CIFAR = (3, 32, 32)
 
 
-def test_running_statistics_of_the_small_cnn():
-    """Two for each of 2*16 + 3*32 + 3*64 + 2*256 = 832 channels."""
-    floats = [b for b in CNN8(10).buffers() if b.is_floating_point()]
-    assert sum(b.numel() for b in floats) == 1_664
-
-
 @pytest.mark.parametrize("build", [CNN8, ResNet18])
 def test_group_norm_replaces_every_batch_norm(build):
     net = build(10, norm="group")

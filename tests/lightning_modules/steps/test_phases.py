@@ -33,10 +33,6 @@ def test_only_the_part_moves(part, moving):
     assert {name.rpartition(".")[0] for name in changed(part)} == moving
 
 
-def test_a_frozen_part_in_train_mode_moves_its_statistics_only():
-    assert changed("head", frozen="train") == STATISTICS | {"net.head.weight", "net.head.bias"}
-
-
 def test_statistics_of_a_trained_part_rest_where_it_is_asked_for():
     assert not STATISTICS & changed("all", evals=("net.backbone.1",))
 
@@ -44,8 +40,6 @@ def test_statistics_of_a_trained_part_rest_where_it_is_asked_for():
 def test_the_head_alone_is_trained_on_features_computed_once():
     module = FedAvg(normed())
     assert part_phase(module, "head", 1).inputs is not None
-    # These change from step to step, or are not all that the objective needs.
-    assert part_phase(module, "head", 1, frozen="train").inputs is None
     assert part_phase(module, "head", 1, objective=module.losses).inputs is None
     assert part_phase(module, "body", 1).inputs is None
 

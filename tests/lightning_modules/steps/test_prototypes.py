@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 
 from lightning_modules.steps.prototypes import class_means, class_sums
-from tests.helpers.draws import batch, normal
+from tests.helpers.draws import batch
 
 CLASSES = 4
 SIZE = 4
-TABLE = normal(CLASSES, SIZE, seed=1)
 
 
 def test_class_sums_add_up_over_batches():
