@@ -99,13 +99,13 @@ def multiplications(context: Context) -> Multiplications:
     counter = FlopCounterMode(display=False)
     calls = _Calls()  # type: ignore[no-untyped-call]
     with torch.inference_mode(), context.fabric.autocast(), calls, counter:
-        context.module(_one(context.data))
+        context.module(an_input(context.data))
     total = counter.get_total_flops() // 2
     return Multiplications(total, total / max(1, calls.counted))
 
 
-def _one(data: FederatedData) -> Inputs:
-    """Return one input, or a placeholder of its shape."""
+def an_input(data: FederatedData) -> Inputs:
+    """Return (1, ...) inputs of the first client with data, or placeholders of their shape."""
     if isinstance(data, RemoteData):
         return data.placeholder(1)
     splits = (data.split(client, "train") for client in everyone(data))

@@ -12,8 +12,12 @@ import torch
 
 from pfl.core.checks import at_least_one
 from pfl.core.devices import on_host
+from pfl.core.own_stream import OwnStream
+from pfl.core.seeds import default_streams, scoped
+from pfl.core.state import each
 from pfl.core.types import Job, Result, Scores
 from pfl.engines import cores
+from pfl.engines.op_threads import an_input
 from pfl.engines.sequential import SequentialEngine
 from pfl.training import client_round
 from pfl.training.context import Context, StoppedError
@@ -26,7 +30,8 @@ class ThreadsEngine(SequentialEngine):
     """Runs jobs in parallel threads with one op thread each.
 
     Its numbers equal bit for bit those of the sequential engine with one op thread; several op
-    threads would round sums differently. A run that does not suit threads is run sequentially, and
+    threads would round sums differently. Only a test of a single model, such as the one on the
+    common test set, has all op threads. A run that does not suit threads is run sequentially, and
     the header says why.
 
     Args:
@@ -45,15 +50,17 @@ class ThreadsEngine(SequentialEngine):
 
     def setup(self, context: Context) -> str:
         """Copy the module for each worker and start the threads."""
+        super().setup(context)
         share = self._scope.enter_context(cores.shared(self.workers))
         clients = context.data.num_clients
         if reason := obstacle(context, min(self.workers or cores.usable(), clients)):
-            super().setup(context)
             return f"sequential, not threads: {reason}"
         # One thread if other runs take the other cores: the numbers are then the same.
         count = min(share, clients)
         self._stop, self._scorer = threading.Event(), context.scorer
-        self._pool = self._start([context.replica(stop=self._stop) for _ in range(count)])
+        self._pool = self._start(
+            [context.replica(stop=self._stop, beside_others=True) for _ in range(count)]
+        )
         self._scope.callback(self._pool.shutdown)
         if count == 1:
             return "threads: one client at a time, as other runs take the cores, one op thread"
@@ -66,8 +73,8 @@ class ThreadsEngine(SequentialEngine):
         return self._run(self._pool, client_round.train, jobs)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
-        """Test each job's model on its splits."""
-        if self._pool is None:
+        """Test each job's model on its splits; a single one with all op threads."""
+        if self._pool is None or len(jobs) == 1:
             return super().test(jobs)
         return client_round.scored(self._scorer, self._run(self._pool, client_round.answers, jobs))
 
@@ -142,10 +149,32 @@ def obstacle(context: Context, workers: int) -> str | None:
         return f"threads bring no gain on {context.fabric.device}"
     if workers == 1:
         return "there is only one core or one client"
-    if context.stochastic:
-        return "dropout draws from a stream that all threads share"
+    if context.stochastic and not _draws_alone(context):
+        return "what the network draws cannot be drawn from a stream of each thread"
     outside = torch.get_default_dtype()
     with context.fabric.autocast():
         if torch.get_default_dtype() != outside:
             return "this precision is a setting that all threads share"
     return None
+
+
+def _draws_alone(context: Context) -> bool:
+    """Return whether a network draws the same from a stream of a thread's own.
+
+    Its outputs and gradients are computed both ways. They differ where a forward pass is repeated
+    within the backward pass, which seeds torch's default stream again, and where a layer draws in a
+    way of its own.
+    """
+    copied = context.replica()
+    inputs = each(lambda value: torch.cat([value, value]), an_input(context.data))
+    before, found = default_streams(context.fabric.device), []
+    for stream in (scoped(0), OwnStream(0)):
+        copied.load({})
+        copied.module.zero_grad()
+        with context.fabric.autocast(), stream:
+            outputs = copied.module(inputs)
+            outputs.sum().backward()
+        gradients = (p.grad for p in copied.module.parameters() if p.grad is not None)
+        found.append([outputs.detach(), *(value.clone() for value in gradients)])
+    untouched = all(map(torch.equal, before, default_streams(context.fabric.device)))
+    return untouched and all(map(torch.equal, *found))

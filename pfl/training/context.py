@@ -18,6 +18,7 @@ from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.elsewhere import reference_of
 from pfl.core.failure import ExplainedError
+from pfl.core.own_stream import OwnStream
 from pfl.core.seeds import scoped
 from pfl.core.state import clone, copy_all, matches
 from pfl.core.types import Job, Pass, Patterns, Phase, Plan, State
@@ -45,6 +46,7 @@ class Context:
         entries: The module's own tensors, by their names in its state dict.
         trainable: Names of the parameters that are not frozen by the user.
         stochastic: Whether layers draw from torch's default stream.
+        beside_others: Whether other threads train clients at the same time.
         batch_norms: Names of the batch norms that use statistics of the batch in train mode;
             ``True`` if they have no running statistics, and so use the batch in eval mode too.
         plan: The module's plan for training.
@@ -57,6 +59,8 @@ class Context:
         template: Template of another context or a checkpoint; ``None`` uses the module's current
             values.
         trainable: Names from another context; ``None`` uses the module's ``requires_grad``.
+        beside_others: Whether other threads train clients at the same time, so that what layers
+            draw must leave torch's default stream alone.
 
     Raises:
         MethodError: A plan is not a declaration, the module overrides ``training_step``, the method
@@ -73,6 +77,7 @@ class Context:
         stop: threading.Event | None = None,
         template: State | None = None,
         trainable: set[str] | None = None,
+        beside_others: bool = False,
     ) -> None:
         method = type(module)
         if method.training_step is not ClientModule.training_step:
@@ -106,6 +111,7 @@ class Context:
         self.template = clone(self.entries) if template is None else template
         wanted = {name for name, p in module.named_parameters() if p.requires_grad}
         self.trainable = wanted if trainable is None else trainable
+        self.beside_others = beside_others
         self.stochastic = any(map(drops_out, module.modules()))
         norms = {name: module.get_submodule(name) for name in batch_norms(module)}
         self.batch_norms = {
@@ -131,6 +137,7 @@ class Context:
         data: FederatedData | None = None,
         template: State | None = None,
         stop: threading.Event | None = None,
+        beside_others: bool = False,
     ) -> Context:
         """Return a context with a copy of the module on another Fabric; the rest is shared.
 
@@ -147,6 +154,7 @@ class Context:
             stop=stop,
             template=template or self.template,
             trainable=self.trainable,
+            beside_others=beside_others,
         )
 
     def in_double(self, data: FederatedData | None = None) -> Context:
@@ -253,13 +261,14 @@ class Context:
             )
 
     def isolated(self, job: Job) -> AbstractContextManager[None]:
-        """Seed the default stream, which dropout draws from, for the client inside this scope.
+        """Seed the stream that dropout draws from, for the client inside this scope.
 
         The clients of a stack use the stream of the first.
         """
         if not self.stochastic:
             return nullcontext()
-        return scoped(job.seed_of("dropout"), self.module.device)
+        seed = job.seed_of("dropout")
+        return OwnStream(seed) if self.beside_others else scoped(seed, self.module.device)
 
 
 def doubled(value: torch.Tensor) -> torch.Tensor:

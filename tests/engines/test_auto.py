@@ -67,12 +67,13 @@ def test_one_after_another_on_one_core(cores):
     assert header() == expected
 
 
-def test_dropout_is_not_shared_among_threads(cores):
+def test_threads_take_networks_with_dropout(cores):
     cores(2)
     with scoped(1):
         net = mlp()
         net.backbone.append(torch.nn.Dropout(0.5))
-    assert "dropout draws" in header(module=FedAvg(net, optimizer=SGD))
+    expected = "auto: threads: 2 clients side by side, one op thread each"
+    assert header(module=FedAvg(net, optimizer=SGD)) == expected
 
 
 def test_many_small_clients_are_stacked_however_many_cores_there_are(cores):

@@ -11,17 +11,24 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from lightning_modules.base import ClientModule
+from lightning_modules.fedala import FedALA
 from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedrep import FedRep
 from lightning_modules.nets import SplitNet
+from lightning_modules.perfedavg import PerFedAvg
+from lightning_modules.pfedvem import PFedVEM
 from pfl.core.seeds import scoped
 from pfl.core.types import Broadcast, Phase
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
+from pfl.training import client_round
 from pfl.training.context import Context
-from tests.engines.agreement import fit, numbers
-from tests.helpers.federation import HEAVY, equal, job
+from tests.engines.agreement import fit, numbers, same
+from tests.helpers.discovery import build
+from tests.helpers.federation import HEAVY, SGD, equal, job
 from tests.helpers.toy import blobs, mlp, normed
 
 pytestmark = pytest.mark.usefixtures("one_op_thread")
@@ -168,14 +175,83 @@ def test_code_that_borrows_the_default_stream_draws_the_same_in_every_thread():
         assert equal(one.upload.shared, other.upload.shared)
 
 
-def with_dropout():
-    return SplitNet(nn.Sequential(nn.Linear(5, 6), nn.Dropout()), nn.Linear(6, 3))
+class Repeats(nn.Module):
+    """Dropout in a part whose forward pass is repeated in the backward pass, to save memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(5, 6), nn.Dropout(), nn.Tanh(), nn.Linear(6, 6))
+
+    def forward(self, x):
+        return checkpoint(self.body, x, use_reentrant=False)
+
+
+class Sequences(nn.Module):
+    """(B, 5) inputs as sequences of five numbers; ``layer`` maps (B, 5, 6) to the same shape."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.lift, self.layer = nn.Linear(1, 6), layer
+
+    def forward(self, x):
+        found = self.layer(self.lift(x[..., None]))
+        return (found[0] if isinstance(found, tuple) else found).mean(1)
+
+
+class Functions(nn.Module):
+    """Draws by a layer, by a function and by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.lift, self.drop = nn.Linear(5, 6), nn.Dropout(0.2)
+
+    def forward(self, x):
+        z = nn.functional.dropout(self.drop(self.lift(x)), 0.3, self.training)
+        return z + 0.1 * torch.randn_like(z) if self.training else z
+
+
+DRAWING = {
+    "dropout": lambda: nn.Sequential(nn.Linear(5, 6), nn.Dropout()),
+    "alpha": lambda: nn.Sequential(nn.Linear(5, 6), nn.AlphaDropout()),
+    "rrelu": lambda: nn.Sequential(nn.Linear(5, 6), nn.RReLU()),
+    "attention": lambda: Sequences(nn.TransformerEncoderLayer(6, 2, 8, 0.3, batch_first=True)),
+    "recurrent": lambda: Sequences(nn.GRU(6, 6, 2, dropout=0.3, batch_first=True)),
+    "functions": Functions,
+}
+
+
+def drawing(name):
+    with scoped(1):
+        return SplitNet(DRAWING[name](), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_what_layers_draw_is_the_same_in_threads(name):
+    engine = ThreadsEngine(2)
+    beside = fit(FedAvg(drawing(name), optimizer=SGD), engine, rounds=2)
+    assert beside.header["engine"].startswith("threads: 2 clients side by side")
+    assert same(beside, fit(FedAvg(drawing(name), optimizer=SGD), SequentialEngine(), rounds=2))
+
+
+@pytest.mark.parametrize("method", [PerFedAvg, PFedVEM, FedALA, FedRep])
+def test_every_kind_of_phase_draws_the_same_in_threads(method):
+    runs = [
+        fit(build(method, drawing("dropout"), optimizer=SGD), engine, rounds=2)
+        for engine in (ThreadsEngine(2), SequentialEngine())
+    ]
+    assert same(*runs)
+
+
+def test_a_layer_that_draws_in_its_backward_pass_runs_sequentially():
+    engine, _, line = started(FedAvg(SplitNet(Repeats(), nn.Linear(6, 3))), 2)
+    what = "what the network draws cannot be drawn from a stream of each thread"
+    assert line == f"sequential, not threads: {what}"
+    engine.close()
 
 
 @pytest.mark.parametrize(
     ("net", "workers", "precision", "reason"),
     [
-        (with_dropout, 2, "32-true", "dropout draws from a stream that all threads share"),
         (mlp, 1, "32-true", "there is only one core or one client"),
         (mlp, 2, "64-true", "this precision is a setting that all threads share"),
     ],
@@ -185,6 +261,24 @@ def test_what_threads_cannot_do_runs_sequentially(net, workers, precision, reaso
     assert line == f"sequential, not threads: {reason}"
     assert len(list(engine.train([replace(job, broadcast=None) for job in jobs]))) == 3
     engine.close()
+
+
+def test_a_single_test_has_all_op_threads(monkeypatch):
+    """One test in a worker would leave the other op threads idle."""
+    engine, jobs, _ = started(FedAvg(mlp()), workers=2)
+    torch.set_num_threads(2)
+    counts = []
+    on_splits = client_round.on_splits
+    monkeypatch.setattr(
+        client_round,
+        "on_splits",
+        lambda *args: counts.append(torch.get_num_threads()) or on_splits(*args),
+    )
+    asked = [replace(job, broadcast=None, splits=("test",)) for job in jobs]
+    list(engine.test(asked[:1]))
+    list(engine.test(asked))
+    engine.close()
+    assert counts == [2, 1, 1, 1]
 
 
 def test_the_number_of_workers_is_checked():
