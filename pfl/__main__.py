@@ -142,9 +142,9 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
                 with explained((), RuntimeError):
                     portable.enter()
             if configured:
-                from pfl.cli import slips
+                from pfl.cli import preflight
 
-                slips.check(name, words)
+                preflight.check(name, words)
             given = words if configured else parsed(name, words)
             home, _, function = entry.function.rpartition(".")
             command = getattr(import_module(home), function)

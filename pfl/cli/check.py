@@ -13,7 +13,7 @@ from pfl.cli import catalogue
 from pfl.cli.commands import commands
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
-from pfl.cli.misspelt import named_class
+from pfl.cli.names import imported
 from pfl.cli.parser import Parser, from_data, make_parser
 from pfl.core.client import ClientModule
 from pfl.testing.contract import PROMISES
@@ -71,7 +71,7 @@ def check(argv: Sequence[str]) -> None:
 def _named(path: str) -> Subject:
     """Find a method by its class name; its arguments need no type annotations."""
     catalogue.load()
-    method = named_class(path)
+    method = imported(path)
     if method is None or not issubclass(method, ClientModule):
         raise UsageError(
             f"{path} is not a method: it is not a subclass of lightning_modules.ClientModule"

@@ -13,10 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from jsonargparse import Namespace
 
-from pfl.cli import catalogue, shipped
-from pfl.cli.commands import TOP_KEYS
+from pfl.cli import catalogue, names, shipped
 from pfl.cli.explain import MissingError, UsageError, UserSettings, explained, placed, sources
-from pfl.cli.misspelt import check_names, explain, find_misspelling, known_class, resolve
 from pfl.cli.parser import FROM_DATA, Parser, from_data, with_class_paths
 from pfl.cli.strangers import Stranger
 from pfl.core.client import ClientModule
@@ -24,7 +22,6 @@ from pfl.core.data import DataSource
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
 from pfl.disk.yaml_text import ambiguous
-from pfl.engines.named import NAMES, engine_class
 from pfl.imports.hints import types_of
 from pfl.imports.trust import Trust, TrustError, check_argument, mapping_of
 from pfl.loop import FederatedLoop
@@ -82,12 +79,16 @@ class Experiment:
                 raise item.error("the seed is given as seed, beside loop")
             if item.keys[0] in _FLAGS_ALONE and not item.place.startswith("--"):
                 raise item.error(_FLAGS_ALONE[item.keys[0]])
+        names.check(settings, parser.command_arguments)
         try:
             types = types_of(parser)
             if stranger is not None:
                 stranger.check(types, trust)
-            check_names(settings, trust)
-            values = parser.parse_args(with_class_paths(argv))
+            for item in settings:
+                # Before the parser imports it.
+                if item.keys[-1] == "class_path" and "." in (item.text or ""):
+                    trust.check_name(str(item.text), item.keys[:-1])
+            values = parser.parse_args(with_class_paths(argv, settings))
             for item in settings:
                 # The parser takes a number's text as it can.
                 what = ambiguous(item.text or "")
@@ -105,17 +106,7 @@ class Experiment:
                 given = [item.keys for item in settings if not item.place.startswith(theirs)]
                 stranger.check_values(values, given, trust)
         except ArgumentError as error:
-            top = (*TOP_KEYS, *parser.command_arguments)
-            find_misspelling(
-                settings,
-                dict.fromkeys(top, ""),
-                known_class(FederatedLoop),
-                lambda item: known_class(resolve(item, trust)),
-                lambda name: known_class(
-                    engine_class(name) if name in NAMES else catalogue.classes().get(name)
-                ),
-            )
-            raise UsageError(explain(error, settings, trust)) from error
+            raise UsageError(names.explain(error, settings)) from error
         except TrustError as error:
             raise UsageError(placed(error.what, error.keys, settings)) from error
         return cls(parser, values, settings)

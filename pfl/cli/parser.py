@@ -11,6 +11,7 @@ import re
 import sys
 from argparse import Action
 from collections.abc import Mapping, Sequence
+from functools import cache
 from textwrap import fill
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from torch import nn
 
 from pfl.cli import catalogue, known
 from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, Needs, commands
-from pfl.cli.explain import with_values
+from pfl.cli.explain import UserSettings, with_values
 from pfl.cli.known import KINDS
 from pfl.core.client import ClientModule
 from pfl.disk.yaml_text import YamlError, loaded
@@ -151,19 +152,24 @@ def _with_paths(value: Any, own: bool) -> Any:  # noqa: ANN401
     return spelled
 
 
-def with_class_paths(argv: Sequence[str]) -> list[str]:
+def with_class_paths(argv: Sequence[str], settings: UserSettings) -> list[str]:
     """Replace names in flags by those that the parser understands.
 
     These are classes of the model, and an engine that has flags of its own.
     """
-    configured = any(word.startswith("--loop.engine.") for word in argv)
+    configured = [n for n, word in enumerate(argv) if word.startswith("--loop.engine.")]
+    engines = [item for item in settings if item.keys == ("loop", "engine") and item.text]
 
     def spelled(flag: str, word: str) -> str:
         if configured and flag == "--loop.engine" and word in NAMES:
             return engine_class(word).__name__
         return catalogue.spelling(word) if flag.startswith("--model") else word
 
-    return with_values(argv, spelled)
+    words = with_values(argv, spelled)
+    if configured and engines and engines[-1].text in NAMES:
+        # A file may name it; repeated, a flag changes nothing.
+        words.insert(configured[0], f"--loop.engine={engine_class(engines[-1].text).__name__}")
+    return words
 
 
 def from_data(target: Any) -> list[str]:  # noqa: ANN401
@@ -180,21 +186,26 @@ def from_data(target: Any) -> list[str]:  # noqa: ANN401
 
 
 def make_parser(command: str, parser_class: type[Parser] = Parser, own: bool = True) -> Parser:
-    """Make the parser of a command that runs on a configuration.
+    """Return the parser of a command that runs on a configuration; it is made once.
 
     Args:
         command: The command.
         parser_class: Class of the parser.
         own: Whether files are the user's own, which may name modules of the working folder.
     """
-    verb = commands()[command]
-    needs = verb.configuration or Needs()
     catalogue.load()
     # Named in a configuration, a module of Python's is not even imported.
     set_parsing_settings(import_path_denylist=sorted(sys.stdlib_module_names))
     # Text within a configuration is parsed too: aliases could expand it without end.
     set_loader(MODE, lambda text: _with_paths(loaded(text), own), (yaml.YAMLError, YamlError))
     set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
+    return _parser(command, parser_class)
+
+
+@cache
+def _parser(command: str, parser_class: type[Parser]) -> Parser:
+    verb = commands()[command]
+    needs = verb.configuration or Needs()
     parser = parser_class(
         prog=f"pfl {command}",
         command_arguments=[name.removeprefix("--") for name in verb.typed_arguments],

@@ -22,11 +22,8 @@ data:
 RUN = ["--ckpt_path", "last"]
 
 
-@pytest.fixture(autouse=True)
-def _a_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("c.yaml").write_text(CONFIG)
-    assert main(["fit", "--config", "c.yaml"]) == 0
+FIT = ["--config", "c.yaml"]
+pytestmark = pytest.mark.usefixtures("run")
 
 
 def last_row():

@@ -13,15 +13,13 @@ from pfl.__main__ import main
 from pfl.core import portable
 from tests.helpers.messages import says
 
+FIT = ["--config", "quickstart", "--loop.rounds=2", "--loop.progress=false"]
 
-@pytest.fixture
-def run(own_folder, monkeypatch, capsys):
-    """The folder of a finished run of two rounds."""
+
+@pytest.fixture(autouse=True)
+def _logged_nowhere(monkeypatch):
+    """A repetition says so itself, for its whole process."""
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert main(["fit", "--config", "quickstart", "--loop.rounds=2", "--loop.progress=false"]) == 0
-    capsys.readouterr()
-    (folder,) = Path("runs", "quickstart").iterdir()
-    return folder
 
 
 def reproduce(run, capsys, *words):

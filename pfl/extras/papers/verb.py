@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pfl.cli import slips
+from pfl.cli import preflight
 from pfl.cli.explain import UsageError, refuse
 from pfl.results.sheets import FORMATS
 
@@ -28,7 +28,7 @@ def table(options: argparse.Namespace) -> None:
     cells = expand(described, options.rows, options.columns)
     for cell in [cell for cell in cells if cell.skip is None][:1]:
         try:
-            slips.check("fit", [*cell.words, *options.flags])
+            preflight.check("fit", [*cell.words, *options.flags])
         except UsageError as error:
             raise UsageError(f"{options.table}: {cell.label}: {error}") from error
     from pfl.extras.papers import command

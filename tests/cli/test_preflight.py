@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
-from pfl.cli import shipped, slips
+from pfl.cli import preflight, shipped
 from pfl.cli.explain import UsageError
 from tests.helpers.extras import has, needs
 from tests.helpers.messages import parts, says
@@ -123,7 +123,7 @@ def test_a_slip_in_a_table_waits_for_neither(capsys):
 def test_no_shipped_configuration_is_taken_for_a_slip():
     for name in shipped.names():
         if not name.startswith(("tables/", "overlays/", "bench/")):
-            slips.check("fit", ["--config", "quickstart", "--config", name])
+            preflight.check("fit", ["--config", "quickstart", "--config", name])
 
 
 # The rest of a command line after the quickstart's configuration, and files beside it.
@@ -161,7 +161,7 @@ RIGHT = {
 def test_what_is_right_is_taken_for_no_slip(case):
     Path("partition").touch()
     Path("after.yaml").write_text("model: {init_args: {mu: 1}, class_path: FedProx}\n")
-    slips.check("fit", ["--config", "quickstart", *RIGHT[case]])
+    preflight.check("fit", ["--config", "quickstart", *RIGHT[case]])
 
 
 @pytest.mark.parametrize("part", ["", "checkpoints/last.ckpt"])
@@ -170,11 +170,11 @@ def test_a_run_without_its_configuration_is_told_where_that_is(part, tmp_path):
     for name in ("config.yaml", "checkpoints/last.ckpt"):
         Path(tmp_path, name).touch()
     with pytest.raises(UsageError, match=f"data, model; add --config {tmp_path}/config.yaml$"):
-        slips.check("test", ["--ckpt_path", str(tmp_path / part)])
+        preflight.check("test", ["--ckpt_path", str(tmp_path / part)])
 
 
 def test_a_slip_beside_classes_of_ones_own_is_left_to_the_parser():
     """A module of one's own may bring further classes, whose names need no module."""
-    slips.check("fit", ["--config", "quickstart", "--data", "mine.Data", "--model", "FedPre"])
+    preflight.check("fit", ["--config", "quickstart", "--data", "mine.Data", "--model", "FedPre"])
     with pytest.raises(UsageError, match="FedPre"):
-        slips.check("fit", ["--config", "quickstart", "--model", "FedPre"])
+        preflight.check("fit", ["--config", "quickstart", "--model", "FedPre"])

@@ -1,28 +1,17 @@
-"""Slips of a command line that its words and the source files show, before torch is imported.
-
-Only what is certainly wrong is refused here; the parser judges the rest.
-"""
+"""The check of a command line before torch is imported: files, names and what the command needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pfl.cli import joining, known, shipped
-from pfl.cli.commands import TOP_KEYS, Command, Needs, commands
-from pfl.cli.explain import UsageError, UserSetting, UserSettings, sources
-from pfl.cli.known import Known
-from pfl.cli.misspelt import find_misspelling
-from pfl.imports import plugins
-from pfl.imports.plugins import PACKAGES
-from pfl.imports.trust import is_path
+from pfl.cli import joining, names, shipped
+from pfl.cli.commands import Command, Needs, commands
+from pfl.cli.explain import UsageError, UserSettings, sources
 
-_CLASSES = {"model": "ClientModule", "data": "FederatedDataModule"}
 # Files that are given where the class that reads them is expected.
 _TABLES = (".csv", ".arff", ".parquet")
 _YAML = (".yaml", ".yml")
-# Packages that bring no methods and no data.
-_LIBRARIES = ("torch.", "torchvision.", "torchmetrics.", "lightning.")
 
 
 def check(verb: str, argv: Sequence[str]) -> None:
@@ -46,11 +35,7 @@ def check(verb: str, argv: Sequence[str]) -> None:
             listed = {"model": "methods"}.get(item.keys[0], "data")
             what = f"name a class, such as one of those that 'pfl list {listed}' shows"
             raise item.error(what)
-    if not _brings_classes(settings):
-        flags = (flag.lstrip("-") for flag in command.typed_arguments)
-        top = dict.fromkeys((*TOP_KEYS, "help", *flags), "")
-        loop = known.classes()[known.LOOP]
-        find_misspelling(settings, top | _CLASSES, loop, _resolve, known.classes().get)
+    names.check(settings, (flag.lstrip("-") for flag in command.typed_arguments))
     for path in [item.text for item in settings if item.keys == ("ckpt_path",) and item.text]:
         if path not in ("last", "null") and not Path(path).exists():
             raise UsageError(f"there is no checkpoint at {path}")
@@ -70,18 +55,6 @@ def _check_read(name: str, settings: UserSettings) -> None:
             raise item.error(f"pfl {name} does not read this option")
 
 
-def _brings_classes(settings: UserSettings) -> bool:
-    """Return ``True`` if classes may be named whose sources are not among those read here."""
-    paths = [item.text for item in settings if item.text and is_path(item.text)]
-    foreign = [path for path in paths if not path.startswith((*PACKAGES, *_LIBRARIES))]
-    return bool(foreign or plugins.installed())
-
-
-def _resolve(item: UserSetting) -> Known | None:
-    name = str(item.text)
-    return known.classes().get(name.rpartition(".")[2] if name.startswith(PACKAGES) else name)
-
-
 def _check_needed(verb: Command, settings: UserSettings, first: Sequence[str]) -> None:
     """Refuse a command line that lacks what its verb needs; its first word may be a slip."""
     if any(
@@ -96,7 +69,8 @@ def _check_needed(verb: Command, settings: UserSettings, first: Sequence[str]) -
     if missing := [name for name, wanted in needed.items() if wanted and name not in present]:
         named = (word for word in first if word.endswith(_YAML) or word in shipped.names())
         files = [*_configurations(settings), *named]
-        advice = "".join(f"; add --config {file}" for file in files if {*missing} & {*_CLASSES})
+        files = files if {*missing} & {"model", "data"} else []
+        advice = "".join(f"; add --config {file}" for file in files)
         raise UsageError(f"the following arguments are required: {', '.join(missing)}{advice}")
 
 
