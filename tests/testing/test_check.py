@@ -17,30 +17,6 @@ from tests.testing import broken_rounds as rounds
 
 ROOT = Path(__file__).parents[2]
 BY_NAME = {promise.name: promise for promise in PROMISES}
-# What check_method says first of a method, after "<method> breaks the promise that ".
-SENTENCES = {
-    broken.MutatesInObjective: "objectives, statistics and the other functions of a plan are pure: "
-    "objective of phase 'local' changes the entry 'visits'",
-    rounds.SendsMore: "an upload has only what is declared, in the shapes that the server sends: "
-    "upload sends the extra 'count', missing in 'extra'",
-    rounds.TakesTheBroadcastItself: "receive and upload copy tensors: no storage is shared: "
-    "receive leaves the entry 'net.backbone.0.weight' in the storage of the broadcast's "
-    "'shared.net.backbone.0.weight'",
-    broken.ForgetsWeight: "padding does not count in objectives and statistics: objective of phase "
-    "'local' gives a different 'ce' on a padded batch: it does not reduce with batch.weight",
-    broken.DrawsInObjective: "nothing is drawn from a global random stream: objective of phase "
-    "'local' draws from torch's global random stream",
-    broken.ReadsInPlan: "plan and adapt are declarations: they read no values and are the same "
-    "for every client: ReadsInPlan.plan() reads the value of the entry 'visits'",
-    broken.KeepsNothingOfThatName: "every pattern matches an entry, and what is kept is used: "
-    "the pattern 'net.haed.*' of kept matches none of the entries visits, net",
-    rounds.RemembersOnTheSide: "a resumed run equals an uninterrupted one: 'server.shared.net."
-    "backbone.0.weight' differs after three rounds: only entries of 'shared'",
-    rounds.FollowsThePrevious: "a client's result does not depend on which clients ran before "
-    "it: client 2 gets a different 'kept.visits' if the clients run in reverse",
-    rounds.SendsFlat: "an upload has only what is declared, in the shapes that the server sends: "
-    "upload sends 'net.backbone.0.weight' as float32[30] instead of float32[6, 5]",
-}
 # What one promise finds in a method.
 FINDINGS = [
     ("builds", broken.IsAPlainModule, "IsAPlainModule is not a lightning_modules.ClientModule"),
@@ -56,18 +32,25 @@ FINDINGS = [
     ("fits_without_federation", broken.Climbs, "after 15 epochs"),
     ("plans_are_declarations", broken.ReadsInAdapt, "adapt() reads the value of the entry 'visits"),
     ("plans_are_declarations", broken.PlansForOneClient, "plan() declares something else"),
+    ("plans_are_declarations", broken.ReadsInPlan, "plan() reads the value of the entry 'visits'"),
+    ("streams_are_left_alone", broken.DrawsInObjective, "of phase 'local' draws from torch's"),
     ("streams_are_left_alone", broken.DrawsInReceive, "receive draws from NumPy's"),
     ("streams_are_left_alone", broken.DrawsOnTheServer, "aggregate draws from Python's"),
     ("streams_are_left_alone", rounds.DrawsForNewcomers, "welcome draws from torch's"),
     ("functions_are_pure", broken.DrawsFromNumpyInObjective, "'ce' when called again"),
+    ("functions_are_pure", broken.MutatesInObjective, "changes the entry 'visits'"),
     ("functions_are_pure", broken.CountsInObjective, "changes the attribute 'calls'"),
     ("functions_are_pure", broken.CollectsInObjective, "changes the variable 'seen'"),
     ("functions_are_pure", broken.ShiftsItsBatch, "changes its argument '0.x'"),
+    ("padding_does_not_count", broken.ForgetsWeight, "gives a different 'ce' on a padded batch"),
     ("padding_does_not_count", broken.ForgetsWeightInStatistic, "statistic of pass 'centre'"),
     ("upload_changes_nothing", rounds.UploadsAndForgets, "upload changes the entry 'visits'"),
     ("uploads_are_declared", rounds.SendsHead, "'net.head.bias', which 'shared' does not match"),
+    ("uploads_are_declared", rounds.SendsMore, "sends the extra 'count', missing in 'extra'"),
+    ("uploads_are_declared", rounds.SendsFlat, "float32[30] instead of float32[6, 5]"),
     ("uploads_are_declared", rounds.SendsNothing, "upload returns NoneType, not an Upload"),
     ("bytes_follow_the_formula", broken.Method, "the broadcast has 144 bytes, the formula 4"),
+    ("copies", rounds.TakesTheBroadcastItself, "receive leaves the entry 'net.backbone.0.weight"),
     ("copies", rounds.SendsItsOwnWeights, "in the storage of the module's 'net.backbone.0.weight'"),
     ("copies", rounds.SendsTheBroadcastBack, "in the storage of the broadcast's 'shared.net.back"),
     ("losses_count", broken.HasItsOwnLoss, "client 0 learns the same: every loss of targets must"),
@@ -146,13 +129,13 @@ FINDINGS = [
 ]
 
 
-@pytest.mark.parametrize("method", SENTENCES, ids=lambda method: method.__name__)
-def test_the_first_broken_promise_says_what_is_wrong(method):
+def test_the_first_broken_promise_says_what_is_wrong():
     with pytest.raises(BrokenPromiseError) as found:
-        check_method(method)
-    start = f"{method.__name__} breaks the promise that {SENTENCES[method]}"
-    assert str(found.value).startswith(start)
-    assert "\n" not in str(found.value)
+        check_method(broken.MutatesInObjective)
+    assert str(found.value) == (
+        "MutatesInObjective breaks the promise that objectives, statistics and the other functions "
+        "of a plan are pure: objective of phase 'local' changes the entry 'visits'"
+    )
 
 
 def test_a_client_that_seeks_itself_by_its_number_in_the_data_fails():
