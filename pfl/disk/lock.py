@@ -15,14 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import SoftFileLock, Timeout
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from pfl.disk.writing import naming, no_link, opened
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
 
 NAME = ".lock"
 # Where there are no locks: exists while a process is working on the folder.
@@ -34,10 +29,6 @@ _OWNER = re.compile(r"process \d{1,9} on [\w.-]{1,255}")
 
 class BusyError(OSError):
     """Another process is working on a folder."""
-
-
-class NoLocksError(OSError):
-    """A file system has no locks."""
 
 
 class NoLocksWarning(UserWarning):
@@ -53,74 +44,45 @@ def locked(folder: Path) -> Iterator[None]:
     hand.
 
     Raises:
-        BusyError: Another process holds the lock; the message names it.
+        BusyError: Another process has the lock; the message names it.
         OSError: The folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / NAME
+    os.close(opened(file, os.O_RDWR | os.O_CREAT))
     try:
-        descriptor = hold(file, os.O_RDWR | os.O_CREAT)
-    except NoLocksError as error:
-        with _marked(folder, error):
-            yield
-        return
-    if descriptor is None:
+        lock = acquired(file)
+    except OSError as error:
+        if error.errno not in _LACKING:
+            raise
+        mark = no_link(folder / MARK)
+        if (lock := acquired(mark, SoftFileLock)) is None:
+            busy = f"another process is already working on {folder}; if it has ended, remove {mark}"
+            raise BusyError(busy) from None
+        what = f"the file system of {file} has no locks ({error}): {mark} keeps other processes out"
+        warnings.warn(f"{what} until this one has ended", NoLocksWarning, stacklevel=3)
+    if lock is None:
         raise BusyError(f"{_owner(file)} is already working on {folder}")
     try:
         with naming(file):
-            os.truncate(descriptor, 0)
-            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            file.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
-def hold(path: Path, flags: int = os.O_RDONLY) -> int | None:
-    """Lock a file or folder; return its descriptor, or ``None`` if another process holds it.
-
-    The lock ends when the descriptor is closed, at the latest when the process ends.
+def acquired(file: Path, kind: type[BaseFileLock] = FileLock) -> BaseFileLock | None:
+    """Return a lock on a file, which ends with this process; ``None`` if another one has it.
 
     Raises:
-        NoLocksError: The file system has no locks.
-        OSError: The path cannot be opened, or is a link.
+        OSError: The file cannot be opened, or its file system has no locks.
     """
-    descriptor = opened(path, flags)
-    if fcntl is None:
-        return descriptor
+    lock = kind(file, timeout=0, thread_local=False)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            return None
-        if error.errno in _LACKING:
-            raise NoLocksError(f"the file system of {path} has no locks ({error})") from error
-        raise
-    return descriptor
-
-
-@contextmanager
-def _marked(folder: Path, why: NoLocksError) -> Iterator[None]:
-    """Mark a folder by a file.
-
-    Raises:
-        BusyError: It is marked; the message names the file.
-    """
-    mark = SoftFileLock(no_link(folder / MARK), timeout=0, thread_local=False)
-    try:
-        mark.acquire()
+        lock.acquire()
     except Timeout:
-        what = f"another process is already working on {folder}"
-        raise BusyError(f"{what}; if it has ended, remove {folder / MARK}") from None
-    try:
-        warnings.warn(
-            f"{why}: {folder / MARK} keeps other processes out until this one has ended",
-            NoLocksWarning,
-            stacklevel=4,
-        )
-        yield
-    finally:
-        mark.release()
+        return None
+    return lock
 
 
 def _owner(file: Path) -> str:

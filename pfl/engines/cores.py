@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from pfl.disk import lock
+from pfl.disk.lock import acquired
 
 CGROUP = Path("/sys/fs/cgroup")
 CPUINFO = Path("/proc/cpuinfo")
@@ -97,8 +97,8 @@ def _join(scope: ExitStack) -> int:
         others = sum(_is_held(file) for file in folder.glob(f"{_PREFIX}*"))
         descriptor, path = tempfile.mkstemp(prefix=_PREFIX, dir=folder)
         os.close(descriptor)
-        if (held := lock.hold(Path(path), os.O_RDWR)) is not None:
-            scope.callback(os.close, held)
+        if (held := acquired(Path(path))) is not None:
+            scope.callback(held.release)
             scope.callback(Path(path).unlink, missing_ok=True)
         return others
     except OSError:
@@ -108,11 +108,11 @@ def _join(scope: ExitStack) -> int:
 def _is_held(file: Path) -> bool:
     """Return ``True`` if a run holds a file; remove a file that was left behind."""
     try:
-        descriptor = lock.hold(file, os.O_RDWR)
+        lock = acquired(file)
     except OSError:
         return False
-    if descriptor is None:
+    if lock is None:
         return True
     file.unlink(missing_ok=True)
-    os.close(descriptor)
+    lock.release()
     return False

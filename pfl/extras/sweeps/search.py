@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from pfl.cli.explain import UsageError
 from pfl.core.seeds import derive
-from pfl.disk.lock import NoLocksError, hold
 from pfl.disk.reading import first_line
 from pfl.extras.sweeps.file import Sweep
 
@@ -54,9 +52,8 @@ class Search:
         self._seed = seed
         sizes = [size for size in (limit, sweep.space.size) if size is not None]
         self.size = min(sizes) if sweep.method == "grid" else limit or 0
-        choice = self.folder / "choice.lock"
-        _check_locks(choice)
-        self._mutex = FileLock(choice)
+        self._mutex = FileLock(self.folder / "choice.lock")
+        _check_locks(self._mutex)
         with self._mutex:
             self.study = _open(sweep, storage, identity)
 
@@ -140,21 +137,21 @@ class Search:
         return [points[number] for number in sorted(points)]
 
 
-def _check_locks(file: Path) -> None:
+def _check_locks(mutex: FileLock) -> None:
     """Refuse a file system without locks: a file in their place does not protect SQLite's file.
 
     Raises:
         UsageError: There are none.
     """
     try:
-        descriptor = hold(file, os.O_RDWR | os.O_CREAT)
-    except NoLocksError as error:
+        with mutex:
+            pass
+    except OSError as error:
         raise UsageError(
-            f"--storage: {error}, and without them SQLite may lose points: choose a file on a disk "
-            "of this machine; --loop.default_root_dir=DIR puts the runs elsewhere"
+            f"--storage: the file system of {mutex.lock_file} has no locks ({error}), and without "
+            "them SQLite may lose points: choose a file on a disk of this machine; "
+            "--loop.default_root_dir=DIR puts the runs elsewhere"
         ) from error
-    if descriptor is not None:
-        os.close(descriptor)
 
 
 def failed(trial: FrozenTrial) -> bool:
