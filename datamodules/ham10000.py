@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
+import numpy as np
+
+from datamodules.columns import Spelling
 from datamodules.filedata import FileData, Listing
 from datamodules.files import image_files
+from datamodules.tables import Table, read_table
 
 
 class HAM10000(FileData):
@@ -34,30 +37,29 @@ class HAM10000(FileData):
             FileNotFoundError: The metadata or an image is missing.
             ValueError: The metadata lacks a column.
         """
-        rows = self._metadata()
+        table = self._metadata()
+        names, diagnoses = (table[name].labels().astype(str) for name in ("image_id", "dx"))
         paths = {Path(file).stem: file for file in image_files(self.root)}
-        if missing := [row["image_id"] for row in rows if row["image_id"] not in paths]:
+        if missing := [name for name in sorted(names) if name not in paths]:
             raise FileNotFoundError(
                 f"{len(missing)} images of the metadata are not below {self.root}; the first is "
                 f"{missing[0]}.jpg; {self.layout}"
             )
+        order = np.argsort(names, kind="stable")
+        # Some copies of the metadata lack the source.
+        sources = table["dataset"].labels().astype(str) if "dataset" in table.columns else None
         return Listing(
-            [paths[row["image_id"]] for row in rows],
-            [row["dx"] for row in rows],
-            len(rows),
-            # Some copies of the metadata lack the source.
-            [row["dataset"] for row in rows] if "dataset" in rows[0] else (),
+            [paths[name] for name in names[order]],
+            diagnoses[order].tolist(),
+            len(order),
+            () if sources is None else sources[order].tolist(),
         )
 
-    def _metadata(self) -> list[dict[str, str]]:
+    def _metadata(self) -> Table:
         candidates = [self.root / f"HAM10000_metadata{suffix}" for suffix in ("", ".csv", ".tab")]
-        files = [file for file in candidates if file.is_file()]
-        if not files:
+        file = next((file for file in candidates if file.is_file()), None)
+        if file is None:
             raise FileNotFoundError(f"there is no {candidates[1]}; {self.layout}")
-        with files[0].open(newline="", encoding="utf-8") as lines:
-            header = lines.readline()
-            lines.seek(0)
-            rows = list(csv.DictReader(lines, delimiter="\t" if "\t" in header else ","))
-        if not rows or not {"image_id", "dx"} <= rows[0].keys():
-            raise ValueError(f"{files[0]} lacks the columns image_id and dx, or is empty")
-        return sorted(rows, key=lambda row: row["image_id"])
+        with file.open("rb") as lines:
+            separator = "\t" if b"\t" in lines.readline() else ","
+        return read_table(file, spelling=Spelling(separator=separator))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from datamodules.arrays import ArrayData, Arrays
-from datamodules.checks import MEMORY_LIMIT, require
+from datamodules.checks import require
 from datamodules.partition.draws import apportion
 from datamodules.targets import Ints, Targets
 from pfl.core.checks import at_least_one, finite, not_negative, within
@@ -85,24 +84,6 @@ class Synthetic(ArrayData):
         not_negative(quantity_shift=quantity_shift, noise=noise)
         require(
             samples >= self.domains, f"{samples} samples are too few for {self.domains} domains"
-        )
-        self._check_memory()
-
-    def _check_memory(self) -> None:
-        """Refuse more images and patterns than fit into memory while they are generated.
-
-        Raises:
-            ValueError: They take more than 8 GiB as three float64 arrays: values, noise, their sum.
-        """
-        each = 3 * 8 * prod(self.input_shape)
-        patterns = self.classes * self.subclasses
-        size = (self.samples + patterns) * each
-        require(
-            size <= MEMORY_LIMIT,
-            f"samples={self.samples} and {patterns} patterns (classes * subclasses) of "
-            f"{self.input_shape} would take {size / 2**30:,.0f} GiB of memory to generate, but "
-            f"only {MEMORY_LIMIT / 2**30:.0f} GiB are allowed: give at most {MEMORY_LIMIT // each} "
-            "of this size in total, or lower size or channels",
         )
 
     @property

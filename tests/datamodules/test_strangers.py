@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules import FEMNIST, IID, ByDomain, Shards, TabularData, TensorData, TimeSeries
+from datamodules import IID, ByDomain, Shards, TabularData, TensorData, TimeSeries
 from datamodules.dates import dates_of
 from datamodules.tables import Spelling, read_table
 from lightning_modules.fedavg import FedAvg
@@ -345,14 +345,6 @@ def test_a_partition_that_mixes_the_named_clients_is_refused(kind):
     with pytest.raises(ValueError, match=parts("client_column: site ~ IID mixes ~ ByDomain")):
         kind(path="t.csv", partition=IID(), **options)
     kind(path="t.csv", partition=ByDomain(within=Shards(1)), **options)
-
-
-def test_labels_of_leaf_that_are_not_whole_are_refused(tmp_path):
-    (tmp_path / "all_data").mkdir()
-    users = {"w": {"x": [[0.0] * 784] * 2, "y": [1, 0.5]}}
-    (tmp_path / "all_data" / "a.json").write_text(json.dumps({"user_data": users}))
-    with pytest.raises(ValueError, match=parts("a.json ~ not whole numbers")):
-        FEMNIST(str(tmp_path), num_clients=1, partition=IID()).setup()
 
 
 def test_names_of_clients_beside_tensors_are_of_one_form_too():

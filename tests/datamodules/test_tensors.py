@@ -263,6 +263,16 @@ def test_a_copy_for_another_process_reads_again():
     assert copy.description() == data.description()
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_channels_last_are_refused_with_the_permutation_that_helps(channels):
+    x = torch.randint(0, 255, (12, 32, 32, channels), dtype=torch.uint8)
+    with pytest.raises(ValueError, match=parts("x.permute(0, 3, 1, 2)")):
+        tensors(x=x, y=CLASSES).setup()
+    assert tensors(x=x.permute(0, 3, 1, 2), y=CLASSES).input_shape == (channels, 32, 32)
+    with pytest.warns(UserWarning, match=parts("x.permute(0, 3, 1, 2)")):
+        tensors(x=x.float(), y=CLASSES).setup()
+
+
 BROKEN = FLOATS.clone()
 BROKEN[7, 1] = np.nan
 MANY = torch.zeros(5000)
@@ -293,7 +303,7 @@ BOTH = {"x": FLOATS, "y": CLASSES, "x_test": FLOATS, "y_test": CLASSES}
         ({"x": FLOATS, "y": CLASSES, "num_train": 13}, "num_train ~ 13 ~ 12 samples"),
         ({"x": FLOATS, "y": CLASSES, "z": 1}, "names ~ z"),
         ({"x": ["a"] * 12, "y": CLASSES}, "x ~ tensor of numbers"),
-        ({"x": FLOATS, "y": CLASSES - 1}, "classes ~ from 0 ~ -1"),
+        ({"x": FLOATS, "y": CLASSES - 1}, "from 0, got -1 ~ without a label ~ leave"),
         ({"x": FLOATS, "y": np.full(12, 2**63, np.uint64)}, "y ~ above 9,223,372,036,854,775,807"),
         ({"x": FLOATS, "y": CLASSES, "client": BROKEN[:, 1].numpy()}, "client ~ finite ~ sample 7"),
         ({"x": FLOATS, "y": FLOATS.long()}, "labels ~ zeros and ones"),
