@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 from lightning.pytorch.utilities.parsing import collect_init_args
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from datamodules.augment import Augmentation
@@ -26,41 +22,28 @@ from datamodules.partition.natural import client_names, domain_of_each, warn_of_
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division, Rule, TestProtocol, divide, natural
 from datamodules.partition.unseen import Unseen, later
-from datamodules.report import Report
-from datamodules.targets import Catalogue, Ints
-from datamodules.view import (
-    Prepared,
-    Store,
-    View,
-    are_images,
-    batches,
-    channel_values,
-    count,
-    first_not_finite,
-)
+from datamodules.reader import DataReader
+from datamodules.report import Report, counted
+from datamodules.targets import Catalogue
+from datamodules.view import Prepared, Store, View, batches, channel_values, checked, count
 from pfl.core.checks import at_least_one, positive
 from pfl.core.data import MetricSpec
 from pfl.core.held_out import HeldOut
-from pfl.core.state import tensors
-from pfl.core.task import Classification, LossOptions, Task
-from pfl.core.types import Batch, Inputs, Split
+from pfl.core.task import LossOptions
+from pfl.core.types import Batch, Split
 
 # Maximum number of domains whose scores are columns of their own.
 _MOST_GROUPS = 12
 
 
-class FederatedDataModule(L.LightningDataModule, ABC):
+class FederatedDataModule(DataReader):
     """A data set and its division into clients.
 
     The images of all clients are one uint8 tensor, and a client's split is an array of row numbers;
-    a batch is indexed and normalised as a whole. A subclass implements :meth:`catalogue`,
-    ``inputs``, ``class_names`` and ``input_shape``.
+    a batch is indexed and normalised as a whole. A subclass implements the abstract methods of
+    :class:`~datamodules.reader.DataReader`.
 
     Attributes:
-        default_mean: Mean of inputs scaled to [0, 1], used if ``mean`` is not given.
-        default_std: Standard deviation of these inputs, used if ``std`` is not given.
-        source_argument: The argument that names the file or folder of the data, if data of other
-            clients may stand in its place (:meth:`adopt`).
         given: The arguments with which it was built.
 
     Args:
@@ -103,10 +86,6 @@ class FederatedDataModule(L.LightningDataModule, ABC):
     Raises:
         ValueError: A number is out of range.
     """
-
-    default_mean: ClassVar[Sequence[float]] = (0.5,)
-    default_std: ClassVar[Sequence[float]] = (0.5,)
-    source_argument: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -158,50 +137,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         positive(std=min(self._std))
         self._learnt: Learnt | None = None
 
-    # Implemented by each data set.
-
-    @property
-    @abstractmethod
-    def class_names(self) -> Sequence[str]:
-        """(C,) names of the classes; available before any sample is read."""
-
-    @property
-    @abstractmethod
-    def input_shape(self) -> tuple[int, ...]:
-        """Channels, height and width of an input; reads at most one sample."""
-
-    @abstractmethod
-    def catalogue(self) -> Catalogue:
-        """Return labels, subclasses and domains of all samples."""
-
-    @abstractmethod
-    def inputs(self, ids: Ints) -> tuple[Inputs, Ints]:
-        """Return the inputs of at least the samples ``ids``, which are in ascending order.
-
-        Returns:
-            The inputs, (m, ...), as one tensor or several by name (images are (m, C, H, W) uint8);
-            and the row of each of ``ids`` among them, (len(ids),).
-        """
-
-    def fitted(self, inputs: Inputs, rows: Ints, division: Division) -> Inputs:
-        """Return the inputs after transforms that are fitted to training samples; here unchanged.
-
-        Args:
-            inputs: Inputs as returned by :meth:`inputs`; they must not be changed.
-            rows: (samples,) the row of each sample in use.
-            division: The samples of each client.
-        """
-        return inputs
-
-    def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
-        """Return the targets of some samples, (len(ids), ...): here their labels."""
-        return torch.from_numpy(catalogue.targets.labels[ids])
-
     # Used by the loop and the engines.
-
-    def blank(self, count: int) -> Inputs:
-        """Return inputs of zeros, with the shapes and types of a batch."""
-        return torch.zeros(count, *self.input_shape)
 
     @property
     def num_clients(self) -> int:
@@ -230,76 +166,6 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         ids: list[int] = self.division.holdings[client].of(split).tolist()
         return ids
 
-    def transforms(self) -> dict[str, Any]:
-        """Return what was learnt of the data, in plain values, for :meth:`adopt`."""
-        return self._learn().content()
-
-    def adopt(self, transforms: Mapping[str, Any]) -> None:
-        """Read the data of clients that join later, with the transforms of those that trained.
-
-        Nothing is learnt of the new data. Each natural client is a client, or all samples are one
-        client's. It is called before the data are set up.
-
-        Args:
-            transforms: What :meth:`transforms` returned for the data of the run.
-
-        Raises:
-            ValueError: A value is missing, or is of another kind.
-        """
-        self._learnt = Learnt.of(transforms)
-
-    def _learn(self) -> Learnt:
-        weighs = self.task.has_classes and (self.loss or {}).get("class_weights") == "balanced"
-        weights = [*self._balanced] if weighs else []
-        return Learnt(type(self.task).__name__, [*map(str, self.class_names)], weights, {}, {}, [])
-
-    @property
-    def task(self) -> Task:
-        """The task, with its loss's options; classification unless a data set overrides it.
-
-        A data set that overrides it returns ``self.with_loss(...)``.
-        """
-        return self.with_loss(Classification())
-
-    def with_loss(self, task: Task) -> Task:
-        """Return a task with the options that ``loss`` gives.
-
-        Raises:
-            ValueError: The task has no such option, or a value does not suit it.
-        """
-        options: dict[str, Any] = {**(self.loss or {})}
-        weights = options.get("class_weights")
-        if weights == "balanced" and task.has_classes:
-            options["class_weights"] = self._balanced
-        elif weights is not None and task.has_classes:
-            require(
-                not isinstance(weights, str) and len(weights) == len(self.class_names),
-                f"loss: class_weights must be balanced or {len(self.class_names)} numbers, one for "
-                f"each class, got {weights}",
-            )
-        return task.with_loss(options)
-
-    @cached_property
-    def _balanced(self) -> tuple[float, ...]:
-        """(C,) weights n / (C n_c) of the classes in the samples of the clients that train."""
-        if self._learnt is not None:
-            return tuple(self._learnt.class_weights)
-        labels = self.contents.targets.classes[self.division.of_members("train")]
-        counts = np.bincount(labels, minlength=len(self.class_names))
-        present = counts > 0
-        weights = len(labels) / (present.sum() * np.maximum(counts, 1))
-        return tuple(np.where(present, weights, 0.0).tolist())
-
-    @property
-    def outputs(self) -> int:
-        """D, the number of outputs that a network needs for the task."""
-        return len(self.class_names)
-
-    @property
-    def num_classes(self) -> int | None:
-        """Number of classes, C; ``None`` if there are no classes."""
-        return self.outputs if self.task.has_classes else None
-
     @property
     def groups(self) -> tuple[tuple[str, ...], list[int]]:
         """Names of the clients' domains, and the domain of each client, by which scores are shown.
@@ -308,22 +174,10 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """
         return domain_of_each(self.contents, self.division, _MOST_GROUPS)
 
-    def report(self) -> Report:
-        """Describe what was read; a subclass that reads files tells what it read them as."""
-        return Report(f"{len(self.contents.targets):,} samples")
-
     @cached_property
     def reading(self) -> Report:
         """What was read, what of it is doubtful, and the samples of each client and class."""
-        targets, names = self.contents.targets, [*map(str, self.contents.class_names)]
-        labels = targets.labels if targets.has_classes else np.zeros(len(targets), np.int64)
-        names = names if targets.has_classes else ["all"]
-        clients: dict[str, list[int]] = {}
-        for client, held in enumerate(self.division.holdings):
-            name = self.client_names[client] if self.client_names else str(client)
-            own = labels[np.concatenate([held.train, held.val, held.test])]
-            clients[name] = np.bincount(own, minlength=len(names)).tolist()
-        return replace(self.report(), classes=tuple(names), clients=clients)
+        return counted(self.report(), self.contents, self.division, self.client_names)
 
     def setup(self, stage: str | None = None) -> None:
         """Read the data set and divide it, and the public one; later calls do nothing.
@@ -381,12 +235,6 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         """Describe the partition in plain values: recipe, seed, indices, content hash."""
         return self._prepared.description
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes without the data, which another process reads itself."""
-        items = (item for base in type(self).__mro__ for item in vars(base).items())
-        read = {name for name, value in items if isinstance(value, cached_property)}
-        return {name: value for name, value in self.__dict__.items() if name not in read}
-
     # Used by a plain Trainer.
 
     def train_dataloader(self) -> DataLoader[Batch]:
@@ -421,19 +269,7 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         values = self.target_values(catalogue, ids)
         targets = values.new_zeros(count(inputs), *values.shape[1:])
         targets[torch.from_numpy(rows)] = values
-        raw, inputs = inputs, self.fitted(inputs, lookup, division)
-        for value in tensors(inputs) if inputs is not raw else ():
-            bad = first_not_finite(value)
-            require(
-                bad is None,
-                "after standardisation and the replacement of missing values, an input is not "
-                f"finite, first that of sample {bad}: a number is too large for it",
-            )
-        require(
-            self.augment is None or are_images(inputs),
-            "augment is for images of bytes, (n, C, H, W) uint8, which the inputs are not: leave "
-            "out transforms such as ToTensor",
-        )
+        inputs = checked(inputs, self.fitted(inputs, lookup, division), self.augment)
         store = Store(inputs, targets, self._mean, self._std)
         description = artefact.describe(type(self).__name__, catalogue, division, how)
         return Prepared(catalogue, division, description, store, torch.from_numpy(lookup))
@@ -447,23 +283,13 @@ class FederatedDataModule(L.LightningDataModule, ABC):
         if self._learnt is not None:
             self._num_clients = max(1, len(catalogue.domain_names))
             return later(catalogue, self.rule), {}
-        division, how = self._divide(catalogue)
+        if isinstance(self.partition, Partitioner):
+            division = divide(catalogue, self.partition, self.num_clients, self.rule)
+            warn_of_merging(catalogue, division, isinstance(self.partition, ByDomain))
+            how = {"partition": artefact.recipe(self.partition), **vars(self.rule)}
+        else:
+            division, how = artefact.load(self.partition, catalogue, self._num_clients)
         if self.unseen is not None:
             division = replace(division, held_out=self.unseen.apply(catalogue, division))
         division.check_tested()
         return division, how
-
-    def _divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
-        if isinstance(self.partition, Partitioner):
-            division = divide(catalogue, self.partition, self.num_clients, self.rule)
-            warn_of_merging(catalogue, division, isinstance(self.partition, ByDomain))
-            return division, {"partition": artefact.recipe(self.partition), **vars(self.rule)}
-        path = Path(self.partition).expanduser()
-        description = artefact.read(path)
-        division = artefact.restore(description, catalogue, path)
-        if self._num_clients not in (None, len(division.holdings)):
-            raise ValueError(
-                f"num_clients is {self.num_clients}, but the partition {path} has "
-                f"{len(division.holdings)} clients"
-            )
-        return division, {name: description.get(name) for name in ("partition", *vars(self.rule))}

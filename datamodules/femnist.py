@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from datamodules.arrays import ArrayData, Arrays
 from datamodules.checks import require
-from datamodules.files import files_digest, progress, reading_cache
+from datamodules.files import progress, reading_cache
+from datamodules.finding import files_digest
 from datamodules.targets import Ints, Targets, plain_name
 from pfl.disk.writing import written
 

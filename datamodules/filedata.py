@@ -15,15 +15,8 @@ import numpy as np
 
 from datamodules.base import FederatedDataModule
 from datamodules.checks import existing
-from datamodules.files import (
-    SUFFIXES,
-    UNREAD,
-    Shape,
-    decode,
-    decode_once,
-    files_digest,
-    readable,
-)
+from datamodules.files import Shape, decode, decode_once, readable
+from datamodules.finding import SUFFIXES, UNREAD, files_digest
 from datamodules.report import Report
 from datamodules.tables import read_table
 from datamodules.targets import Catalogue, Ints, Targets

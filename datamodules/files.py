@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections import Counter
@@ -25,11 +24,6 @@ from datamodules.checks import MEMORY_LIMIT, require
 from pfl.core.checks import at_least_one
 from pfl.disk.writing import written
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
-# Images in formats that are not read, or of which a part would be lost.
-UNREAD = frozenset(
-    {".gif", ".heic", ".heif", ".avif", ".jfif", ".jp2", ".tga", ".dcm", ".svg", ".raw", ".ico"}
-)
 _BROKEN = (OSError, SyntaxError, ValueError, KeyError, TypeError, EOFError)
 _CHUNK = 64
 # Further unreadable files that an error names.
@@ -78,64 +72,10 @@ class Shape:
         return (ImageOps.exif_transpose(image), True) if turned else (image, False)
 
 
-def image_files(folder: Path, others: list[str] | None = None) -> list[str]:
-    """List the paths of all image files in a folder and below it, sorted.
-
-    The paths are strings, because a million ``Path`` objects take many seconds. Those of other
-    files, but hidden ones, are added to ``others``.
-
-    Raises:
-        ValueError: The folder cannot be read.
-    """
-
-    def refuse(error: OSError) -> None:
-        raise ValueError(f"cannot read the folder {error.filename}: {error.strerror}") from error
-
-    files = sorted(
-        os.path.join(parent, name)
-        for parent, _, names in os.walk(folder, onerror=refuse, followlinks=True)
-        for name in names
-        if not name.startswith(".")
-    )
-    images = [os.path.splitext(file)[1].lower() in SUFFIXES for file in files]
-    if others is not None:
-        others += [file for file, image in zip(files, images, strict=True) if not image]
-    return [file for file, image in zip(files, images, strict=True) if image]
-
-
 def readable(files: Sequence[str], shape: Shape) -> dict[str, str]:
     """Decode files for a test, and return why some cannot be."""
     whole = replace(shape, size=1)
     return _each(files, f"Checking {len(files):,} images", lambda row: _pixels(files[row], whole))
-
-
-def subfolders(folder: Path, layout: str) -> list[Path]:
-    """List the folders in a folder, sorted by name.
-
-    Raises:
-        FileNotFoundError: The folder does not exist or contains no folder.
-    """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}; {layout}")
-    folders = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    if not folders:
-        raise FileNotFoundError(f"the folder {folder} contains no folders; {layout}")
-    return folders
-
-
-def files_digest(root: Path, files: Iterable[str], *, stamps: bool = False) -> str:
-    """Hash the names (below ``root``) and sizes of files; two copies of a folder have equal hashes.
-
-    With ``stamps``, times of modification count too, so that a file replaced by one of equal size
-    is noticed.
-    """
-    digest = hashlib.sha256()
-    for file in files:
-        status = os.stat(file)
-        stamp = status.st_mtime_ns if stamps else ""
-        name = os.path.relpath(file, root).replace(os.sep, "/")
-        digest.update(f"/{name}\0{status.st_size}\0{stamp}\n".encode())
-    return digest.hexdigest()[:32]
 
 
 def decode(files: Sequence[str], shape: Shape) -> tuple[Tensor, Counter[str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.filedata import FileData, Listing
-from datamodules.files import image_files, subfolders
+from datamodules.finding import image_files, subfolders
 from datamodules.superclasses import CIFAR100
 from datamodules.targets import plain_name
 

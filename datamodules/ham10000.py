@@ -8,7 +8,7 @@ import numpy as np
 
 from datamodules.columns import Spelling
 from datamodules.filedata import FileData, Listing
-from datamodules.files import image_files
+from datamodules.finding import image_files
 from datamodules.tables import Table, read_table
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from datamodules.columns import Column
+from datamodules.partition.splits import Division
 from datamodules.tables import Table
+from datamodules.targets import Catalogue
 from pfl.core.sheet import Sheet
 
 # Texts that may mark a missing value but are read as words.
@@ -101,6 +103,21 @@ class Report:
         if self.clients and self.classes:
             counts = [[name, *map(str, row)] for name, row in self.clients.items()]
             yield Sheet("", ("samples of", *self.classes), counts)
+
+
+def counted(
+    report: Report, contents: Catalogue, division: Division, names: Sequence[str]
+) -> Report:
+    """Return a report with the samples of each client and class."""
+    targets, classes = contents.targets, [*map(str, contents.class_names)]
+    labels = targets.labels if targets.has_classes else np.zeros(len(targets), np.int64)
+    classes = classes if targets.has_classes else ["all"]
+    clients: dict[str, list[int]] = {}
+    for client, held in enumerate(division.holdings):
+        own = labels[np.concatenate([held.train, held.val, held.test])]
+        counts = np.bincount(own, minlength=len(classes)).tolist()
+        clients[names[client] if names else str(client)] = counts
+    return replace(report, classes=tuple(classes), clients=clients)
 
 
 def of_table(

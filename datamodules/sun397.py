@@ -11,7 +11,7 @@ import numpy as np
 
 from datamodules.checks import existing, require
 from datamodules.filedata import FileData, Listing
-from datamodules.files import image_files
+from datamodules.finding import image_files
 from pfl.core.checks import at_least_one
 
 

@@ -50,6 +50,27 @@ def first_not_finite(value: Tensor) -> int | None:
     return None
 
 
+def checked(raw: Inputs, inputs: Inputs, augment: Augmentation | None) -> Inputs:
+    """Return inputs as they are after transforms.
+
+    Raises:
+        ValueError: A transform made a number that is not finite, or no images shall be augmented.
+    """
+    for value in tensors(inputs) if inputs is not raw else ():
+        bad = first_not_finite(value)
+        require(
+            bad is None,
+            "after standardisation and the replacement of missing values, an input is not "
+            f"finite, first that of sample {bad}: a number is too large for it",
+        )
+    require(
+        augment is None or are_images(inputs),
+        "augment is for images of bytes, (n, C, H, W) uint8, which the inputs are not: leave out "
+        "transforms such as ToTensor",
+    )
+    return inputs
+
+
 class Store:
     """The inputs and targets of all clients.
 

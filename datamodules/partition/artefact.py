@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from datamodules.checks import require
 from datamodules.partition.natural import client_names
 from datamodules.partition.partitioner import Partitioner
-from datamodules.partition.splits import Division, Holding
+from datamodules.partition.splits import Division, Holding, Rule
 from datamodules.targets import Catalogue, Ints
 from pfl.core.held_out import NOBODY, HeldOut
 from pfl.disk import reading
@@ -76,30 +77,38 @@ def _hash(held: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(held).encode()).hexdigest()[:32]
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Read a description from its file.
+def load(
+    path: str, catalogue: Catalogue, num_clients: int | None = None
+) -> tuple[Division, dict[str, Any]]:
+    """Restore the division that a file describes; also return its recipe and rule.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: The file is no JSON, too deep or too large, or not a partition file.
+        ValueError: The file is no partition file, was made for other data or for another number of
+            clients, or is damaged.
     """
-    if not path.is_file():
+    file = Path(path).expanduser()
+    if not file.is_file():
         raise FileNotFoundError(
-            f"partition: there is neither a file {path} nor a partitioner of that name; pfl list "
+            f"partition: there is neither a file {file} nor a partitioner of that name; pfl list "
             "partitions lists the partitioners"
         )
-    description = reading.read_json(path)
-    if description.get("format") != FORMAT:
-        raise ValueError(f'{path} is not a partition file (it has no "format": "{FORMAT}")')
-    return description
+    description = reading.read_json(file)
+    require(
+        description.get("format") == FORMAT,
+        f'{file} is not a partition file (it has no "format": "{FORMAT}")',
+    )
+    division = _restored(description, catalogue, file)
+    count = len(division.holdings)
+    require(
+        num_clients in (None, count),
+        f"num_clients is {num_clients}, but the partition {file} has {count} clients",
+    )
+    names = ("partition", *(field.name for field in fields(Rule)))
+    return division, {name: description.get(name) for name in names}
 
 
-def restore(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Division:
-    """Restore the division that a file describes.
-
-    Raises:
-        ValueError: The file was made for other data, is damaged, or is not a partition.
-    """
+def _restored(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Division:
     try:
         file = _File.model_validate(description)
     except ValidationError as error:

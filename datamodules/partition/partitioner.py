@@ -40,12 +40,21 @@ class Partitioner(ABC):
             ValueError: The settings do not fit the data, or the result is not a partition.
         """
         at_least_one(num_clients=num_clients)
-        if num_clients > len(targets):
-            raise ValueError(
-                f"num_clients is {num_clients}, but there are only {len(targets)} samples to divide"
-            )
+        count, name = len(targets), type(self).__name__
+        require(
+            num_clients <= count,
+            f"num_clients is {num_clients}, but there are only {count} samples to divide",
+        )
         shares = self.draw(targets, num_clients, rng)
-        self.check(shares, len(targets), num_clients)
+        right = len(shares) == num_clients
+        require(right, f"{name} made {len(shares)} shares for {num_clients} clients")
+        dealt = np.concatenate([np.asarray(share, np.int64) for share in shares])
+        inside = not dealt.size or (dealt.min() >= 0 and dealt.max() < count)
+        require(inside, f"{name} dealt a position outside 0..{count - 1}")
+        times = np.bincount(dealt, minlength=count)
+        none, several = int((times == 0).sum()), int((times > 1).sum())
+        lost = f"{none} went to no client and {several} to more than one"
+        require(none == several == 0, f"{name} is not a partition: of {count} samples, {lost}")
         return shares
 
     @abstractmethod
@@ -67,25 +76,6 @@ class Partitioner(ABC):
             training samples are divided by the next grouping.
         """
         return [targets.finest]
-
-    def check(self, shares: Sequence[Ints], count: int, num_clients: int) -> None:
-        """Check that every sample belongs to exactly one client.
-
-        Raises:
-            ValueError: A sample belongs to no client or to several.
-        """
-        name = type(self).__name__
-        if len(shares) != num_clients:
-            raise ValueError(f"{name} made {len(shares)} shares for {num_clients} clients")
-        dealt = np.concatenate([np.asarray(share, np.int64) for share in shares])
-        if dealt.size and (dealt.min() < 0 or dealt.max() >= count):
-            raise ValueError(f"{name} dealt a position outside 0..{count - 1}")
-        times = np.bincount(dealt, minlength=count)
-        if (times != 1).any():
-            raise ValueError(
-                f"{name} is not a partition: of {count} samples, {int((times == 0).sum())} went to "
-                f"no client and {int((times > 1).sum())} to more than one"
-            )
 
 
 @dataclass(frozen=True)
@@ -273,9 +263,8 @@ class ByDomain(Partitioner):
         groups = [np.flatnonzero(domains == d) for d in np.unique(domains)]
         if num_clients < len(groups):
             order = rng.permutation(len(groups))
-            return draws.join(
-                [[groups[d] for d in order[client::num_clients]] for client in range(num_clients)]
-            )
+            dealt = (order[client::num_clients] for client in range(num_clients))
+            return draws.join([[groups[d] for d in own] for own in dealt])
         within = self.within or IID()
         shares: list[Ints] = [np.empty(0, np.int64)] * num_clients
         for domain, positions in enumerate(groups):

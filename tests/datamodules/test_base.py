@@ -14,6 +14,7 @@ import torch
 
 from datamodules import IID, CropFlip, Digits, Dirichlet, FederatedDataModule, Shards, Synthetic
 from datamodules.partition import artefact
+from datamodules.partition.splits import divide
 from datamodules.view import Store, View
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
@@ -76,14 +77,6 @@ def test_setup_is_idempotent_and_views_are_made_once():
     assert data.split(2, "train") is data.split(2, "train")
 
 
-def test_two_modules_of_one_recipe_are_the_same():
-    one, two = digits(), digits()
-    assert one.description() == two.description()
-    assert json.loads(json.dumps(one.description())) == one.description()
-    assert one.description()["hash"] != digits(split_seed=2).description()["hash"]
-    assert one.description()["content_hash"] == digits(split_seed=2).description()["content_hash"]
-
-
 def test_nothing_comes_from_or_goes_to_a_global_stream():
     torch.manual_seed(0)
     np.random.seed(0)
@@ -93,18 +86,6 @@ def test_nothing_comes_from_or_goes_to_a_global_stream():
     assert (np.random.get_state()[1] == before[1]).all()
     torch.manual_seed(1)
     assert digits().description() == first
-
-
-def test_the_pooled_test_set_exists_only_where_one_is_kept():
-    assert digits().pooled_test() is None
-    data = digits(test_protocol="global")
-    assert len(data.pooled_test()) == 449
-    assert len(data.split(0, "test")) == 0
-
-
-def test_images_no_client_uses_are_not_needed():
-    data = digits(max_samples=100, num_clients=2, partition=Shards(2))
-    assert sum(len(data.split(c, n)) for c in (0, 1) for n in ("train", "test")) == 100
 
 
 @pytest.mark.parametrize("protocol", ["pooled", "global"])
@@ -175,9 +156,10 @@ def test_a_federation_without_any_test_sample_is_refused(partition, tmp_path):
     """Four clients of one sample each keep it for training."""
     alone = digits(partition=IID(), num_clients=4, max_samples=4)
     if partition == "file":
-        division, how = alone._divide(alone.catalogue())
+        catalogue = alone.catalogue()
+        division = divide(catalogue, IID(), 4, alone.rule)
         partition = str(tmp_path / "partition.json")
-        description = artefact.describe("Digits", alone.catalogue(), division, how)
+        description = artefact.describe("Digits", catalogue, division, {"partition": {}})
         Path(partition).write_text(json.dumps(description))
     data = digits(partition=partition, num_clients=4, max_samples=4)
     with pytest.raises(
@@ -191,12 +173,6 @@ def test_a_federation_without_any_test_sample_is_refused(partition, tmp_path):
 def test_there_is_no_such_client(client):
     with pytest.raises(ValueError, match=parts(f"client {client} ~ 0 to 4")):
         digits().split(client, "train")
-
-
-def test_a_mean_of_too_few_channels_is_refused():
-    data = Synthetic(num_clients=2, partition=IID(), channels=3, mean=[0.5, 0.5])
-    with pytest.raises(ValueError, match=parts("mean ~ 2 ~ 3 channels")):
-        data.setup()
 
 
 @pytest.mark.parametrize("client", [None, 1])
@@ -215,22 +191,6 @@ def test_it_serves_a_plain_trainer(client):
     assert len(data.train_dataloader()) == expected // 32
 
 
-def test_loaders_give_every_sample_once():
-    data = digits(
-        test_protocol="global", num_clients=3, partition=IID(), max_samples=300, eval_batch_size=60
-    )
-    train = torch.cat([batch.y for batch in data.train_dataloader()])
-    assert (
-        train.bincount().tolist()
-        == torch.cat([data.split(client, "train").targets for client in range(3)])
-        .bincount()
-        .tolist()
-    )
-    assert [len(batch.y) for batch in data.test_dataloader()] == [60, 15]
-    test = torch.cat([batch.y for batch in data.test_dataloader()])
-    assert test.tolist() == data.pooled_test().targets.tolist()
-
-
 @pytest.mark.parametrize("client", [None, 2])
 def test_training_batches_come_in_stored_order_without_shuffle(client):
     data = digits(client=client, shuffle=False, max_samples=300)
@@ -240,14 +200,6 @@ def test_training_batches_come_in_stored_order_without_shuffle(client):
         assert torch.cat([batch.y for batch in data.train_dataloader()]).equal(stored)
     data.shuffle = True
     assert not torch.cat([batch.y for batch in data.train_dataloader()]).equal(stored)
-
-
-def test_training_images_can_be_limited_apart_from_the_test_set():
-    """Digits have no official test set: a quarter of 1,797, 449, is set aside and stays whole."""
-    data = digits(max_train_samples=500, test_protocol="global")
-    assert sum(len(data.split(client, "train")) for client in range(5)) == 500
-    assert len(data.pooled_test()) == 449
-    assert data.description()["max_train_samples"] == 500
 
 
 def test_a_client_smaller_than_a_batch_is_not_dropped():
