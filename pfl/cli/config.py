@@ -16,7 +16,7 @@ from jsonargparse import Namespace
 from pfl.cli import catalogue, names, shipped
 from pfl.cli.explain import MissingError, UsageError, UserSettings, explained, placed, sources
 from pfl.cli.parser import FROM_DATA, Parser, from_data, with_class_paths
-from pfl.cli.strangers import Stranger
+from pfl.cli.untrusted import UntrustedFile
 from pfl.core.client import ClientModule
 from pfl.core.data import DataSource
 from pfl.core.seeds import derive, scoped
@@ -55,24 +55,24 @@ class Experiment:
 
     @classmethod
     def parse(
-        cls, parser: Parser, argv: Sequence[str], stranger: Stranger | None = None
+        cls, parser: Parser, argv: Sequence[str], untrusted: UntrustedFile | None = None
     ) -> Experiment:
         """Parse a command line.
 
-        ``stranger`` is a configuration file before it, which somebody else may have written.
+        ``untrusted`` is a configuration file before it, which somebody else may have written.
 
         Raises:
             UsageError: The command line or a configuration file is wrong.
         """
         argv = shipped.with_config_files(argv)
-        if stranger is not None:
-            argv = ["--config", str(stranger.file), *stranger.flags(), *argv]
-            if stranger.note:
-                print(f"pfl: {stranger.note}", file=sys.stderr)
+        if untrusted is not None:
+            argv = ["--config", str(untrusted.file), *untrusted.flags(), *argv]
+            if untrusted.note:
+                print(f"pfl: {untrusted.note}", file=sys.stderr)
         settings = sources(argv)
         # No file gives this flag; see above.
         weights = any(item.keys == ("download_weights",) for item in settings)
-        own = None if stranger is None else ()
+        own = None if untrusted is None else ()
         trust = Trust(own, weights, command=True, filled=parser.filled)
         for item in settings:
             if item.keys == ("loop", "seed"):
@@ -82,8 +82,8 @@ class Experiment:
         names.check(settings, parser.command_arguments)
         try:
             types = types_of(parser)
-            if stranger is not None:
-                stranger.check(types, trust)
+            if untrusted is not None:
+                untrusted.check(types, trust)
             for item in settings:
                 # Before the parser imports it.
                 if item.keys[-1] == "class_path" and "." in (item.text or ""):
@@ -101,10 +101,10 @@ class Experiment:
             for key, hint in types.items():
                 if key in values:
                     check_argument(values[key], hint, key.split("."), trust)
-            if stranger is not None:
-                theirs = f"{stranger.file}:"
+            if untrusted is not None:
+                theirs = f"{untrusted.file}:"
                 given = [item.keys for item in settings if not item.place.startswith(theirs)]
-                stranger.check_values(values, given, trust)
+                untrusted.check_values(values, given, trust)
         except ArgumentError as error:
             raise UsageError(names.explain(error, settings)) from error
         except TrustError as error:

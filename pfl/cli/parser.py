@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 from argparse import Action
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -185,7 +185,9 @@ def from_data(target: Any) -> list[str]:  # noqa: ANN401
     return [name for name in FROM_DATA if name in takes and name not in optional]
 
 
-def make_parser(command: str, parser_class: type[Parser] = Parser, own: bool = True) -> Parser:
+def make_parser(
+    command: str, parser_class: Callable[..., Parser] = Parser, own: bool = True
+) -> Parser:
     """Return the parser of a command that runs on a configuration; it is made once.
 
     Args:
@@ -203,7 +205,7 @@ def make_parser(command: str, parser_class: type[Parser] = Parser, own: bool = T
 
 
 @cache
-def _parser(command: str, parser_class: type[Parser]) -> Parser:
+def _parser(command: str, parser_class: Callable[..., Parser]) -> Parser:
     verb = commands()[command]
     needs = verb.configuration or Needs()
     parser = parser_class(

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from pfl.cli import strangers
 from pfl.cli.config import Experiment
 from pfl.cli.explain import FailedError, MissingError, UsageError, explained
 from pfl.cli.parser import make_parser
 from pfl.cli.runs import RUN_REFUSALS
+from pfl.cli.untrusted import PlaceError, UntrustedFile
 from pfl.core import portable
 from pfl.core.rounding import DRAWS, move
 from pfl.disk.writing import write
@@ -79,11 +79,11 @@ def _run(config: Path, words: Sequence[str], trusted: bool, draw: int | None) ->
         UsageError: The configuration is wrong, or names what it may not name.
         MissingError: The data are not here, or the user has not said where they are.
     """
-    stranger = None if trusted else strangers.Stranger(config, "--set ")
+    untrusted = None if trusted else UntrustedFile(config, "--set ")
     argv = ["--config", str(config), *words] if trusted else words
     try:
-        experiment = Experiment.parse(make_parser("fit", own=trusted), argv, stranger)
-    except strangers.PlaceError as error:
+        experiment = Experiment.parse(make_parser("fit", own=trusted), argv, untrusted)
+    except PlaceError as error:
         raise MissingError(f"could not look: no data: {error}") from error
     except SystemExit as ended:
         raise UsageError("--set: only keys of a configuration can be set") from ended

@@ -15,11 +15,12 @@ from jsonargparse import Namespace
 from torch import Tensor
 
 from pfl.callbacks.progress import last_scores
-from pfl.cli import joining, later, strangers
+from pfl.cli import joining, later
 from pfl.cli.commands import commands
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained, flags
 from pfl.cli.parser import make_parser
+from pfl.cli.untrusted import extract_run_config
 from pfl.core.data import FederatedData
 from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
@@ -217,8 +218,8 @@ def _experiment(command: str, argv: Sequence[str]) -> Experiment:
     """Return the experiment of a command that uses a run, perhaps with clients that join it."""
     joins = joining.FLAG in commands()[command].typed_arguments
     words, file = joining.separated(argv) if joins else ([*argv], None)
-    words, stranger = strangers.separated(words, joins=file is not None)
-    experiment = Experiment.parse(make_parser(command, own=stranger is None), words, stranger)
+    words, config = extract_run_config(words, joins=file is not None)
+    experiment = Experiment.parse(make_parser(command, own=config is None), words, config)
     if file is not None:
         later.let_join(experiment, file)
     return experiment

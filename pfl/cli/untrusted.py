@@ -53,7 +53,7 @@ class PlaceError(UsageError):
 
 
 @dataclass(frozen=True)
-class Stranger:
+class UntrustedFile:
     """A configuration file that somebody else wrote.
 
     Attributes:
@@ -182,7 +182,9 @@ class Stranger:
             raise TrustError(f"{value:,}: {_most(NUMBER)}", keys)
 
 
-def separated(argv: Sequence[str], joins: bool = False) -> tuple[list[str], Stranger | None]:
+def extract_run_config(
+    argv: Sequence[str], joins: bool = False
+) -> tuple[list[str], UntrustedFile | None]:
     """Return a command's words without the configuration of a run folder, and that file.
 
     There is none with ``--trust``, or if the user names files of other places alone.
@@ -195,7 +197,7 @@ def separated(argv: Sequence[str], joins: bool = False) -> tuple[list[str], Stra
         name = word.removeprefix("--config=") if left[-1:] != ["--config"] else word
         file = Path(name)
         if (name != word or left[-1:] == ["--config"]) and _of_run(file, run) and not found:
-            found = Stranger(file, joins=joins)
+            found = UntrustedFile(file, joins=joins)
             left = left[:-1] if left[-1:] == ["--config"] else left
             continue
         left.append(word)
