@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import runpy
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +16,6 @@ from pfl.__main__ import _shown, main
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
-from tests.helpers.messages import says
 
 ROOT = Path(__file__).parents[2]
 RAN = "ran.txt"
@@ -194,20 +192,6 @@ def test_python_m_leaves_the_working_folder_on_the_path_only_in_a_checkout(folde
     with pytest.raises(SystemExit):
         runpy.run_module("pfl", run_name="__main__")
     assert sys.path == ([str(ROOT)] if folder == ROOT else []) + others
-
-
-def test_a_named_module_of_python_is_not_even_imported():
-    """``this`` prints a poem when it is imported."""
-    Path("c.yaml").write_text(
-        "model: {class_path: FedAvg, init_args: {net: {class_path: this.Net}}}\n"
-        "data: {class_path: Digits, init_args: {num_clients: 2, partition: IID}}\n"
-    )
-    # As with -P, of Python 3.11: the working folder is not on the path.
-    command = "import sys; sys.path.pop(0); from pfl.__main__ import main; main(sys.argv[1:])"
-    words = [sys.executable, "-c", command, "fit", "--config", "c.yaml"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert says(done.stderr, "names this.Net")
-    assert "Beautiful" not in done.stdout
 
 
 def test_a_class_that_does_not_exist_is_told_where_any_value_may_stand(capsys):

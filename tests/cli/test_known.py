@@ -40,17 +40,10 @@ def heavy_after(*lines):
     return HEAVY & set(python(code).splitlines()[-1].split())
 
 
-def test_no_help_imports_anything_heavy():
-    assert not heavy_after(*([*name.split(), "--help"] for name in commands()))
-
-
-def test_the_lists_import_nothing_heavy():
-    assert not heavy_after(*(["list", kind] for kind in KINDS))
-
-
-def test_a_new_file_is_written_without_anything_heavy(tmp_path, monkeypatch):
+def test_no_help_no_list_and_no_new_file_imports_anything_heavy(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert not heavy_after(["new", "method", "Mine"])
+    helps = [["--help"], *([*name.split(), "--help"] for name in commands())]
+    assert not heavy_after(*helps, *(["list", kind] for kind in KINDS), ["new", "method", "Mine"])
 
 
 def imported(kind):
