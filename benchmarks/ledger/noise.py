@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-LEVEL = 0.95
+from pfl.extras.papers.agreement import half as half_of
+from pfl.results.statistics import CONFIDENCE, Deviation
+
+LEVEL = CONFIDENCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +45,8 @@ def half(weights: Mapping[Noise, float] | None, level: float = LEVEL) -> float |
     """
     if weights is None:
         return None
-    parts = {noise: noise.sd**2 * weight for noise, weight in weights.items()}
-    if not (variance := sum(parts.values())):
-        return 0.0
-    df = variance**2 / sum(part**2 / noise.df for noise, part in parts.items())
-    return float(stats.t.ppf((1 + level) / 2, df)) * math.sqrt(variance)
+    parts = [(Deviation(noise.sd, noise.df), weight) for noise, weight in weights.items()]
+    return half_of(parts, level)
 
 
 def pooled(noises: Sequence[Noise], rule: str) -> Noise | None:

@@ -8,7 +8,6 @@ from pfl.core.sheet import Sheet
 from pfl.results import names
 from pfl.results.compare import PAIRS, Comparison, Pairs
 from pfl.results.statistics import NONE, Estimate
-from pfl.results.words import WORDS
 
 _LATER, _COSTS = "later/", ("bytes", "seconds")
 
@@ -27,8 +26,8 @@ def _scores(comparison: Comparison) -> Sheet:
     names_of_all = dict.fromkeys(name for row in rows for name in row)
     columns = [one for one in names_of_all if one not in _COSTS and not one.startswith(_LATER)]
     heads = {name: _heading(name) for name in columns}
-    notes = [WORDS["column_notes"].get(head, "") for head in heads.values()]
-    about = WORDS["comparison_notes"]
+    notes = [names.WORDS["column_notes"].get(head, "") for head in heads.values()]
+    about = names.WORDS["comparison_notes"]
     cells = [
         [
             str(record["setting"]),
@@ -59,7 +58,7 @@ def _scores(comparison: Comparison) -> Sheet:
 
 def _heading(metric: str) -> str:
     name = metric.rpartition("/")[2]
-    return WORDS["columns"].get(names.parted(name)[1] or name, names.score(metric))
+    return names.WORDS["columns"].get(names.parted(name)[1] or name, names.score(metric))
 
 
 def _later(comparison: Comparison, heads: list[str]) -> Sheet:
@@ -72,7 +71,7 @@ def _later(comparison: Comparison, heads: list[str]) -> Sheet:
             [label, *(_score(row.get(head), comparison.metric) for head in heads)]
             for label, row in comparison.estimates.items()
         ],
-        notes=[WORDS["comparison_notes"]["later"]],
+        notes=[names.WORDS["comparison_notes"]["later"]],
     )
 
 
@@ -96,13 +95,13 @@ def _tested(comparison: Comparison, pairs: Pairs) -> Sheet:
     ]
     unit = " (points)" if scale == 100 else ""
     return Sheet(
-        title=f"{WORDS['comparison'][pairs]}, against {comparison.reference}",
+        title=f"{names.WORDS['comparison'][pairs]}, against {comparison.reference}",
         columns=[
             *("setting", "+/-/=", f"difference{unit}", "95% interval"),
             *("Cohen's d", "p", "p (Holm)"),
         ],
         rows=rows,
-        notes=[_note(comparison, WORDS["comparison_notes"][pairs])],
+        notes=[_note(comparison, names.WORDS["comparison_notes"][pairs])],
         optional=("Cohen's d", "p"),
     )
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pfl.disk.yaml_text import shipped
 from pfl.federation import summary
-from pfl.results.words import WORDS
+
+# The words of tables, pictures and reports.
+WORDS: Mapping[str, Mapping[str, str]] = shipped("pfl.results", "words.yaml")
 
 # The mean over the tenth of the clients with the fewest training samples; not a column of
 # metrics.csv, but computed from clients.csv.

@@ -15,10 +15,10 @@ from pfl.results import matrices, newcomers, plots
 from pfl.results.analyses import Kind, brought, reliability
 from pfl.results.files import RunError
 from pfl.results.find import common_score
+from pfl.results.names import WORDS
 from pfl.results.runs import At
 from pfl.results.settings import Setting
 from pfl.results.style import save, styled
-from pfl.results.words import WORDS
 
 
 @dataclass(frozen=True)

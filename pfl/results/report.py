@@ -15,7 +15,6 @@ from pfl.results.pictures import Picture, draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.results.statistics import NONE
-from pfl.results.words import WORDS
 
 # Costs: what they are, the column, and how all rounds and a round are written.
 _SECONDS, _COUNTED = ("{:,.1f} s", "{:,.3f} s"), ("{:,.0f}", "{:,.1f}")
@@ -87,7 +86,7 @@ def _scores(run: RunFolder, judged_by: str) -> Sheet:
 def _later(run: RunFolder) -> Sheet:
     """Make a row for each number about clients that joined later, besides their scores."""
     last = run.metrics.iloc[-1]
-    shown = [(what, last[name]) for name, what in WORDS["gaps"].items() if name in last]
+    shown = [(what, last[name]) for name, what in names.WORDS["gaps"].items() if name in last]
     rows = [[what, NONE if np.isnan(value) else f"{value:.4g}"] for what, value in shown]
     return Sheet("", ["", "last round"], rows)
 

@@ -18,8 +18,8 @@ from pfl.extras.bench import majority, rows
 from pfl.extras.bench.contender import Contender
 from pfl.extras.bench.hashed import Row, hashed
 from pfl.extras.bench.pieces import Piece, PieceFolder
-from pfl.extras.bench.play import Budget, Player
 from pfl.extras.bench.rows import REFERENCE, Leaderboard
+from pfl.extras.bench.runner import Budget, Runner
 from pfl.extras.bench.task import BenchTask
 from pfl.federation import identity
 
@@ -57,9 +57,9 @@ class Bench:
             )
 
     @cached_property
-    def player(self) -> Player:
-        """Plays the runs."""
-        return Player(self.reference)
+    def runner(self) -> Runner:
+        """Makes the runs."""
+        return Runner(self.reference)
 
     @cached_property
     def reference(self) -> Contender:
@@ -76,7 +76,7 @@ class Bench:
     @cached_property
     def budgets(self) -> dict[int, Budget]:
         """The budget of a trial, for each tuning seed."""
-        return {seed: self.player.budget(seed) for seed in self.task.tuning_seeds}
+        return {seed: self.runner.budget(seed) for seed in self.task.tuning_seeds}
 
     @cached_property
     def budget(self) -> dict[str, int]:
@@ -100,12 +100,12 @@ class Bench:
     def computed(self, piece: Piece) -> dict[str, Any]:
         """Return the outcome of a piece and the seconds that it took; or why it failed."""
         start = time.perf_counter()
-        outcome = self.played(piece)
+        outcome = self.outcome(piece)
         # One final run shows how far rounding goes; the others would cost as much again.
         radius = self.radius(piece, outcome) if piece.kind == "final" and not piece.seed else {}
         return {**outcome, **radius, "seconds": time.perf_counter() - start}
 
-    def played(self, piece: Piece) -> dict[str, Any]:
+    def outcome(self, piece: Piece) -> dict[str, Any]:
         """Return the outcome of a piece, or why it failed.
 
         Raises:
@@ -113,7 +113,7 @@ class Bench:
         """
         budget = self.budgets[piece.seed] if piece.kind == "trial" else None
         try:
-            return self.player.trial(piece, budget) if budget else self.player.final(piece)
+            return self.runner.trial(piece, budget) if budget else self.runner.final(piece)
         except MissingError:
             raise
         except FAILURES as error:
@@ -126,7 +126,7 @@ class Bench:
         with, as the clusters of IFCA, which are drawn anew.
         """
         try:
-            radius = 0.0 if "failed" in outcome else self.player.radius(piece, outcome)
+            radius = 0.0 if "failed" in outcome else self.runner.radius(piece, outcome)
         except FailedError:
             return {}
         return {"radius": radius} if radius else {}

@@ -21,8 +21,8 @@ from pfl.extras.bench import rows, tables, task
 from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.contender import contenders
 from pfl.extras.bench.pieces import PieceFolder
-from pfl.extras.bench.play import environment
 from pfl.extras.bench.rows import Leaderboard
+from pfl.extras.bench.runner import environment
 from pfl.extras.bench.verify import changed, chosen_rows, outcome, place, verified
 from pfl.results.sheets import show
 from pfl.results.sheets import write as write_sheets

@@ -18,8 +18,8 @@ from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.contender import Contender
 from pfl.extras.bench.hashed import Row
 from pfl.extras.bench.pieces import Piece
-from pfl.extras.bench.play import by_point
 from pfl.extras.bench.rows import MAJORITY, Leaderboard
+from pfl.extras.bench.runner import by_point
 from pfl.imports.trust import is_listed
 from pfl.results.verdict import Verdict, judged, largest
 
@@ -131,7 +131,7 @@ def _again(
                 f"more than {most:,}: give --trust if the file is yours"
             )
     piece = Piece(contender, seed, settings, rounds, bench.task_hash)
-    return piece, bench.played(piece)
+    return piece, bench.outcome(piece)
 
 
 def _compared(

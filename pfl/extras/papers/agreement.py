@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from pfl.results.statistics import NONE, Estimate, margin
+from pfl.results.statistics import CONFIDENCE, NONE, Deviation, Estimate, margin
 
 
 def half_width(ours: Estimate | None, theirs: Estimate | None) -> float | None:
@@ -19,21 +20,32 @@ def half_width(ours: Estimate | None, theirs: Estimate | None) -> float | None:
     Example:
         One run against a mean of 5 with the standard error 1: 2.776 * sqrt(6).
 
-        >>> from pfl.results.statistics import Deviation
         >>> printed = Estimate(0.0, 5, Deviation(5**0.5, 4))
         >>> round(half_width(Estimate(1.0, 1, None), printed), 2)
         6.8
     """
     if ours is None or theirs is None:
         return None
-    ours_spread, theirs_spread = ours.spread or theirs.spread, theirs.spread or ours.spread
-    if ours_spread is None or theirs_spread is None:
-        return None
-    parts = ours_spread.sd**2 / ours.count, theirs_spread.sd**2 / theirs.count
-    if ours.spread is None or theirs.spread is None:
-        return margin(math.sqrt(sum(parts)), ours_spread.df)
-    weighed = parts[0] ** 2 / ours_spread.df + parts[1] ** 2 / theirs_spread.df
-    return margin(math.sqrt(sum(parts)), sum(parts) ** 2 / weighed) if weighed else 0.0
+    spreads = [one.spread for one in (ours, theirs) if one.spread is not None]
+    weights = [1 / ours.count, 1 / theirs.count]
+    if len(spreads) == 1:
+        weights = [sum(weights)]
+    return half([*zip(spreads, weights, strict=True)]) if spreads else None
+
+
+def half(parts: Sequence[tuple[Deviation, float]], level: float = CONFIDENCE) -> float:
+    """Return half the interval of a sum of means, by Student's t.
+
+    Args:
+        parts: What single runs differ by, each with the sum of 1 / runs over the means that it is
+            in. Several have the degrees of freedom of Welch and Satterthwaite.
+        level: The level of the interval.
+    """
+    variances = [spread.sd**2 * weight for spread, weight in parts]
+    if not (variance := sum(variances)):
+        return 0.0
+    degrees = (own**2 / spread.df for own, (spread, _) in zip(variances, parts, strict=True))
+    return margin(math.sqrt(variance), variance**2 / sum(degrees), level)
 
 
 def agree(ours: Estimate | None, theirs: Estimate | None) -> bool | None:

@@ -15,7 +15,7 @@ def counted(tmp_path_factory):
     def cost(name, **settings):
         (one,) = (c for c in made.contenders if c.name == name)
         keys = {f"model.init_args.{key}": value for key, value in settings.items()}
-        _, engine = made.player._counted(one, SEED, keys)
+        _, engine = made.runner._counted(one, SEED, keys)
         return engine.cost.in_units(made.budgets[SEED].operations)
 
     cost.budget = made.budgets[SEED]

@@ -156,10 +156,10 @@ def test_the_radius_of_the_first_seed_is_stored(finished):
 
 def test_a_radius_of_zero_is_neither_stored_nor_a_bound(copied, capsys, monkeypatch):
     """As of IFCA, whose clusters are drawn anew: the move reaches nothing that the run uses."""
-    monkeypatch.setattr("pfl.extras.bench.play.move", lambda net, draw: None)
+    monkeypatch.setattr("pfl.extras.bench.runner.move", lambda net, draw: None)
     made = bench(copied / "toys.yaml", copied / "again")
     final = replace(made._missing(made.reference)[0], seed=0, rounds=1)
-    assert made.radius(final, made.played(final)) == {}
+    assert made.radius(final, made.outcome(final)) == {}
 
     def near(row):
         for run in (row["tuned"][0], row["default"][0]):

@@ -1,147 +1,116 @@
 """The classic mistakes of private averaging: each one is found by a test of this folder."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from pfl.extras.privacy import clients, clip
 from pfl.extras.privacy.clients import ClientAccount
-from pfl.extras.privacy.difference import bounded, difference
+from pfl.extras.privacy.difference import bounded
 from pfl.extras.privacy.privacy import Privacy
 from pfl.federation.sampling import BernoulliSampler, UniformSampler
 from tests.extras.privacy import test_audit as audit
 from tests.extras.privacy import test_passage as tests
 from tests.extras.privacy import test_private as whole
 
-add_noise = ClientAccount._add_noise
-merge = ClientAccount.merge
+add_noise, merge = ClientAccount._add_noise, ClientAccount.merge
+sends = clip.difference
 
 
-def clip_per_layer(patch):
-    def each(change, most):
-        shared = {
-            name: value * min(1, most / max(1e-12, float(value.norm())))
-            for name, value in change.shared.items()
-        }
-        return replace(change, shared=shared)
+def noise(factor):
+    """Noise of another deviation."""
 
-    patch.setattr(clip, "bounded", each)
-    patch.setattr(clients, "bounded", each)
-
-
-def clip_without_extras(patch):
-    def network(change, clip):
-        return replace(bounded(replace(change, extra={}), clip), extra=change.extra)
-
-    patch.setattr(clip, "bounded", network)
-    patch.setattr(clients, "bounded", network)
-
-
-def weights_by_samples(patch):
-    def sized(upload, received, extra):
-        return replace(difference(upload, received, extra), samples=upload.samples)
-
-    def weighed(change, clip):
-        short = bounded(change, clip)
-        shared = {name: value * change.samples for name, value in short.shared.items()}
-        return replace(short, shared=shared)
-
-    patch.setattr(clip, "difference", sized)
-    patch.setattr(clients, "bounded", weighed)
-
-
-def denominator_of_those_who_came(patch):
-    def shrunk(self, state, uploads, aggregate):
-        own = replace(self, clients=max(1, len(uploads)), rate=1.0)
-        return merge(own, state, uploads, aggregate)
-
-    patch.setattr(ClientAccount, "merge", shrunk)
-
-
-def noise_in_the_mean(patch):
     def scaled(self, sums, deviation, of, number):
-        add_noise(self, sums, deviation * self.expected, of, number)
+        add_noise(self, sums, deviation * factor(self), of, number)
 
-    patch.setattr(ClientAccount, "_add_noise", scaled)
-
-
-def noise_over_the_mean_twice(patch):
-    def scaled(self, sums, deviation, of, number):
-        add_noise(self, sums, deviation / self.expected, of, number)
-
-    patch.setattr(ClientAccount, "_add_noise", scaled)
+    return scaled
 
 
-def sigma_squared(patch):
-    patch.setattr(Privacy, "sum_deviation", lambda self, expected: self.sigma**2)
+def per_layer(change, most):
+    lengths = {name: max(1e-12, float(value.norm())) for name, value in change.shared.items()}
+    factors = {name: min(1, most / length) for name, length in lengths.items()}
+    return replace(change, shared={n: v * factors[n] for n, v in change.shared.items()})
 
 
-def noise_of_the_clip_forgotten(patch):
-    def scaled(self, sums, deviation, of, number):
-        add_noise(self, sums, deviation / self.privacy.clip, of, number)
-
-    patch.setattr(ClientAccount, "_add_noise", scaled)
+def without_extras(change, most):
+    return replace(bounded(replace(change, extra={}), most), extra=change.extra)
 
 
-def the_same_noise_in_every_round(patch):
-    def same(self, sums, deviation, of, number):
-        add_noise(self, sums, deviation, of, 1)
-
-    patch.setattr(ClientAccount, "_add_noise", same)
+def by_samples(change, most):
+    short = bounded(change, most)
+    return replace(short, shared={n: v * change.samples for n, v in short.shared.items()})
 
 
-def no_noise_in_an_empty_round(patch):
-    def lazy(self, state, uploads, aggregate):
-        if not uploads:
-            return replace(state, round=state.round + 1)
-        return merge(self, state, uploads, aggregate)
-
-    patch.setattr(ClientAccount, "merge", lazy)
+def of_those_who_came(self, state, uploads, aggregate):
+    return merge(replace(self, clients=max(1, len(uploads)), rate=1.0), state, uploads, aggregate)
 
 
-def a_count_that_is_not_centred(patch):
-    def counted(self, state, uploads, aggregate):
-        after = merge(self, state, uploads, aggregate)
-        share = after.report["whole"] + (len(uploads) / self.expected - 1) / 2
-        return replace(after, report={**after.report, "whole": share})
-
-    patch.setattr(ClientAccount, "merge", counted)
+def lazy(self, state, uploads, aggregate):
+    return (
+        merge(self, state, uploads, aggregate) if uploads else replace(state, round=state.round + 1)
+    )
 
 
-def the_whole_sigma_for_update_and_count(patch):
-    patch.setattr(Privacy, "sum_deviation", lambda self, expected: self.sigma)
+def not_centred(self, state, uploads, aggregate):
+    after = merge(self, state, uploads, aggregate)
+    share = after.report["whole"] + (len(uploads) / self.expected - 1) / 2
+    return replace(after, report={**after.report, "whole": share})
 
 
-def sampling_without_replacement(patch):
-    def fixed(self, clients, rng, round):
-        return UniformSampler(self.probability + 0.2)(clients, rng, round)
-
-    patch.setattr(BernoulliSampler, "__call__", fixed)
-
-
-FOUND_BY = {
-    clip_per_layer: tests.test_a_round_by_hand,
-    clip_without_extras: tests.test_the_clip_covers_extras_too,
-    weights_by_samples: tests.test_samples_do_not_count,
-    denominator_of_those_who_came: tests.test_who_is_absent_counts_as_zero,
-    noise_in_the_mean: lambda: tests.test_noise_has_the_deviation_that_is_set("seed"),
-    noise_over_the_mean_twice: lambda: tests.test_noise_has_the_deviation_that_is_set("seed"),
-    sigma_squared: lambda: tests.test_noise_has_the_deviation_that_is_set("seed"),
-    noise_of_the_clip_forgotten: lambda: tests.test_noise_has_the_deviation_that_is_set("seed"),
-    the_same_noise_in_every_round: tests.test_noise_is_new_in_each_round_and_the_same_for_a_seed,
-    no_noise_in_an_empty_round: tests.test_a_round_without_clients_adds_noise,
-    a_count_that_is_not_centred: tests.test_absent_clients_count_as_halves,
-    the_whole_sigma_for_update_and_count: (tests.test_the_update_of_an_adaptive_run_has_more_noise),
-    sampling_without_replacement: whole.test_cohorts_are_poisson,
+BOUNDS = ((clip, "bounded"), (clients, "bounded"))
+NOISE, MERGE = ((ClientAccount, "_add_noise"),), ((ClientAccount, "merge"),)
+SUM = ((Privacy, "sum_deviation"),)
+DEVIATION = partial(tests.test_noise_has_the_deviation_that_is_set, "seed")
+# What stands where of the right one, and the test that finds it.
+MISTAKES = {
+    "clip per layer": (BOUNDS, per_layer, tests.test_a_round_by_hand),
+    "clip without extras": (BOUNDS, without_extras, tests.test_the_clip_covers_extras_too),
+    "denominator of those who came": (
+        *(MERGE, of_those_who_came, tests.test_who_is_absent_counts_as_zero),
+    ),
+    "noise in the mean": (NOISE, noise(lambda own: own.expected), DEVIATION),
+    "noise over the mean twice": (NOISE, noise(lambda own: 1 / own.expected), DEVIATION),
+    "noise of the clip forgotten": (NOISE, noise(lambda own: 1 / own.privacy.clip), DEVIATION),
+    "sigma squared": (SUM, lambda self, expected: self.sigma**2, DEVIATION),
+    "the same noise in every round": (
+        NOISE,
+        lambda self, sums, deviation, of, number: add_noise(self, sums, deviation, of, 1),
+        tests.test_noise_is_new_in_each_round_and_the_same_for_a_seed,
+    ),
+    "no noise in an empty round": (MERGE, lazy, tests.test_a_round_without_clients_adds_noise),
+    "a count that is not centred": (MERGE, not_centred, tests.test_absent_clients_count_as_halves),
+    "the whole sigma for update and count": (
+        SUM,
+        lambda self, expected: self.sigma,
+        tests.test_the_update_of_an_adaptive_run_has_more_noise,
+    ),
+    "sampling without replacement": (
+        ((BernoulliSampler, "__call__"),),
+        lambda self, *given: UniformSampler(self.probability + 0.2)(*given),
+        whole.test_cohorts_are_poisson,
+    ),
 }
 
 
-@pytest.mark.parametrize("mistake", FOUND_BY, ids=lambda mistake: mistake.__name__)
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found(mistake, monkeypatch):
-    FOUND_BY[mistake]()
-    mistake(monkeypatch)
+    places, wrong, finds = MISTAKES[mistake]
+    finds()
+    for owner, name in places:
+        monkeypatch.setattr(owner, name, wrong)
     with pytest.raises(AssertionError):
-        FOUND_BY[mistake]()
+        finds()
+
+
+def test_weights_by_samples_are_found(monkeypatch):
+    tests.test_samples_do_not_count()
+    monkeypatch.setattr(
+        clip, "difference", lambda up, *given: replace(sends(up, *given), samples=up.samples)
+    )
+    monkeypatch.setattr(clients, "bounded", by_samples)
+    with pytest.raises(AssertionError):
+        tests.test_samples_do_not_count()
 
 
 @pytest.mark.long

@@ -39,8 +39,8 @@ class Budget:
     operations: float
 
 
-class Player:
-    """Plays the runs of a task.
+class Runner:
+    """Makes the runs of a task.
 
     Args:
         reference: The method whose run at the task's defaults sets the budget.
@@ -61,7 +61,7 @@ class Player:
         )
 
     def trial(self, piece: Piece, budget: Budget) -> dict[str, Any]:
-        """Play a trial and return what it found, as plain values.
+        """Make a trial and return what it found, as plain values.
 
         Raises:
             FailedError: The budget is not enough for a round, or there is no score.
@@ -95,7 +95,7 @@ class Player:
         }
 
     def final(self, piece: Piece) -> dict[str, Any]:
-        """Play a final run, with tests, and return its scores as plain values."""
+        """Make a final run, with tests, and return its scores as plain values."""
         experiment = piece.contender.experiment(piece.seed, piece.settings, piece.rounds)
         run = self._fit(experiment, blind=False)
         return {
@@ -140,7 +140,7 @@ class Player:
     def _counted(
         self, contender: Contender, seed: int, settings: Mapping[str, Any]
     ) -> tuple[Run, CountingEngine]:
-        """Play the first rounds of a run, one client after another, and count what they cost."""
+        """Make the first rounds of a run, one client after another, and count what they cost."""
         engine = CountingEngine()
         experiment = contender.experiment(seed, settings, ROUNDS)
         experiment.values["loop.evaluate_every"] = ROUNDS
