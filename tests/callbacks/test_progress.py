@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from datamodules import Digits, Dirichlet
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
-from lightning_modules.nets import MLP
 from pfl.callbacks.progress import ProgressBar, closing_sheet
-from pfl.core.seeds import scoped
 from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
 from tests.helpers.terminal import printed
@@ -24,16 +21,6 @@ def test_the_closing_table_has_what_was_tested_and_nothing_else():
     for word in ("FedPer", run.fingerprint, "worst tenth of clients", "1.2"):
         assert word in text
     assert "global" not in text
-
-
-def test_the_closing_table_has_the_common_test_set():
-    data = Digits(num_clients=3, partition=Dirichlet(1.0), test_protocol="global")
-    with scoped(0):
-        net = MLP(data.num_classes, data.input_shape)
-    run, text = shown(FedAvg, data, net)
-    assert f"{run.summary['test/pooled/acc/last']:.4f}" in text
-    assert "common test set" in text
-    assert "personal" not in text
 
 
 class Stops(Callback):

@@ -160,21 +160,3 @@ def test_without_key_or_network_the_way_to_go_on_is_told_before_training(
     assert "Weights & Biases cannot be used online: set WandB's mode to offline" in error
     assert "WANDB_MODE=offline" in error
     assert list(tmp_path.glob("quickstart/*/metrics.csv")) == []
-
-
-def test_a_run_without_a_folder_makes_none_of_this_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    fit(tmp_path, 1, loop={"default_root_dir": None})
-    assert [*tmp_path.glob("wandb/offline-run-*")]
-    assert not (tmp_path / "None").exists()
-
-
-def test_a_second_run_of_the_same_loop_is_a_run_of_its_own(tmp_path):
-    loop = FederatedLoop(
-        1,
-        progress=False,
-        default_root_dir=str(tmp_path),
-        callbacks=[WandB(mode="offline", pictures=False)],
-    )
-    runs = [loop.fit(FedAvg(mlp()), blobs()) for _ in range(2)]
-    assert len({item.run_id for run in runs for item in opened(run)}) == 2

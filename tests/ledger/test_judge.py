@@ -359,15 +359,6 @@ def test_the_headline_counts_own_methods_and_released_draws():
     assert "methods: 14.16)" in told
 
 
-def test_a_rival_that_is_ahead_is_named_on_the_method_s_page():
-    found = ledger(
-        *seeds("PFAKD", [76.49], 0.7612, paper="PFAKD"),
-        *seeds("FedRep", [77.67], 0.69, paper="PFAKD"),
-    )
-    assert "FedRep is ahead of PFAKD here:** 77.67 and 76.49" in text(found, "PFAKD")
-    assert "no cell of the method" in text(found, "UniVarFL")
-
-
 def test_reasons_belong_to_cells_that_are_not_in():
     spreads = {PLACE: Noise(0.02, 18, "partitions")}
     reasons = {(*PLACE[:2], f"{name}, {PLACE[2]}", "own"): ("hard", "look") for name in "AB"}

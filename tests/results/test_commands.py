@@ -55,11 +55,6 @@ def test_plot_of_what_is_not_there_is_an_error_only_if_asked_for(runs, capsys):
     assert re.fullmatch(parts("pfl plot: error: trace: ~ 'trace' ~ clients\n"), said)
 
 
-def test_plot_of_what_is_misspelt_names_the_nearest(runs, capsys):
-    assert main(["plot", "runs", "--only", "curvs"]) == 2
-    assert says(capsys.readouterr().err, "; ~ 'curves'?\n")
-
-
 def test_compare_prints_and_writes(runs, capsys):
     assert main(["compare", "runs", "--at", "mean_last10", "--out", "a.md", "b/c.csv"]) == 0
     out = capsys.readouterr().out

@@ -55,17 +55,6 @@ def test_interval_and_p_are_of_one_test(pairs, shift):
         assert (found.p < 0.05) == (found.low > 0 or found.high < 0)
 
 
-@given(PAIRS)
-def test_the_other_way_round_changes_the_sign_only(pairs):
-    ours, theirs = map(np.array, zip(*pairs, strict=True))
-    one, other = paired(ours, theirs), paired(theirs, ours)
-    assert one.p == pytest.approx(other.p)
-    assert 0 <= one.p <= 1
-    assert one.effect == pytest.approx(-other.effect)
-    assert one.low == pytest.approx(-other.high)
-    assert (one.positive, one.negative) == (other.negative, other.positive)
-
-
 def test_tests_that_were_made_together_are_adjusted_and_gaps_stay():
     """p = 1 - sqrt(12 / 14) twice: the smaller is doubled, and no other may be less."""
     one = paired(np.array([2.0, 3, 4]), np.array([1.0, 1, 1]))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pfl.extras.bench import pictures, tables
+from pfl.extras.bench import tables
 from pfl.extras.bench.hashed import hashed
 from pfl.extras.bench.rows import Leaderboard
 from pfl.extras.bench.standing import ranked, standings, visible
@@ -94,21 +94,6 @@ def test_tests_are_against_tuned_fedavg_ft_with_holms_adjustment():
 def test_where_less_is_better_a_lower_score_counts_as_better():
     found = standings(board(row("FedAvgP", [0.5, 0.6]), row("A", [0.4, 0.45]), more=False))
     assert next(one for one in found if one.label == "A").test.difference == pytest.approx(0.125)
-
-
-def test_the_picture_fills_what_is_significant_and_leaves_out_what_is_far_off():
-    others = [row(name, [0.5, 0.6, 0.69 + n / 100]) for n, name in enumerate("ABCDEFGHI")]
-    below, off = row("Below", [0.4, 0.5, 0.6001]), row("Off", [0.0, 0.1, 0.02])
-    lines = standings(board(row("FedAvgP", [0.5, 0.6, 0.7]), *others, below, off))
-    (axes,) = pictures.differences(lines, 100).axes
-    names = [label.get_text() for label in axes.get_yticklabels()]
-    assert "Below" in names
-    assert not {"Off", "FedAvg-FT"} & {*names}
-    points = [line for line in axes.lines if line.get_marker() == "o"]
-    filled = {line.get_markerfacecolor() == line.get_color() for line in points}
-    assert len(points) == len(names) == 10
-    assert filled == {True, False}
-    assert points[names.index("Below")].get_markerfacecolor() == "#0072B2"
 
 
 def test_the_table_has_the_score_of_those_who_joined_where_somebody_did():

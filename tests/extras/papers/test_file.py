@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.extras.papers import reported
 from pfl.extras.papers.cells import expand
@@ -282,11 +281,6 @@ def test_a_label_of_two_axes_needs_the_name_of_the_axis(capsys):
     assert says(capsys.readouterr().err, "--columns 1: t.yaml: ~ a=1, b=1")
     found = expand(read(Path("t.yaml")), columns=["a=1"])
     assert [dict(c.column) for c in found] == [{"a": "1", "b": "1"}, {"a": "1", "b": "2"}]
-
-
-def test_all_refusals_are_usage_errors():
-    with pytest.raises(UsageError, match=parts("no table file")):
-        read(Path())
 
 
 # Parts of numbers.

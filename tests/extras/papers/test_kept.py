@@ -60,15 +60,6 @@ def test_flags_hold_for_all_cells_and_win_over_the_table():
         assert (config["seed"], config["loop"]["rounds"], rate) == (5, 1, 0.3)
 
 
-def test_runs_of_less_data_are_others_even_if_nothing_else_shrinks(fits):
-    write(columns=None, rows={"FedPer": {"set": {"loop.rounds": 1}}})
-    assert table() == 0
-    assert table("--scale=0.5") == 0
-    assert table("--scale=0.6") == 0
-    assert table("--scale=0.5") == 0
-    assert len(fits) == len(finished()) == 3
-
-
 def test_a_tenth_of_a_run_is_all_that_a_killed_process_loses():
     write(columns=None, rows={"FedPer": None})
     described = read(Path("t.yaml"))

@@ -109,10 +109,6 @@ def test_kinds_of_supervisors_are_rows_of_one_run():
     assert told == [0.898, 0.835, 0.851, 0.861]
 
 
-def test_the_tables_note_says_that_the_transformer_is_untrained():
-    assert any("untrained" in note for note in table("fedsimsup_table4").notes)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "data", "classes", "alphas"),
@@ -220,13 +216,6 @@ def test_networks_have_the_sizes_that_files_and_notes_tell(name, row, column, pa
     columns = [] if column is None else [column]
     module = built(parse(parser(), table(name), cells(name, row, *columns)[0]))
     assert sum(value.numel() for value in module.parameters()) == parameters
-
-
-@pytest.mark.parametrize("name", ["pfedvem_smallest", "pfedvem_data_size"])
-def test_pictures_of_pfedvem_are_of_the_runs_of_its_first_table(name):
-    column = ("CIFAR-10", "J=100")
-    first = runs("pfedvem_table1", "pFedVEM PM", *column)
-    assert runs(name, "pFedVEM", *column) == first
 
 
 def test_searches_have_the_papers_ranges():

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pfl.__main__ import main
 from pfl.cli.parser import make_parser
 from pfl.extras.papers import reported
 from pfl.extras.papers.agreement import agree
@@ -175,14 +174,3 @@ def test_a_printed_error_of_zero_stands_for_half_a_unit_of_its_last_digit():
     assert printed.error == pytest.approx(0.0005)
     assert agree(Estimate.of([0.8427]), printed) is True
     assert agree(Estimate.of([0.8425]), printed) is False
-
-
-def test_a_dry_run_of_a_papers_table(tmp_path, capsys):
-    file = ROOT / "configs" / "tables" / "fedas_table4.yaml"
-    words = ["--rows", "PA and CS", "--columns", "P=0.2", "--scale", "0.1", "--dry-run"]
-    root = tmp_path / "data"
-    assert main(["table", str(file), *words, f"--data.init_args.root={root}"]) == 0
-    said = capsys.readouterr().out
-    assert "PA and CS, P=0.2, seed 0" in said
-    assert "missing" in said
-    assert not root.exists()
