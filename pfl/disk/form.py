@@ -1,14 +1,14 @@
 """Forms: the types that a file's content must have, checked with the place of each mistake.
 
 A form is built of plain types, ``Literal``, ``list``, ``tuple`` (``tuple[int, ...]``, which a list
-fills), ``dict``, unions and frozen dataclasses, the fields of which are the keys that a mapping may
-have.
+fills), ``dict``, unions, numbers with a least (``Annotated[int, Field(ge=1)]``) and frozen
+dataclasses, the fields of which are the keys that a mapping may have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -61,13 +61,6 @@ def parsed(text: str, form: type[FormT], *keys: str) -> FormT:
         what = str(first.get("ctx", {}).get("error", first["msg"]))
         places = (*keys, *map(str, first["loc"]))
         raise FormError(places, f"{what}, got {_shown(first['input'])}") from error
-
-
-@dataclass(frozen=True)
-class Least:
-    """The smallest number that is right, as in ``Annotated[int, Least(1)]``."""
-
-    number: int
 
 
 def formed(value: Any, form: Any, keys: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
@@ -126,7 +119,7 @@ def _fits(value: Any, form: Any) -> bool:  # noqa: ANN401
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in inner)
     if origin is Annotated:
-        return _fits(value, inner[0]) and value >= inner[1].number
+        return _fits(value, inner[0]) and value >= _least(form)
     if origin is Literal:
         return any(type(value) is type(word) and value == word for word in inner)
     if form in (int, float) and type(value) is int:
@@ -143,10 +136,17 @@ def _said(form: Any) -> str:  # noqa: ANN401
     if origin in (Union, UnionType):
         return " or ".join(_said(one) for one in inner if one is not NoneType)
     if origin is Annotated:
-        return f"{_said(inner[0])}, at least {inner[1].number}"
+        return f"{_said(inner[0])}, at least {_least(form)}"
     if origin is Literal:
         return f"one of {', '.join(map(str, inner))}"
     return _WORDS[_outer(form)]
+
+
+def _least(form: Any) -> float:  # noqa: ANN401
+    """Return the smallest number that is right for ``Annotated[int, Field(ge=1)]``."""
+    (bound,) = form.__metadata__[0].metadata
+    least: float = bound.ge
+    return least
 
 
 def _outer(form: Any) -> Any:  # noqa: ANN401

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field
 
-from pfl.disk.form import FormError, Least, formed
+from pfl.disk.form import FormError, formed
 from pfl.disk.nearest import hint, nearest
 from tests.helpers.messages import parts
 
@@ -18,7 +19,7 @@ class Inner:
     """A part of a file."""
 
     word: Literal["one", "two"] | None = None
-    counts: list[Annotated[int, Least(2)]] = field(default_factory=list)
+    counts: list[Annotated[int, Field(ge=2)]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ import pytest
 import yaml
 
 from pfl.__main__ import main
-from pfl.cli.explain import as_flags
 from pfl.cli.parser import make_parser
-from pfl.cli.yaml_file import YamlFile
 from pfl.disk.reading import mapping_of_yaml
 from pfl.disk.yaml_text import YamlError, loaded
 from tests.helpers.messages import parts
@@ -72,23 +70,9 @@ def test_a_word_is_a_word_where_one_is_wanted_and_a_truth_value_elsewhere(tmp_pa
     assert (given.positive, given.drop_last) == (value, value in ("yes", "on"))
 
 
-def test_values_of_a_sweep_are_words_too(tmp_path):
-    file = tmp_path / "s.yaml"
-    file.write_text("parameters: {data.positive: {values: [on, off, yes]}}\n")
-    content = YamlFile(file, "sweep file").content()
-    values = content["parameters"]["data.positive"]["values"]
-    assert as_flags({"data.positive": values[0]}) == ["--data.positive=on"]
-
-
 @pytest.mark.parametrize(
     "flag",
-    [
-        "--data.batch_size=012",
-        "--data.batch_size=08",
-        "--seed=1:30",
-        "--loop.rounds=05",
-        "--model.optimizer.lr=010",
-    ],
+    ["--data.batch_size=08", "--seed=1:30", "--model.optimizer.lr=010"],
 )
 def test_a_flag_is_refused_as_a_file_is(flag, capsys):
     assert main(["fit", "--config", "quickstart", flag]) == 2

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pfl.disk.form import FormError, Least, formed
+from pydantic import Field
+
+from pfl.disk.form import FormError, formed
 from pfl.disk.reading import FileError
 
-_Count = Annotated[int, Least(1)]
+_Count = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from pydantic import Field
+
 from pfl.cli.yaml_file import YamlFile
 from pfl.core.space import Dimension
-from pfl.disk.form import Least
 
 
 # The form of the file; see pfl.disk.form.
@@ -41,7 +42,7 @@ class _TaskForm:
     shared: dict[str, _RangeForm]
     set: dict[str, Any] = field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    tuning_seeds: list[Annotated[int, Least(0)]] = field(default_factory=lambda: [1001])
+    tuning_seeds: list[Annotated[int, Field(ge=0)]] = field(default_factory=lambda: [1001])
     seeded: list[str] = field(default_factory=list)
     score: str | None = None
     notes: list[str] = field(default_factory=list)

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
 from pfl.cli.yaml_file import YamlFile
-from pfl.disk.form import Least
 from pfl.extras.sweeps.space import Space, read_space
 from pfl.federation.summary import KINDS
 
 Method = Literal["grid", "random", "bayes"]
-AtLeastOne = Annotated[int, Least(1)]
+AtLeastOne = Annotated[int, Field(ge=1)]
 # Keys that matter only to W&B's service.
 _UNUSED = ("project", "entity", "name", "description", "apiVersion", "kind", "controller")
 _COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
@@ -58,7 +59,7 @@ class Early:
 
     type: Literal["hyperband"]
     min_iter: AtLeastOne
-    eta: Annotated[int, Least(2)] = 3
+    eta: Annotated[int, Field(ge=2)] = 3
     strict: Literal[True] = True
 
 

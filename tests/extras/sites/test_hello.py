@@ -312,7 +312,7 @@ QSGD = '["qsgd", {"bits": 4, "bucket": %d}]'
         (QSGD % 512, {f"{W}:norm": torch.ones(10**6), f"{W}:level": torch.ones(15).byte()}, "norm"),
         (QSGD % 512, {f"{W}:norm": torch.ones(1)}, "instead of"),
         ('["cast", {"dtype": "load"}]', {f"{W}:value": torch.ones(6, 5)}, "cast.dtype"),
-        ("[" * 200, {f"{W}:value": torch.ones(6, 5)}, "no codec"),
+        ("[" * 200, {f"{W}:value": torch.ones(6, 5)}, "cannot parse codec"),
         (None, {f"{W}:value": torch.ones(6, 5)}, "no entry 'net.backbone.0.weight:value'"),
         (None, {W: torch.ones(6, 5, 1)}, "a part of shape [6, 5, 1] of an entry of shape [6, 5]"),
         (None, {W: torch.ones(7, 5)}, "a part of shape [7, 5]"),
