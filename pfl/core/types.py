@@ -10,16 +10,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
+from pydantic import Field
 from torch import Tensor
 from torch.optim import Optimizer
 
 from pfl.core.checks import tuples
 from pfl.core.seeds import derive
-
-if TYPE_CHECKING:
-    from pfl.core.step import ClientStep
+from pfl.disk.form import STRICT
 
 State: TypeAlias = dict[str, Tensor]
 Terms: TypeAlias = dict[str, Tensor]
@@ -273,6 +272,62 @@ class Cohort:
 
     trains: tuple[int, ...]
     uploads: tuple[int, ...]
+
+
+Names: TypeAlias = Annotated[tuple[str, ...], Field(max_length=2**16)]
+"""Names of entries that travel in a step; a message has no more tensors."""
+
+
+class ClientStep:
+    """The part of a step of the uplink that a client does: a value that travels with its job.
+
+    A subclass is a frozen dataclass of plain values. Whoever receives it checks their types and
+    ranges, as its annotations and its ``__post_init__`` say, before anything is done with it.
+
+    Attributes:
+        differs: Whether it sends the difference to what the client received, in float64, instead
+            of new values.
+    """
+
+    differs: ClassVar[bool] = False
+    # Without its type, which jsonargparse could not evaluate for the fields of subclasses.
+    __pydantic_config__ = STRICT
+
+    @property
+    def secret(self) -> bool:
+        """Whether random choices come from the operating system, and never from a seed."""
+        return False
+
+    def training_info(self, info: ClientInfo) -> ClientInfo:
+        """Return what a client's training may use of its own numbers."""
+        return info
+
+    def sent(self, job: Job, result: Result) -> Result:
+        """Return a client's result as it is sent, right after its round."""
+        return result
+
+    def checked(self, upload: Upload, job: Job, right: State) -> Upload:
+        """Return an upload with the types and shapes that it had before this step.
+
+        Called for uploads from other places. The values of tensors do not matter.
+
+        Args:
+            upload: The upload, in the form in which this step sends it.
+            job: The client's job.
+            right: Has tensors of the types and shapes of the method's entries.
+
+        Raises:
+            ValueError: This step sends nothing of this form.
+        """
+        return upload
+
+    def unpacked(self, payload: State, template: State) -> State:
+        """Return the weights of a message from the server; see :attr:`Broadcast.codec`.
+
+        Raises:
+            ValueError: The payload does not fit the template, or this step encodes no messages.
+        """
+        raise ValueError(f"{type(self).__name__} encodes no message")
 
 
 @dataclass(frozen=True)

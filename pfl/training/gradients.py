@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from pfl.core.state import Entries
-from pfl.core.step import ClientStep
-from pfl.core.types import Batch, Job, Outcome, Phase, State
+from pfl.core.types import Batch, ClientStep, Job, Outcome, Phase, State
 from pfl.training.context import Context
 
 

@@ -10,8 +10,7 @@ import torch
 
 from pfl.core.data import FederatedData
 from pfl.core.server import Server, ServerState
-from pfl.core.step import ClientStep
-from pfl.core.types import Broadcast, ClientInfo, Cohort, Job, Result, Upload
+from pfl.core.types import Broadcast, ClientInfo, ClientStep, Cohort, Job, Result, Upload
 from pfl.training.context import Context
 
 

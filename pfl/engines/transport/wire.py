@@ -24,8 +24,7 @@ from torch import Tensor
 
 from pfl.core.elsewhere import Digest, Reference, Round
 from pfl.core.state import flattened
-from pfl.core.step import ClientStep
-from pfl.core.types import Broadcast, Job, State, Upload
+from pfl.core.types import Broadcast, ClientStep, Job, State, Upload
 from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.disk.form import STRICT, parsed

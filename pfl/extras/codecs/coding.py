@@ -25,8 +25,7 @@ from pfl.core.devices import wide
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
 from pfl.core.state import RESIDUAL, form_of, named, nbytes, to
-from pfl.core.step import ClientStep, Names
-from pfl.core.types import Broadcast, Job, Result, State, Upload
+from pfl.core.types import Broadcast, ClientStep, Job, Names, Result, State, Upload
 from pfl.disk.form import parsed
 from pfl.training.declaration import check_part
 from pfl.training.uplink import Start, UplinkStep

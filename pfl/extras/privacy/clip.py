@@ -11,8 +11,7 @@ import torch
 from pydantic import Field
 
 from pfl.core.state import form_of
-from pfl.core.step import ClientStep, Names
-from pfl.core.types import Broadcast, Job, Result, State, Upload
+from pfl.core.types import Broadcast, ClientStep, Job, Names, Result, State, Upload
 from pfl.extras.privacy.difference import bounded, difference, norm
 
 WHOLE = "passage/whole"
