@@ -13,8 +13,7 @@ from torch import Tensor
 
 from datamodules.checks import require
 from datamodules.targets import Catalogue, Targets, array_digest, plain_name
-from datamodules.view import count, first_not_finite
-from pfl.core.state import joined
+from datamodules.view import first_not_finite
 from pfl.core.task import Binary, Classification, MultiLabel, Regression, Task
 from pfl.core.types import Inputs
 
@@ -36,7 +35,7 @@ class NamedTensors:
     """A whole data set as tensors, official training samples first.
 
     Attributes:
-        x: Inputs, (n, ...): one tensor, or several by name.
+        inputs: Inputs, (n, ...): ``x``, or several as ``x.<name>``.
         y: Targets, (n, ...), in the form that the task needs.
         task: What is predicted.
         num_train: Number of official training samples.
@@ -45,7 +44,7 @@ class NamedTensors:
         columns: (n,) numbers by which samples can be ordered, by name.
     """
 
-    x: Inputs
+    inputs: Mapping[str, Tensor]
     y: Tensor
     task: Task
     num_train: int
@@ -61,22 +60,21 @@ class NamedTensors:
             ValueError: A tensor is missing, unknown or unsuitable; the message names it.
         """
         rest = dict(arrays)
-        train, test = _inputs(rest, "x"), _inputs(rest, "x_test")
-        require(
-            train is not None and "y" in rest,
-            f"the data need x (or x.<name>) and y, got {', '.join(map(str, arrays)) or 'nothing'}",
-        )
+        train, test = _popped(rest, "x"), _popped(rest, "x_test")
+        given = ", ".join(map(str, arrays)) or "nothing"
+        require(bool(train) and "y" in rest, f"the data need x (or x.<name>) and y, got {given}")
         x, y = train, _signed(rest.pop("y"), "y")
-        num_train = int(rest.pop("num_train", count(x)))
-        require(
-            0 < num_train <= count(x), f"num_train is {num_train}, but there are {count(x)} samples"
-        )
-        if test is not None:
+        size = len(next(iter(x.values())))
+        num_train = int(rest.pop("num_train", size))
+        require(0 < num_train <= size, f"num_train is {num_train}, but there are {size} samples")
+        if test:
             require("y_test" in rest, "x_test needs y_test")
             require("num_train" not in arrays, "give num_train or x_test, not both")
-            _check_alike(x, test)
-            x = joined(torch.cat, [x, test])
             y = torch.cat([y, _signed(rest.pop("y_test"), "y_test")])
+            # Joined, bytes would become floats.
+            ours, theirs = ({k.partition(".")[2]: v.dtype for k, v in p.items()} for p in (x, test))
+            require(ours == theirs, f"x_test must have the types of x, {ours}, got {theirs}")
+            x = {k: torch.cat([v, test[k.replace("x", "x_test", 1)]]) for k, v in x.items()}
         task, y = _targets(y, task_name)
         class_names, client = rest.pop("class_names", None), rest.pop("client", None)
         if not task.has_classes:
@@ -92,12 +90,17 @@ class NamedTensors:
         require(not rest, f"unknown names in the data: {', '.join(rest)}")
         return cls(x, y, task, num_train, [*map(str, class_names)], client, columns)
 
+    @property
+    def x(self) -> Inputs:
+        """The inputs as a network gets them: one tensor, or several by what follows the dot."""
+        several = {name.partition(".")[2]: value for name, value in self.inputs.items()}
+        return several.get("", several)
+
     def parts(self) -> dict[str, Any]:
         """Return everything by name."""
-        inputs = {f"x.{name}".rstrip("."): value for name, value in _by_name(self.x).items()}
         more = {} if self.client is None else {"client": self.client}
         columns = {f"{_COLUMN}{name}": values for name, values in self.columns.items()}
-        return {**inputs, "y": self.y, **more, **columns}
+        return {**self.inputs, "y": self.y, **more, **columns}
 
     def check(self, incomplete: bool) -> None:
         """Refuse tensors of different length, and numbers that are not finite.
@@ -145,10 +148,6 @@ def channels_last(value: Tensor) -> bool:
     return value.dim() == 4 and value.shape[3] in (1, 3, 4) and value.shape[1] > 4
 
 
-def _by_name(x: Inputs) -> Mapping[str, Tensor]:
-    return {"": x} if isinstance(x, Tensor) else x
-
-
 def _class_names(y: Tensor, task: Task) -> Sequence[str]:
     """Return the numbers of classes as their names."""
     largest = 1 if isinstance(task, Binary) else int(y.max())
@@ -160,16 +159,11 @@ def _class_names(y: Tensor, task: Task) -> Sequence[str]:
     return [str(number) for number in range(largest + 1)]
 
 
-def _inputs(rest: dict[str, Any], name: str) -> Any:  # noqa: ANN401
-    """Pop the inputs of a name: one tensor, or several, by what follows the dot."""
-    stem = f"{name}."
-    several = {key: rest.pop(key) for key in list(rest) if key.startswith(stem)}
-    if name in rest:
-        require(not several, f"give {name} or {stem}<name>, not both")
-        return _samples(rest.pop(name), name)
-    if not several:
-        return None
-    return {key.removeprefix(stem): _samples(value, key) for key, value in several.items()}
+def _popped(rest: dict[str, Any], name: str) -> dict[str, Tensor]:
+    """Pop the inputs of a name: one tensor, or several, as ``<name>.<...>``."""
+    keys = [key for key in rest if key == name or key.startswith(f"{name}.")]
+    require(name not in keys or len(keys) == 1, f"give {name} or {name}.<name>, not both")
+    return {key: _samples(rest.pop(key), key) for key in keys}
 
 
 def as_tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
@@ -189,19 +183,6 @@ def _samples(value: Any, name: str) -> Tensor:  # noqa: ANN401
     require(tensor.dim() > 0, f"{name} must have one sample per row, got a single number")
     # numpy, which hashes the data, lacks this type; no number changes.
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-
-
-def _check_alike(train: Inputs, test: Inputs) -> None:
-    """Refuse training and test inputs of other names or types: joined, bytes would become floats.
-
-    Raises:
-        ValueError: They differ.
-    """
-    ours, theirs = (
-        ", ".join(f"{name} {one.dtype}".lstrip() for name, one in sorted(_by_name(value).items()))
-        for value in (train, test)
-    )
-    require(ours == theirs, f"x_test must be of the type of x, {ours}, got {theirs}")
 
 
 def _clients(value: Any) -> NDArray[Any]:  # noqa: ANN401

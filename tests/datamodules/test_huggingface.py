@@ -9,6 +9,7 @@ from PIL import Image
 
 from datamodules import IID, ByDomain, HFDataset
 from pfl.core.task import Regression
+from tests.helpers.data import batch
 from tests.helpers.messages import parts
 
 COLUMNS = {
@@ -40,25 +41,20 @@ def saved(folder, inputs="tokens", target="label", num_clients=1, partition=None
     return HFDataset(folder, inputs, target, num_clients, partition or IID(), **options)
 
 
-def whole(data, client=0, name="train"):
-    view = data.split(client, name)
-    return view.batch(torch.arange(len(view)))
-
-
 def test_columns_are_inputs_and_classes(folder):
     data = saved(folder)
     ids = data.division.holdings[0].train
     assert (data.class_names, data.input_shape) == (["neg", "pos"], (3,))
-    assert whole(data).x.equal(torch.tensor(COLUMNS["tokens"])[ids])
-    assert whole(data).y.tolist() == [1 - i % 2 for i in ids]
+    assert batch(data).x.equal(torch.tensor(COLUMNS["tokens"])[ids])
+    assert batch(data).y.tolist() == [1 - i % 2 for i in ids]
 
 
 def test_several_columns_are_a_dictionary(folder):
     data = saved(folder, ["tokens", "mask"], "value", task="regression")
     ids = data.division.holdings[0].train
     assert data.task == Regression()
-    assert whole(data).x["mask"].equal(torch.tensor(COLUMNS["mask"])[ids])
-    assert whole(data).y[:, 0].tolist() == [i / 2 for i in ids]
+    assert batch(data).x["mask"].equal(torch.tensor(COLUMNS["mask"])[ids])
+    assert batch(data).y[:, 0].tolist() == [i / 2 for i in ids]
 
 
 def test_lists_of_tokens_are_padded_and_cut(folder):
@@ -66,8 +62,8 @@ def test_lists_of_tokens_are_padded_and_cut(folder):
     data = saved(folder, ["ragged", "value"], max_length=4)
     ids = data.division.holdings[0].train
     expected = [([i + 1] * (i + 1) + [0] * 4)[:4] for i in ids.tolist()]
-    assert whole(data).x["ragged"].tolist() == expected
-    assert whole(data).x["value"].shape == (len(ids),)
+    assert batch(data).x["ragged"].tolist() == expected
+    assert batch(data).x["value"].shape == (len(ids),)
     with pytest.raises(ValueError, match=r"max_length.* 1.* 0"):
         saved(folder, max_length=0)
 
@@ -88,14 +84,14 @@ def test_splits_and_class_labels_are_those_of_the_data_set(datasets, tmp_path):
     pixels = np.arange(18, dtype=np.uint8).reshape(2, 3, 3)
     rows = {"image": [Image.fromarray(pixels)] * 4, "label": [0, 1, 1, 0]}
     train = datasets.Dataset.from_dict(rows, features)
-    parts = {"train": train, "validation": train, "test": train.select([1])}
-    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "d"))
+    splits = {"train": train, "validation": train, "test": train.select([1])}
+    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / "d"))
     data = saved(str(tmp_path / "d"), "image", test_protocol="global", mean=0.0, std=1.0)
     assert (data.class_names, data.input_shape) == (["cat", "dog", "emu"], (3, 2, 3))
     assert data.contents.num_train == 4
     assert data.pooled_test().targets.tolist() == [1]
     expected = torch.from_numpy(pixels).permute(2, 0, 1) / 255
-    assert torch.allclose(whole(data).x[0], expected)
+    assert torch.allclose(batch(data).x[0], expected)
     datasets.DatasetDict({"validation": train}).save_to_disk(str(tmp_path / "v"))
     with pytest.raises(ValueError, match=parts("'train' ~ validation")):
         saved(str(tmp_path / "v"), "image").setup()

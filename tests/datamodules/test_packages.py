@@ -10,10 +10,10 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-import torch
 
 from datamodules import MNIST1D, PyDataset
 from pfl.core.task import Regression
+from tests.helpers.data import batch
 from tests.helpers.messages import parts
 
 WAGES = {
@@ -97,11 +97,6 @@ def generator(monkeypatch):
     monkeypatch.setitem(sys.modules, "mnist1d.data", data)
 
 
-def seen(data, client):
-    view = data.split(client, "train")
-    return view.batch(torch.arange(len(view)))
-
-
 def test_sensors_differ_by_gain_offset_and_slope(generator):
     """Digit y is y at all times: a sensor sees a straight line, of the same slope for all."""
     data = MNIST1D(sensors=3, samples=40, shift=0.5)
@@ -109,12 +104,12 @@ def test_sensors_differ_by_gain_offset_and_slope(generator):
     assert len(data.contents.targets) == 120
     lines = []
     for client in range(3):
-        batch = seen(data, client)
-        middle = batch.x.mean(1).double()
-        gain, offset = np.polyfit(batch.y.double().numpy(), middle.numpy(), 1)
-        slopes = (batch.x[:, -1] - batch.x[:, 0]) / 2
+        found = batch(data, client)
+        middle = found.x.mean(1).double()
+        gain, offset = np.polyfit(found.y.double().numpy(), middle.numpy(), 1)
+        slopes = (found.x[:, -1] - found.x[:, 0]) / 2
         assert slopes.std().item() < 1e-5
-        residual = middle - (gain * batch.y + offset)
+        residual = middle - (gain * found.y + offset)
         assert residual.abs().max().item() < 1e-5
         lines.append([gain, offset, slopes.mean().item()])
     spread = np.array(lines).std(0)
@@ -123,8 +118,8 @@ def test_sensors_differ_by_gain_offset_and_slope(generator):
 
 
 def test_without_shift_sensors_are_alike(generator):
-    batch = seen(MNIST1D(sensors=2, samples=20, shift=0.0), 1)
-    assert batch.x[:, 7].tolist() == batch.y.tolist()
+    found = batch(MNIST1D(sensors=2, samples=20, shift=0.0), 1)
+    assert found.x[:, 7].tolist() == found.y.tolist()
 
 
 def test_the_generators_seed_is_no_other_ones(generator):
@@ -140,6 +135,6 @@ def test_the_generators_seed_is_no_other_ones(generator):
 @real_mnist1d
 def test_the_real_signals():
     data = MNIST1D(sensors=2, samples=50, shift=0.0)
-    assert seen(data, 0).x.std().item() == pytest.approx(1, abs=0.2)
+    assert batch(data).x.std().item() == pytest.approx(1, abs=0.2)
     again = MNIST1D(sensors=2, samples=50, shift=0.0)
     assert data.contents.content_hash() == again.contents.content_hash()

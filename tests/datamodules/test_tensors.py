@@ -20,6 +20,7 @@ from datamodules import (
     Unseen,
 )
 from pfl.core.task import Classification, MultiLabel, Regression
+from tests.helpers.data import batch, held
 from tests.helpers.messages import parts
 
 FLOATS = torch.arange(24.0).view(12, 2)
@@ -28,15 +29,6 @@ CLASSES = torch.arange(12) % 3
 
 def tensors(num_clients=2, partition=None, options=None, **given):
     return TensorData(given, num_clients, partition or IID(), **(options or {}))
-
-
-def whole(data, client, name="train"):
-    view = data.split(client, name)
-    return view.batch(torch.arange(len(view)))
-
-
-def held(data, client, name="train"):
-    return data.division.holdings[client].of(name)
 
 
 @pytest.mark.parametrize(
@@ -60,32 +52,33 @@ def test_floats_and_tokens_reach_the_network_as_they_are():
     tokens = torch.arange(36).view(12, 3)
     for x in (FLOATS, tokens):
         data = tensors(x=x, y=CLASSES)
-        batch = whole(data, 0)
-        assert batch.x.equal(x[held(data, 0)])
-        assert batch.y.equal(CLASSES[held(data, 0)])
+        found = batch(data, 0)
+        assert found.x.equal(x[held(data, 0)])
+        assert found.y.equal(CLASSES[held(data, 0)])
         assert (data.blank(4).dtype, data.blank(4).shape) == (x.dtype, (4, *x.shape[1:]))
 
 
 def test_only_bytes_in_the_shape_of_images_are_scaled():
     """The byte 255 with mean and deviation 0.5 is 1, the byte 0 is -1."""
     images = torch.full((12, 1, 2, 2), 255, dtype=torch.uint8)
-    assert whole(tensors(x=images, y=CLASSES), 0).x.flatten().tolist() == pytest.approx([1.0] * 16)
+    assert batch(tensors(x=images, y=CLASSES), 0).x.flatten().tolist() == pytest.approx([1.0] * 16)
     flat = tensors(x=images.view(12, 4), y=CLASSES)
-    assert whole(flat, 0).x.dtype == torch.uint8
+    assert batch(flat, 0).x.dtype == torch.uint8
 
 
-def test_floats_follow_the_default_type():
-    data = tensors(x=FLOATS.double(), y=FLOATS[:, 0])
-    batch = whole(data, 0)
-    assert (batch.x.dtype, batch.y.dtype) == (torch.float32, torch.float32)
-    assert batch.y.shape == (len(batch.x), 1)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_floats_follow_the_default_type(dtype):
+    data = tensors(x=FLOATS.to(dtype), y=FLOATS[:, 0])
+    found = batch(data, 0)
+    assert (found.x.dtype, found.y.dtype) == (torch.float32, torch.float32)
+    assert found.y.shape == (len(found.x), 1)
 
 
 def test_several_inputs_are_a_dictionary():
     data = tensors(**{"x.left": FLOATS, "x.right": CLASSES[:, None]}, y=CLASSES)
-    batch = whole(data, 1)
-    assert batch.x["left"].equal(FLOATS[held(data, 1)])
-    assert batch.x["right"].equal(CLASSES[held(data, 1), None])
+    found = batch(data, 1)
+    assert found.x["left"].equal(FLOATS[held(data, 1)])
+    assert found.x["right"].equal(CLASSES[held(data, 1), None])
     assert {name: value.shape for name, value in data.blank(3).items()} == {
         "left": (3, 2),
         "right": (3, 1),
@@ -114,34 +107,23 @@ def two_sites(**options):
 def test_only_training_samples_decide_how_tensors_are_standardised(options, train, test):
     data = two_sites(**options)
     for client in (0, 1):
-        found = whole(data, client).x
+        found = batch(data, client).x
         assert found[:, 0].tolist() == pytest.approx(train[client], abs=1e-4)
         assert found[:, 1].tolist() == [0, 0]
-        assert whole(data, client, "test").x[0, 0].item() == pytest.approx(test[client], abs=1e-4)
+        assert batch(data, client, "test").x[0, 0].item() == pytest.approx(test[client], abs=1e-4)
     # No deviation: only the mean is subtracted.
-    assert whole(data, 1, "test").x[0, 1].item() == 2
+    assert batch(data, 1, "test").x[0, 1].item() == 2
 
 
 def test_channels_are_standardised_as_a_whole_and_tokens_not_at_all():
     signals = torch.arange(96.0).view(12, 2, 4) ** 2
     given = {"x.signal": signals, "x.token": CLASSES[:, None], "y": CLASSES}
     data = tensors(1, options={"standardise": "train"}, **given)
-    batch, ids = whole(data, 0), held(data, 0)
+    found, ids = batch(data), held(data)
     own = signals[ids]
     expected = (own - own.mean((0, 2), keepdim=True)) / own.std((0, 2), correction=0, keepdim=True)
-    assert torch.allclose(batch.x["signal"], expected, atol=1e-5)
-    assert batch.x["token"].equal(CLASSES[ids, None])
-
-
-def test_only_floats_are_standardised():
-    with pytest.raises(ValueError, match=parts("standardise ~ floats")):
-        tensors(x=CLASSES[:, None], y=CLASSES, options={"standardise": "train"}).setup()
-    options = {"standardise": "client", "test_protocol": "global"}
-    with pytest.raises(
-        ValueError,
-        match=parts("standardise: client ~ test_protocol: pooled or future ~ standardise: train"),
-    ):
-        tensors(x=FLOATS, y=CLASSES, options=options).setup()
+    assert torch.allclose(found.x["signal"], expected, atol=1e-5)
+    assert found.x["token"].equal(CLASSES[ids, None])
 
 
 def test_official_test_samples_follow_the_training_samples():
@@ -215,13 +197,6 @@ def test_a_file_holds_the_same_as_a_mapping(tmp_path):
         TensorData(str(tmp_path / "none.npz"), 2, IID()).setup()
 
 
-def test_half_precision_of_either_kind_is_read():
-    for dtype in (torch.float16, torch.bfloat16):
-        data = tensors(x=FLOATS.to(dtype), y=CLASSES)
-        data.setup()
-        assert data.split(0, "train").batch(torch.arange(1)).x.dtype == torch.float32
-
-
 def test_a_header_that_asks_for_more_than_the_memory_is_refused(tmp_path):
     """4 EiB of numbers, of which the file has none."""
     head = BytesIO()
@@ -237,7 +212,7 @@ def test_a_header_that_asks_for_more_than_the_memory_is_refused(tmp_path):
 def test_classes_may_be_unsigned_integers(dtype):
     same, data = (tensors(x=FLOATS, y=y) for y in (CLASSES, CLASSES.numpy().astype(dtype)))
     assert data.num_classes == same.num_classes
-    assert whole(data, 0).y.tolist() == whole(same, 0).y.tolist()
+    assert batch(data, 0).y.tolist() == batch(same, 0).y.tolist()
 
 
 def test_classes_that_are_numbered_from_one_on_are_told(recwarn):

@@ -13,6 +13,7 @@ from datamodules import IID, CropFlip, TorchDataset
 from pfl.cli.explain import UsageError
 from pfl.core.task import Regression
 from pfl.disk.mapped import empty
+from tests.helpers.data import batch, held
 from tests.helpers.messages import parts
 from tests.test_configs import parse
 
@@ -33,26 +34,11 @@ class Items(Dataset):
         return self.items[index]
 
 
-class Noise(Dataset):
-    """A data set whose inputs are drawn anew at each look."""
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return torch.randn(2), index % 2
-
-
 class Stream(IterableDataset):
     """A data set without places."""
 
     def __iter__(self):
         return iter(())
-
-
-def whole(data, name="train"):
-    view = data.split(0, name)
-    return view.batch(torch.arange(len(view)))
 
 
 @pytest.mark.parametrize("memory", [8.0, 1e-6], ids=["in memory", "in a file"])
@@ -61,32 +47,26 @@ def test_samples_are_those_of_the_data_set(memory, monkeypatch):
     made = []
     monkeypatch.setattr("datamodules.decoding.empty", lambda *a: made.append(a) or empty(*a))
     data = TorchDataset(TensorDataset(X, Y), 1, IID(), memory=memory)
-    ids = data.division.holdings[0].train
-    assert whole(data).x.equal(X[ids])
-    assert whole(data).y.equal(Y[ids])
+    ids = held(data)
+    assert batch(data).x.equal(X[ids])
+    assert batch(data).y.equal(Y[ids])
     assert len(made) == (0 if memory > 1 else 2)
 
 
-def test_each_sample_is_read_once():
-    class Counted(TensorDataset):
-        looks = count()
+def test_each_sample_is_drawn_once_and_from_no_global_stream():
+    looks = count()
 
+    class Noise(Items):
         def __getitem__(self, index):
-            next(self.looks)
-            return super().__getitem__(index)
+            next(looks)
+            return torch.randn(2), index % 2
 
-    data = TorchDataset(Counted(X, Y), 2, IID())
-    data.setup()
-    whole(data)
-    assert next(Counted.looks) == 100
-
-
-def test_what_is_random_is_drawn_once_and_from_no_global_stream():
     before = torch.get_rng_state()
-    one, two = (TorchDataset(Noise(), 1, IID()) for _ in range(2))
-    assert whole(one).x.equal(whole(one).x)
-    assert whole(one).x.equal(whole(two).x)
+    one, two = (TorchDataset(Noise([0] * 8), 1, IID()) for _ in range(2))
+    assert batch(one).x.equal(batch(one).x)
+    assert batch(one).x.equal(batch(two).x)
     assert torch.get_rng_state().equal(before)
+    assert next(looks) == 16
 
 
 def test_another_data_set_holds_the_official_test_samples():
@@ -106,24 +86,19 @@ def test_images_are_bytes_and_classes_have_their_names():
     assert (data.class_names, data.input_shape) == (["cat", "dog"], (3, 2, 3))
     red = torch.full((3, 2, 3), -1.0)
     red[0, 1, 2] = 1.0
-    assert torch.allclose(whole(data).x[0], red)
+    assert torch.allclose(batch(data).x[0], red)
+    palette = [(Image.new("RGB", (2, 2), (255, 0, 0)).convert("P"), 0)] * 4
+    assert batch(TorchDataset(Items(palette), 1, IID())).x[0, :, 0, 0].tolist() == [1, -1, -1]
 
 
 def test_inputs_may_have_names_and_targets_may_be_numbers():
     items = [({"a": np.ones(2, np.float32) * i, "b": i}, i / 2) for i in range(8)]
     data = TorchDataset(Items(items), 1, IID())
-    ids = torch.from_numpy(data.division.holdings[0].train)
+    ids = torch.from_numpy(held(data))
     assert data.task == Regression()
-    assert whole(data).x["a"].equal(ids[:, None].float().expand(-1, 2))
-    assert whole(data).x["b"].equal(ids)
-    assert whole(data).y[:, 0].equal(ids / 2)
-
-
-def test_a_picture_with_a_palette_has_its_colours():
-    red = Image.new("RGB", (2, 2), (255, 0, 0)).convert("P")
-    data = TorchDataset(Items([(red, 0)] * 4), 1, IID(), mean=0, std=1)
-    data.setup()
-    assert whole(data).x[0, :, 0, 0].tolist() == [1, 0, 0]
+    assert batch(data).x["a"].equal(ids[:, None].float().expand(-1, 2))
+    assert batch(data).x["b"].equal(ids)
+    assert batch(data).y[:, 0].equal(ids / 2)
 
 
 def test_floats_are_not_augmented():

@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from jsonargparse import ArgumentParser
 
-from datamodules import IID, ByDomain, Digits, Dirichlet, TabularData, TensorData, Unseen
+from datamodules import IID, ByDomain, Digits, Dirichlet, TensorData, Unseen
+from tests.helpers.data import batch
 from tests.helpers.messages import parts
 
 HOSPITALS = ("Basel", "Cleveland", "Hungary", "Long Beach")
@@ -39,13 +39,25 @@ def test_no_clients_samples_change():
     assert not set(parted.held_out.unseen) & set(parted.held_out.validation)
 
 
-def test_the_seed_draws():
-    draws = {digits(Unseen(share=0.2, seed=seed)).held_out for seed in (1, 1, 2, 3)}
-    assert len(draws) == 3
-
-
-def test_one_drawn_client_is_reported():
+def test_the_seed_draws_at_least_one():
+    draws = [digits(Unseen(share=0.2, seed=seed)).held_out for seed in (1, 1, 2, 3)]
+    assert len({*draws}) == 3
     assert len(digits(Unseen(share=0.01)).held_out.unseen) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "message"),
+    [
+        ({"clients": [4]}, {}, "unseen: ~ client 4 ~ 0 to 3"),
+        ({"clients": ["Zurich"]}, {}, "unseen: ~ 'Zurich' ~ Basel, Cleveland"),
+        ({"clients": [0, 1, 2, 3]}, {}, "unseen: every client"),
+        ({"share": 0.5}, {"test_protocol": "global"}, "unseen: no client ~ training and test"),
+        ({"clients": [1]}, {"test_protocol": "global"}, "unseen: client 1 ~ training or test"),
+    ],
+)
+def test_clients_that_cannot_be_held_out_are_named(rule, options, message):
+    with pytest.raises(ValueError, match=parts(message)):
+        hospitals(Unseen(**rule), **options).setup()
 
 
 def test_clients_by_number_and_by_name():
@@ -97,26 +109,6 @@ def test_a_rule_that_cannot_be_is_refused(rule, message):
         Unseen(**rule)
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        ({"clients": [4]}, "unseen: ~ client 4 ~ 0 to 3"),
-        ({"clients": ["Zurich"]}, "unseen: ~ 'Zurich' ~ Basel, Cleveland"),
-        ({"clients": [0, 1, 2, 3]}, "unseen: every client"),
-    ],
-)
-def test_clients_that_cannot_be_held_out_are_named(rule, message):
-    with pytest.raises(ValueError, match=parts(message)):
-        hospitals(Unseen(**rule)).setup()
-
-
-def test_without_test_samples_of_its_own_no_client_is_held_out():
-    with pytest.raises(ValueError, match=parts("unseen: no client ~ training and test")):
-        hospitals(Unseen(share=0.5), test_protocol="global").setup()
-    with pytest.raises(ValueError, match=parts("unseen: client 1 ~ training or test")):
-        hospitals(Unseen(clients=[1]), test_protocol="global").setup()
-
-
 def test_the_partition_file_stores_who_is_held_out(tmp_path):
     data = digits(Unseen(share=0.3))
     file = tmp_path / "partition.json"
@@ -134,17 +126,12 @@ def test_the_partition_file_stores_who_is_held_out(tmp_path):
         Digits(num_clients=10, partition=str(file)).setup()
 
 
-def test_held_out_rows_are_in_no_statistic(tmp_path):
+def test_held_out_rows_are_in_no_statistic():
     """Of the values 0, 2 and 100 the last belongs to the unseen client."""
-    lines = [f"{v},{t},{c}" for v, t, c in [(0, 0, 0), (2, 1, 1), (100, 0, 2)] for _ in range(4)]
-    file = tmp_path / "table.csv"
-    file.write_text("\n".join(["value,y,client", *lines]))
-    data = TabularData(
-        path=str(file), target="y", num_clients=3, partition=ByDomain(), task="classification",
-        client_column="client", standardise="train", unseen=Unseen(clients=[2]),
-    )  # fmt: skip
-    assert data.split(0, "train").batch(torch.arange(1)).x.tolist() == [[-1.0]]
-    assert data.split(2, "train").batch(torch.arange(1)).x.tolist() == [[99.0]]
+    x, client = np.repeat([0.0, 2, 100], 4)[:, None], np.repeat([0, 1, 2], 4)
+    source = {"x": x, "y": np.arange(12) % 2, "client": client}
+    data = TensorData(source, standardise="train", unseen=Unseen(clients=[2]))
+    assert [batch(data, client).x.unique().tolist() for client in (0, 2)] == [[-1], [99]]
 
 
 def test_a_plain_trainer_does_not_see_them():
