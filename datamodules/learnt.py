@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import chain
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, FiniteFloat
+from pydantic.dataclasses import dataclass
 
 from datamodules.checks import require
 from datamodules.moments import ColumnMoments
 from datamodules.targets import Ints
-from pfl.disk.form import formed
+from pfl.disk.form import STRICT, parsed
 
 FORMAT = "pfl-transforms-1"
 # Maximum number of different values of a category.
 MOST_VALUES = 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Learnt:
     """Names, categories and moments, as plain values.
 
@@ -39,9 +40,9 @@ class Learnt:
 
     task: str
     class_names: list[str]
-    class_weights: list[float]
-    features: dict[str, list[str] | None]
-    moments: dict[str, list[list[float]]]
+    class_weights: list[FiniteFloat]
+    features: dict[str, Annotated[list[str], Field(max_length=MOST_VALUES)] | None]
+    moments: dict[str, list[list[FiniteFloat]]]
     class_values: list[list[str]]
 
     def content(self) -> dict[str, Any]:
@@ -56,17 +57,8 @@ class Learnt:
             ValueError: A value is missing, or is of another kind.
         """
         require(content.get("format") == FORMAT, f'it has no "format": "{FORMAT}"')
-        learnt: Learnt = formed({n: v for n, v in content.items() if n != "format"}, cls)
-        numbers = chain(learnt.class_weights, *chain(*learnt.moments.values()))
-        require(
-            all(abs(number) <= sys.float_info.max for number in numbers),
-            "a number of its class_weights or moments is not finite",
-        )
+        learnt = parsed(json.dumps({n: v for n, v in content.items() if n != "format"}), cls)
         require(len(learnt.class_values) in (0, 2), "its class_values are not those of two classes")
-        for name, values in learnt.features.items():
-            require(
-                len(values or ()) <= MOST_VALUES, f"{name!r} has more than {MOST_VALUES} values"
-            )
         return learnt
 
     def moments_of(self, name: str, shape: tuple[int, ...]) -> ColumnMoments:

@@ -59,17 +59,13 @@ class TorchvisionData(ArrayData):
             FileNotFoundError: The files are missing.
         """
         (train, labels), (test, test_labels) = (self._part(part) for part in self.parts)
-        pixels, all_labels = np.concatenate([train, test]), np.concatenate([labels, test_labels])
-        return self._arrays(pixels, all_labels, len(train))
+        targets = self.targets(np.concatenate([labels, test_labels]))
+        fine_names = CIFAR100_CLASSES if targets.fine is not None else ()
+        return Arrays(np.concatenate([train, test]), targets, len(train), fine_names)
 
     def targets(self, labels: Ints) -> Targets:
         """Return the targets for the published labels."""
         return Targets(labels)
-
-    def _arrays(self, pixels: NDArray[np.uint8], labels: Ints, num_train: int) -> Arrays:
-        targets = self.targets(labels)
-        fine_names = CIFAR100_CLASSES if targets.fine is not None else ()
-        return Arrays(pixels, targets, num_train, fine_names)
 
     def _part(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.uint8], Ints]:
         """Read the (n, C, H, W) pixels and (n,) labels of one part."""

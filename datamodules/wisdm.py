@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
+import pandas as pd
 
 from datamodules.checks import existing
 from datamodules.moments import Standardise
@@ -64,13 +64,9 @@ class WISDM(TabularData):
         """Read the file; each window has the time of its activity in place of its number."""
         hint = f"WISDM_ar_v1.1_transformed.arff is in {_LINK}"
         table = read_table(existing(self.path, hint=hint))
-        order = table.numbers("UNIQUE_ID")
-        people, activities = table["user"].labels(), table["class"].labels()
-        time = np.zeros(len(table))
-        for person in np.unique(people):
-            for activity in np.unique(activities):
-                rows = np.flatnonzero((people == person) & (activities == activity))
-                place = (np.arange(len(rows)) + 0.5) / max(1, len(rows))
-                time[rows[np.argsort(order[rows], kind="stable")]] = place
+        kinds = [table[name].labels() for name in ("user", "class")]
+        order = pd.Series(table.numbers("UNIQUE_ID")).sort_values(kind="stable").index
+        of_each = pd.DataFrame(dict(enumerate(kinds))).loc[order].groupby([0, 1])
+        time = (of_each.cumcount() + 0.5) / of_each[0].transform("size")
         frame = table.frame.drop(columns="UNIQUE_ID").assign(time=time)
         return Table(table.path, frame, table.unit, table.spelling, table.line)

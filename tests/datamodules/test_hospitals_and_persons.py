@@ -11,11 +11,8 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from datamodules import WISDM, HeartDisease
-from lightning_modules import FedAvg
-from pfl.core.seeds import scoped
 from pfl.core.task import Binary
-from pfl.testing.federation import fit
-from pfl.testing.toy import mlp
+from tests.helpers.data import batch
 from tests.helpers.messages import parts
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -81,47 +78,29 @@ def test_patients_with_a_missing_value_are_left_out_and_columns_are_chosen_first
     assert data.input_shape == (15,)  # eight numbers, four kinds of pain, three electrocardiograms
 
 
-def test_scores_are_shown_by_hospital(hearts):
-    data = HeartDisease(str(hearts), test_protocol="matched")
-    with scoped(0):
-        method = FedAvg(mlp(2, dim=15), task=data.task)
-    row = fit(method, data, rounds=1).history[-1]
-    for hospital in ("cleveland", "switzerland"):
-        assert f"test/personal/specificity@{hospital}" in row
-        assert f"test/personal/acc@{hospital}" in row
-
-
-def test_a_missing_hospital_is_named(hearts):
-    (hearts / "processed.va.data").unlink()
-    with pytest.raises(
-        FileNotFoundError,
-        match=parts("processed.va.data ~ processed.<hospital>.data ~ heart+disease.zip"),
-    ):
-        HeartDisease(str(hearts)).setup()
-
-
-def test_a_line_of_another_length_is_named(hearts):
+def test_a_file_that_is_missing_or_damaged_is_named(hearts):
     with (hearts / "processed.va.data").open("a") as file:
         file.write("1,2,3\n")
     with pytest.raises(ValueError, match=parts("va.data, line 14: ~ 3 values ~ 14 columns")):
         HeartDisease(str(hearts)).setup()
+    (hearts / "processed.va.data").unlink()
+    right = "processed.va.data ~ processed.<hospital>.data ~ heart+disease.zip"
+    with pytest.raises(FileNotFoundError, match=parts(right)):
+        HeartDisease(str(hearts)).setup()
+    with pytest.raises(FileNotFoundError, match=parts("nowhere.arff ~ cis.fordham.edu")):
+        WISDM("nowhere.arff").setup()
 
 
-def test_a_person_is_tested_on_the_later_windows_of_each_activity(tmp_path):
+def test_a_person_is_tested_on_the_later_windows_of_each_activity(write):
     """Person 1 walks eight windows and then sits four: the last two and the last one are tested."""
     names = "".join(f"@attribute {name} numeric\n" for name in ("UNIQUE_ID", "user", "X0", "class"))
     acts = ["walk"] * 8 + ["sit"] * 4
     rows = [f"{number},{user},{number},{act}" for user in (1, 2) for number, act in enumerate(acts)]
-    (tmp_path / "w.arff").write_text(f"@relation w\n{names}@data\n" + "\n".join(rows[::-1]) + "\n")
-    data = WISDM(str(tmp_path / "w.arff"), standardise="none")
-    assert data.input_shape == (1,)
+    file = write(f"@relation w\n{names}@data\n" + "\n".join(rows[::-1]) + "\n", "w.arff")
+    data = WISDM(file, standardise="none")
     for client in (0, 1):
-        trained, tested = (
-            sorted(data.split(client, name).batch(torch.arange(count)).x[:, 0].tolist())
-            for name, count in (("train", 9), ("test", 3))
-        )
-        assert trained == [0, 1, 2, 3, 4, 5, 8, 9, 10]
-        assert tested == [6, 7, 11]
+        held = {n: batch(data, client, n).x[:, 0].sort().values.tolist() for n in ("train", "test")}
+        assert held == {"train": [0, 1, 2, 3, 4, 5, 8, 9, 10], "test": [6, 7, 11]}
 
 
 @real_wisdm
@@ -132,11 +111,6 @@ def test_every_activity_that_is_tested_was_trained_by_the_same_person():
     assert np.bincount(labels).tolist() == [528, 1625, 306, 246, 632, 2081]
     for holding in data.division.holdings:
         assert np.isin(labels[holding.test], labels[holding.train]).all()
-
-
-def test_a_missing_file_says_where_it_is():
-    with pytest.raises(FileNotFoundError, match=parts("nowhere.arff ~ cis.fordham.edu")):
-        WISDM("nowhere.arff").setup()
 
 
 def split_hash(data):

@@ -204,7 +204,7 @@ def test_damaged_transforms_are_refused(old):
     for name, value in (
         *(("format", "other"), ("task", 3), ("class_names", "no"), ("class_names", [1])),
         *(("features", {"age": 3}), ("features", []), ("class_weights", ["1"])),
-        ("class_values", [["no"]]),
+        *(("class_values", [["no"]]), ("features", {"kind": ["x"] * 1001})),
         *(
             ("moments", {"x": [[float("nan")] * 3]}),
             ("moments", {"x": [[10**400]]}),
@@ -218,12 +218,6 @@ def test_damaged_transforms_are_refused(old):
     new.adopt(fewer)
     with pytest.raises(ValueError, match=parts("moments ~ 3 columns of x")):
         new.setup()
-
-
-def test_a_category_of_more_values_than_a_table_may_have_is_refused():
-    content = Learnt("Classification", ["0"], [], {"kind": ["x"] * 1001}, {}, []).content()
-    with pytest.raises(ValueError, match=parts("'kind' has more than 1000 values")):
-        Learnt.of(content)
 
 
 def test_a_table_of_many_columns_is_read_in_time_that_grows_as_they_do(write):
