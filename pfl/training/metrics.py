@@ -11,50 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric, classification, regression
+from torchmetrics import Metric
 
 from pfl.core.criteria import exact
 from pfl.core.data import MetricSpec
-from pfl.core.failure import error_line
 from pfl.core.task import Task
 from pfl.imports import plugins
 from pfl.imports.trust import CONFIGURATION, TrustError, checked
-
-# Scores of a positive class that need positive samples, or negative ones.
-_NEEDS_POSITIVES = (classification.BinaryRecall, classification.BinaryF1Score)
-_NEEDS_NEGATIVES = (classification.BinarySpecificity,)
-_RANKS_CLASSES = (classification.MulticlassAUROC, classification.MulticlassAveragePrecision)
-_RANKINGS = (
-    *_RANKS_CLASSES,
-    *(classification.BinaryAUROC, classification.BinaryAveragePrecision),
-    *(classification.MultilabelAUROC, classification.MultilabelAveragePrecision),
-)
-# Means over classes or labels: those for which a score is undefined are left out.
-_PER_CLASS = (
-    *_RANKINGS,
-    *(classification.MulticlassStatScores, classification.MultilabelStatScores),
-    *(classification.MulticlassJaccardIndex, classification.MultilabelJaccardIndex),
-)
-# Correlations of classes, undefined if all samples or all predictions are of one class.
-_AGREEMENTS = (
-    *(classification.BinaryMatthewsCorrCoef, classification.MulticlassMatthewsCorrCoef),
-    *(classification.BinaryCohenKappa, classification.MulticlassCohenKappa),
-)
-# Scores that a common shift and scale of predictions and targets leaves as they are. torchmetrics
-# takes small spreads for none, and sums squares of large numbers.
-_RELATIVE = (
-    *(regression.R2Score, regression.ExplainedVariance, regression.RelativeSquaredError),
-    *(regression.PearsonCorrCoef, regression.SpearmanCorrCoef, regression.KendallRankCorrCoef),
-    regression.ConcordanceCorrCoef,
-)
-_CORRELATIONS = (
-    *(regression.PearsonCorrCoef, regression.SpearmanCorrCoef, regression.KendallRankCorrCoef),
-)
-# Errors relative to the targets, which torchmetrics bounds from below.
-_PERCENTAGES = (
-    *(regression.MeanAbsolutePercentageError, regression.SymmetricMeanAbsolutePercentageError),
-    regression.WeightedMeanAbsolutePercentageError,
-)
+from pfl.training.defined import PER_CLASS, UndefinedError, score
 
 
 class Scorer:
@@ -130,8 +94,8 @@ class Scorer:
         scores: dict[str, float] = {}
         for name, metric in self._metrics.items():
             try:
-                scores[name] = _score(metric, predictions, targets)
-            except _UndefinedError as error:
+                scores[name] = score(metric, predictions, targets)
+            except UndefinedError as error:
                 self._reasons[name] = str(error)
         return scores
 
@@ -223,8 +187,8 @@ def _metric(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
     except (TypeError, ValueError) as error:
         raise ValueError(f"the metric {path} cannot be built with {options}: {error}") from error
     metric.set_dtype(torch.float64)
-    if isinstance(metric, _PER_CLASS) and getattr(metric, "average", None) == "macro":
-        # Averaged in _score: torchmetrics counts a class that a client lacks as zero, and warns.
+    if isinstance(metric, PER_CLASS) and getattr(metric, "average", None) == "macro":
+        # Averaged in score: torchmetrics counts a class that a client lacks as zero, and warns.
         metric.average = "none"
         warnings.filterwarnings("ignore", "No (positive|negative) samples in targets", UserWarning)
     if "zero_division" not in options and hasattr(metric, "zero_division"):
@@ -250,89 +214,3 @@ def _metric_class(path: str) -> type[Metric]:
 def _snake(name: str) -> str:
     """Convert ``AUROC`` to ``auroc``, and ``MeanAbsoluteError`` to ``mean_absolute_error``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
-class _UndefinedError(ValueError):
-    """A metric has no value on some samples; the message says why."""
-
-
-def _score(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
-    """Return a metric's value.
-
-    Raises:
-        _UndefinedError: It has none.
-        ValueError: The metric fails.
-    """
-    ranked = _ranked(metric, predictions, targets)
-    if isinstance(metric, (*_RELATIVE, *_PERCENTAGES)):
-        predictions, targets = _scaled(metric, predictions, targets)
-    metric.reset()
-    try:
-        values = metric(predictions, targets)
-        if values.dim() and isinstance(metric, _PER_CLASS):
-            # Of classes for which it is defined; a number is a mean that torchmetrics has taken.
-            values = values[~values.isnan() if ranked is None else ranked & ~values.isnan()].mean()
-        value = float(values)
-    except (ValueError, RuntimeError, NotImplementedError) as error:
-        # For instance, R2 of a single sample.
-        raise _UndefinedError(" ".join(str(error).split())) from error
-    except Exception as error:
-        name = type(metric).__name__
-        raise ValueError(f"the metric {name} cannot be computed: {error_line(error)}") from error
-    finally:
-        metric.reset()
-    if not math.isfinite(value):
-        raise _UndefinedError(f"torchmetrics gives {value}")
-    return value
-
-
-def _ranked(metric: Metric, predictions: Tensor, targets: Tensor) -> Tensor | None:
-    """Return a mask of the classes or labels by which samples can be ranked, if a metric does.
-
-    Raises:
-        _UndefinedError: Samples that the metric needs are missing.
-    """
-    if isinstance(metric, _NEEDS_POSITIVES) and not (targets > 0).any():
-        raise _UndefinedError("No positive samples in targets")
-    if isinstance(metric, _NEEDS_NEGATIVES) and not (targets <= 0).any():
-        raise _UndefinedError("No negative samples in targets")
-    if isinstance(metric, _AGREEMENTS):
-        guess = predictions.argmax(1) if predictions.dim() > 1 else predictions > 0.5
-        if any(bool((values == values[0]).all()) for values in (targets, guess)):
-            raise _UndefinedError("all samples, or all predictions, are of one class")
-    member = targets > 0
-    if predictions.dim() > targets.dim():
-        member = targets[:, None] == torch.arange(predictions.shape[1])
-    if isinstance(metric, classification.MulticlassAccuracy):
-        return member.any(0)
-    if isinstance(
-        metric, classification.MulticlassSpecificity | classification.MultilabelSpecificity
-    ):
-        return ~member.all(0)
-    if not isinstance(metric, _RANKINGS):
-        return None
-    ranked = member.any(0) & ~member.all(0)
-    if not bool(ranked.any()):
-        which = "negative" if bool(member.any()) else "positive"
-        raise _UndefinedError(f"No {which} samples in targets")
-    return ranked
-
-
-def _scaled(metric: Metric, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return predictions and targets at the scale for which torchmetrics is made.
-
-    Raises:
-        _UndefinedError: All targets are equal, or one is zero by which is divided.
-    """
-    if isinstance(metric, _PERCENTAGES):
-        least = targets.abs().min()
-        if isinstance(metric, regression.MeanAbsolutePercentageError) and least == 0:
-            raise _UndefinedError("a target is zero")
-        scale = least if least > 0 else targets.abs().max().clamp_min(1e-300)
-        return predictions / scale, targets / scale
-    for what, values in (("targets", targets), ("predictions", predictions)):
-        needed = what == "targets" or isinstance(metric, _CORRELATIONS)
-        if needed and bool((values == values[:1]).all(0).any()):
-            raise _UndefinedError(f"all {what} are equal")
-    middle, spread = targets.mean(0), targets.std(0, correction=0)
-    return (predictions - middle) / spread, (targets - middle) / spread
