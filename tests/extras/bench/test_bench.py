@@ -4,8 +4,6 @@ from pathlib import Path
 import pytest
 
 from datamodules.base import FederatedDataModule
-from pfl.campaign import campaign
-from pfl.disk.lock import locked
 from pfl.disk.reading import FileError
 from pfl.extras.bench import pieces
 from pfl.extras.bench.bench import Bench
@@ -128,30 +126,6 @@ def test_a_task_may_set_options_of_one_method(tmp_path):
     plain, tuned = made.contenders
     assert (plain.given, tuned.default.values.model.init_args.ft_bn) == ({}, "eval")
     assert bench(task(tmp_path), tmp_path).task_hash == made.task_hash
-
-
-def test_what_a_process_works_on_is_left_to_it(tmp_path, monkeypatch):
-    made = bench(task(tmp_path), tmp_path / "out")
-    (one, *_), (piece, *_) = made.missing(), made._missing(made.reference)
-    monkeypatch.setattr(Bench, "computed", lambda *given: {"failed": "by hand"})
-    with locked(tmp_path / "out" / "claims" / one.name):
-        assert campaign.attempt(made, one).state == "elsewhere"
-        assert one.name in {left.name for left in made.missing()}
-    assert campaign.attempt(made, one).state == "done"
-    assert made.store.find(piece) == {"failed": "by hand"}
-
-
-def test_a_process_waits_for_what_others_compute(copied, monkeypatch):
-    """The claim of the last piece is held; its outcome comes while this process waits."""
-    piece = max((copied / "out" / "finals").glob("*.json"))
-    outcome = piece.read_text()
-    piece.unlink()
-    made = bench(copied / "toys.yaml", copied / "out")
-    monkeypatch.setattr(
-        "pfl.campaign.campaign.time.sleep", lambda seconds: piece.write_text(outcome)
-    )
-    with locked(copied / "out" / "claims" / piece.stem):
-        assert worked(made).rows["FedAvg"] == rows(copied / "out")["FedAvg"]
 
 
 def test_a_changed_source_is_another_piece(copied, monkeypatch):

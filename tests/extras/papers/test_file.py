@@ -204,7 +204,7 @@ def test_mistakes_in_the_file(keys, message, capsys):
     ("text", "message"),
     [
         ("rows: [", "t.yaml:1: this is not YAML"),
-        ("a: !odd 1\n", "t.yaml: this is not YAML for a table file"),
+        ("a: !odd 1\n", "t.yaml:1: this is not YAML"),
         ("- a\n", "t.yaml:1: expected keys and values at the top level"),
         ("", "t.yaml:1: expected keys and values at the top level"),
         ("rows: 1\nrows: 2\n", "t.yaml:2: ~ 'rows' ~ twice"),
@@ -232,6 +232,8 @@ def test_what_is_no_table_at_all(text, message, capsys):
         (["--loop.round=1"], "--loop.round: FederatedLoop ~ 'round'"),
         (["--row", "FedPer"], "'row'"),
         (["--config", "cc.yaml"], "--config cc.yaml: ~ 'c.yaml'"),
+        (["--loop.default_root_dir=null"], "t.yaml: FedPer, rate=0.1: ~ loop.default_root_dir"),
+        (["--workers=0"], "--workers: ~ at least 1 ~ 0"),
     ],
 )
 def test_mistakes_in_the_command_line(words, message, capsys):

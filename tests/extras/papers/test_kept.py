@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pfl.campaign import campaign
-from pfl.disk.lock import locked
 from pfl.extras.papers.cells import expand
 from pfl.extras.papers.plan import plan
 from pfl.extras.papers.reader import read
@@ -173,72 +171,6 @@ def test_a_damaged_run_stops_no_other(capsys):
     said = capsys.readouterr().out
     assert f"[1] {first}/metrics.csv is not a table of numbers" in " ".join(said.split())
     assert len(finished()) == 2
-
-
-def test_a_run_that_another_process_is_at_is_left_to_it(fits, capsys, monkeypatch):
-    """It ends while this process waits for it, after the other run was made."""
-    write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
-    assert table() == 0
-    busy, other = finished()
-    summary = (busy / "summary.json").read_text()
-    for folder in (busy, other):
-        (folder / "summary.json").unlink()
-    fits.clear()
-    capsys.readouterr()
-
-    def passes(seconds):
-        assert finished() == [other]
-        (busy / "summary.json").write_text(summary)
-
-    monkeypatch.setattr("pfl.campaign.campaign.time.sleep", passes)
-    with locked(busy.parent):
-        assert table() == 0
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"elsewhere: process {os.getpid()} on " in said
-    assert f" is already working on {busy.parent}" in said
-    assert len(fits) == 1
-    assert finished() == [busy, other]
-
-
-def test_what_another_process_finishes_meanwhile_is_not_run_again(monkeypatch, fits):
-    """Both are about to run it; the other, a call inside this one, comes first."""
-    write(columns=None, rows={"FedPer": None})
-
-    def late(folder):
-        monkeypatch.setattr(campaign, "locked", locked)
-        assert table() == 0
-        return locked(folder)
-
-    monkeypatch.setattr(campaign, "locked", late)
-    assert table() == 0
-    assert len(fits) == len(finished()) == 1
-
-
-@pytest.mark.campaign
-def test_two_workers_give_the_files_of_one(capsys):
-    """One of the three runs fails: it is tried once, and its reason is told."""
-    rates = {"rate": {"set": LR, "values": [-1.0, 0.1, 0.2]}}
-    write(columns=rates, rows={"FedPer": None})
-    assert table("--loop.default_root_dir=one") == 2
-    told = capsys.readouterr().out
-    assert table("--loop.default_root_dir=two", "--workers=2") == 2
-    said = capsys.readouterr()
-    assert said.out == told
-    assert said.err.count("failed: ") == 1
-    for mine, theirs in zip(finished("one"), finished("two"), strict=True):
-        assert mine.parent.name == theirs.parent.name
-        for file in ("summary.json", "clients.csv"):
-            assert (mine / file).read_text() == (theirs / file).read_text()
-    assert table("--workers=0") == 2
-
-
-def test_a_folder_that_cannot_be_written_is_a_reason_too(capsys):
-    write(columns=None, rows={"FedPer": None})
-    Path("file").write_text("")
-    assert table("--loop.default_root_dir=file") == 2
-    assert says(capsys.readouterr().out, "[1] ~ 'file/")
-    assert table("--loop.default_root_dir=null") == 2
-    assert says(capsys.readouterr().err, "t.yaml: FedPer: ~ loop.default_root_dir")
 
 
 @pytest.mark.campaign
