@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 from pfl.core import devices
@@ -83,6 +84,19 @@ def pytest_addoption(parser):
         metavar="FILE",
         help="count the skips by reason, and fail if a reason is not a line of this file",
     )
+
+
+def pytest_configure(config):
+    """Print the twenty slowest of the long tier."""
+    if config.option.markexpr == "long" and config.option.durations is None:
+        config.option.durations = 20
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Look for examples in docstrings of the source alone: those of tests have none."""
+    found = yield
+    return [collector for collector in found if not isinstance(collector, DoctestModule)]
 
 
 @pytest.hookimpl(tryfirst=True)

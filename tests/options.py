@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from functools import cache
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -31,6 +32,7 @@ _PLACES = {
 }
 
 
+@cache
 def classes():
     """Return the classes that identities hold, without abstract ones, and the usual optimisers."""
     catalogue.load()
@@ -50,6 +52,7 @@ def _is_silent(callback):
     return callback.__name__ in identity._LISTENERS or not counts
 
 
+@cache
 def options(kind):
     """Return the defaults by option; options that never count are left out."""
     parser = ArgumentParser()

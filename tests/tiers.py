@@ -12,6 +12,8 @@ from lightning_modules.base import ClientModule
 # One of each mechanism: a part stays with the client; statistics before and after training;
 # distributions; a network for each client at the server; gradients of gradients; learnt mixtures.
 REPRESENTATIVES = {"FedPer", "FedAS", "PFedVEM", "FedSimSup", "PerFedAvg", "FedALA"}
+# What needs the simulated device, which takes a tenth of the time that all promises take.
+SIMULATED = {"works_on_any_device"}
 # What a method's own code could break, whatever loop and engines do.
 OWN_PROMISES = {
     *("builds", "refuses_unknown_arguments", "refuses_unknown_words", "patterns_match"),
@@ -34,4 +36,4 @@ def is_long(parameters: dict) -> bool:
         and kind.__name__ not in REPRESENTATIVES
     ]
     promise = getattr(parameters.get("promise"), "name", None)
-    return bool(others) and promise not in OWN_PROMISES
+    return promise in SIMULATED or (bool(others) and promise not in OWN_PROMISES)

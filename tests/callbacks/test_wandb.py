@@ -8,8 +8,6 @@ from functools import partial
 
 import pytest
 import torch
-import wandb
-from wandb.proto.wandb_internal_pb2 import Record
 
 from lightning_modules.fedavg import FedAvg
 from pfl.__main__ import main
@@ -30,6 +28,8 @@ def records(path):
 
     A chunk is crc (4 bytes), length (2), type (1: whole, 2: first, 3: middle, 4: last), content.
     """
+    from wandb.proto.wandb_internal_pb2 import Record
+
     content, position, parts = path.read_bytes(), 7, []
     while position + 7 <= len(content):
         if 32768 - position % 32768 < 7:
@@ -47,6 +47,8 @@ def records(path):
 
 def parts(folder):
     """The files of a run, the earliest first; the service writes their ends after it was closed."""
+    import wandb
+
     wandb.teardown()
     return sorted(folder.glob("wandb/offline-run-*/*.wandb"))
 
@@ -86,6 +88,8 @@ def fit(tmp_path, rounds, ckpt_path=None, pictures=False, callbacks=(), loop=Non
 @pytest.fixture(autouse=True)
 def _silent(monkeypatch):
     """Nothing is printed, and no settings stay behind for other tests in this process."""
+    import wandb
+
     monkeypatch.setenv("WANDB_SILENT", "true")
     yield
     wandb.teardown()

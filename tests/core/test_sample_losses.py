@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from sklearn.metrics import mean_pinball_loss
 from torch.func import vmap
 
 from lightning_modules import FedAvg, PFedMe
@@ -76,6 +75,8 @@ def test_the_huber_loss_by_hand():
 
 def test_quantiles_are_scored_as_scikit_learn_does():
     """Two numbers, three quantiles each; the values are those of the second one, 0.6."""
+    from sklearn.metrics import mean_pinball_loss
+
     task = Regression(quantiles=(0.1, 0.6, 0.95))
     rng = generator(3)
     outputs, y = torch.randn(11, 6, generator=rng), torch.randn(11, 2, generator=rng)

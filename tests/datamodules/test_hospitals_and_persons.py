@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.model_selection import train_test_split
 
 from datamodules import WISDM, HeartDisease
 from pfl.core.task import Binary
@@ -58,6 +57,8 @@ def test_the_patients_are_flambys():
 @real_heart
 def test_a_hospitals_test_patients_are_the_rows_that_scikit_learn_draws():
     """The first test patients of Cleveland, by age and blood pressure in the file."""
+    from sklearn.model_selection import train_test_split
+
     lines = (HEART / "processed.cleveland.data").read_text().splitlines()
     rows = [line.split(",") for line in lines]
     ill = [float(row[-1]) > 0 for row in rows]

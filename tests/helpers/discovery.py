@@ -48,9 +48,23 @@ def build(method, net, **options):
     return module
 
 
+# Methods that take many steps by default take few while promises are examined.
+FEWER = {
+    "FedALA": {"window": 2, "max_init_epochs": 3},
+    "FedBABU": {"ft_epochs": 2},
+    "FedRep": {"head_epochs": 2},
+    "FedSimSup": {"sup_epochs": 2, "epochs": 1},
+    "LPFT": {"lp_epochs": 2, "ft_epochs": 2},
+    "PFedBayes": {"inner_steps": 2},
+    "PFedMe": {"inner_steps": 2},
+    "PFedVEM": {"head_epochs": 3, "epochs": 2},
+}
+
+
 def subject(method):
     """Return the method as :mod:`pfl.testing` examines it."""
-    return Subject(method, lambda net, **options: build(method, net, **options), floats)
+    few = FEWER.get(method.__name__, {})
+    return Subject(method, lambda net, **options: build(method, net, **{**few, **options}), floats)
 
 
 def _takes(function, argument):

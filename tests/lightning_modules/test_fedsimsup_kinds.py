@@ -25,6 +25,7 @@ from tests.helpers.tables import csv_rows
 from tests.helpers.toy import blobs, mlp
 
 SIZES = (6, 4, 9, 5, 3, 7, 4)
+SHORT = {"sup_epochs": 1, "epochs": 1}
 
 
 def wide(seed=5):
@@ -35,7 +36,7 @@ def wide(seed=5):
 
 def make(kinds=2, net_seed=1, **options):
     supervisors = [mlp(hidden=2, seed=7), wide(), mlp(hidden=3, seed=8)]
-    return FedSimSup(mlp(seed=net_seed), supervisors[:kinds], **options)
+    return FedSimSup(mlp(seed=net_seed), supervisors[:kinds], **{**SHORT, **options})
 
 
 def info(client):
@@ -57,8 +58,8 @@ def fit(module, rounds=3, fraction=0.5, **loop):
 
 
 def test_a_list_of_one_is_the_network_itself():
-    alone = fit(FedSimSup(mlp(), mlp(hidden=2, seed=7)))
-    listed = fit(FedSimSup(mlp(), [mlp(hidden=2, seed=7)]))
+    alone = fit(FedSimSup(mlp(), mlp(hidden=2, seed=7), **SHORT))
+    listed = fit(FedSimSup(mlp(), [mlp(hidden=2, seed=7)], **SHORT))
     assert listed.fingerprint == alone.fingerprint
     assert listed.summary == alone.summary
     assert not any("@" in name for name in listed.history[-1])

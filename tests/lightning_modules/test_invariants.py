@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -20,6 +21,7 @@ SECTIONS = {
 }
 
 
+@cache
 def docstrings(name):
     """Return the docstring of every test in a file by its name."""
     tree = ast.parse((HERE / name).read_text(encoding="utf-8"))

@@ -47,6 +47,7 @@ GLOBAL, PERSONAL, BYTES = "test/global/loss", "test/personal/loss", "comm/bytes_
 SMALL, TWO, EVERYBODY = (mlp,), {"epochs": 2}, UniformSampler(1.0)
 # Of CD2-pFed: no distillation, no averaging over time, and private channels from the start.
 PLAIN = {"distillation": 0.0, "average_max": 1.0, "average_ramp": 0.0, "ramp_rounds": 0}
+STILL = {"mix_lr": 0.0, "window": 2, "max_init_epochs": 3}
 SERIAL = {"align_manner": "serial", "align_object": "own"}
 
 
@@ -142,8 +143,8 @@ CASES = {
         batch_size=99,
         same=close,
     ),
-    "fedala-1": partial(agree, (FedALA, {"top": 1, "mix_lr": 0.0}), AVG, both=TWO),
-    "fedala-all": partial(agree, (FedALA, {"top": "all", "mix_lr": 0.0}), AVG, both=TWO),
+    "fedala-1": partial(agree, (FedALA, {"top": 1, **STILL}), AVG, both=TWO),
+    "fedala-all": partial(agree, (FedALA, {"top": "all", **STILL}), AVG, both=TWO),
     "fedas": partial(
         agree,
         (FedAS, {"alignment": False, "synchronisation": False}),

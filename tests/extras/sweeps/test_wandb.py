@@ -9,10 +9,9 @@ import pytest
 
 from tests.extras.sweeps.conftest import CONFIG, LR, sweep, write
 
-wandb = pytest.importorskip("wandb")
-
 
 def test_each_point_writes_its_run_and_prints_nothing_of_it(tmp_path, monkeypatch, capfd):
+    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):  # there may be no home
         monkeypatch.setenv(name, str(tmp_path / name))
