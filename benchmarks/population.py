@@ -36,7 +36,7 @@ from pfl.core.state import clone
 from pfl.core.types import Job, Result, RoundResult, Scores, Upload
 from pfl.engines.base import Engine
 from pfl.engines.transport.wire import Introduction, SplitName
-from pfl.extras.sites.data import Told
+from pfl.extras.sites.data import at_sites
 from pfl.federation import checkpoint
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import UniformSampler
@@ -129,7 +129,7 @@ class Elsewhere(Engine):
         sizes: dict[SplitName, int] = {"train": 10, "val": 0, "test": 5}
         told = Introduction("", sizes)
         # Each has a record of its own, as from its own message.
-        return Told(context.data, {c: replace(told) for c in range(context.data.num_clients)})
+        return at_sites(context.data, {c: replace(told) for c in range(context.data.num_clients)})
 
     def setup(self, context: Context) -> str:
         """Do nothing."""

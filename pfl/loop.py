@@ -18,7 +18,7 @@ from pfl.callbacks.progress import ProgressBar
 from pfl.callbacks.records import Records
 from pfl.core import export
 from pfl.core.data import FederatedData
-from pfl.core.held_out import everyone, members
+from pfl.core.held_out import members
 from pfl.core.seeds import derive, scoped
 from pfl.core.types import Result, RoundResult, Split
 from pfl.federation import soundness
@@ -169,9 +169,9 @@ class FederatedLoop(Settings):
             CheckpointError: ``ckpt_path`` cannot be used.
             ValueError: There is no such client.
         """
-        if client not in (clients := everyone(data)):
+        if not 0 <= client < data.num_clients:
             raise ValueError(
-                f"there is no client {client}; the clients are {clients[0]} to {clients[-1]}"
+                f"there is no client {client}; the clients are 0 to {data.num_clients - 1}"
             )
         wanted = Wanted(self, module, data, ckpt_path, config)
         with prepared(wanted) as federation, federation.computing():
@@ -218,7 +218,7 @@ class FederatedLoop(Settings):
             CheckpointError: ``ckpt_path`` cannot be used.
         """
         with prepared(Wanted(self, module, data, ckpt_path, config)) as federation:
-            for client in everyone(data):
+            for client in range(data.num_clients):
                 samples = data.split(client, split)
                 if len(samples) == 0:
                     continue

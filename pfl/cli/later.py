@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.joining import FLAG, run_folder
 from pfl.core.checks import not_negative
+from pfl.core.data import DataSource
 from pfl.core.held_out import client_names
 from pfl.core.sheet import Sheet
-from pfl.federation.later import LaterData, adopt
+from pfl.federation.later import adopt, joining
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
 
@@ -39,7 +41,7 @@ def let_join(experiment: Experiment, file: Path) -> None:
         adopt(data, run)
         data.prepare_data()
         data.setup()
-        experiment.data = LaterData(data, run, file.stem)
+        experiment.data = cast(DataSource, joining(data, run, file.stem))
     except REFUSALS as error:
         raise UsageError(f"{FLAG}: {error}") from error
     # The run's own engine was chosen for its clients, whose data are not here.

@@ -22,14 +22,14 @@ from pfl.cli.explain import UsageError, explained, flags
 from pfl.cli.parser import make_parser
 from pfl.cli.untrusted import extract_run_config
 from pfl.core.data import FederatedData
+from pfl.core.data_view import DataView
 from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
-from pfl.core.held_out import KnowsOrigins, client_names, warn_of_name
+from pfl.core.held_out import KnowsOrigins, client_names, held_out, warn_of_name
 from pfl.core.sheet import Sheet
 from pfl.core.types import Split
 from pfl.disk.writing import csv_text, no_link, write
 from pfl.federation import cross, reliability, resume
-from pfl.federation.later import LaterData
 from pfl.federation.run import Callback, Run
 from pfl.results.sheets import show
 from pfl.training.declaration import MethodError
@@ -155,7 +155,7 @@ def predict(argv: Sequence[str]) -> None:
         run = resume.folder_of(Path(source))
         if values.out is None and run is None:
             raise UsageError(f"{source} is not in a run folder: give the folder to write as --out")
-        joined = data.name if isinstance(data, LaterData) else ""
+        joined = data.stands_for if isinstance(data, DataView) else ""
         usual = no_link(no_link(Path(run or "", "predictions")) / values.split)
         folder = Path(values.out or usual, joined)
         folder.mkdir(parents=True, exist_ok=True)
@@ -171,10 +171,10 @@ def predict(argv: Sequence[str]) -> None:
 
 def _about(data: FederatedData, client: int, split: Split) -> dict[str, Sequence[Any]]:
     """Return columns that say where the samples of a client come from, as far as data tell."""
-    if not isinstance(data, KnowsOrigins):
+    rows = data.rows(client, split) if isinstance(data, KnowsOrigins) else ()
+    if not rows:
         return {}
-    rows = data.rows(client, split)
-    names = data.client_names
+    names = client_names(data)
     return {"row": rows, **({"name": [names[client]] * len(rows)} if names else {})}
 
 
@@ -198,7 +198,7 @@ def export(argv: Sequence[str]) -> None:
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values = experiment.values
     with explained(experiment.settings, *REFUSALS):
-        client = _client(data, values.client)
+        client = _client(data, values.client, joins=values.join is not None)
         source = _source(experiment)
         output = resume.beside(Path(values.output), Path(source))
         loop.personal(module, data, source, client, experiment.text)
@@ -225,7 +225,7 @@ def _experiment(command: str, argv: Sequence[str]) -> Experiment:
     return experiment
 
 
-def _client(data: FederatedData, name: int | str) -> int:
+def _client(data: FederatedData, name: int | str, joins: bool) -> int:
     """Return the number of a client that is given by its number or its name.
 
     Of two clients of one name, one of the run and one that joins it, the latter is meant.
@@ -242,7 +242,7 @@ def _client(data: FederatedData, name: int | str) -> int:
         number = name
     else:
         number = len(names) - 1 - names[::-1].index(name)
-    if isinstance(data, LaterData) and number < data.num_clients:
+    if joins and 0 <= number < data.num_clients and number not in held_out(data).unseen:
         raise UsageError(f"client {name} is a client of the run: leave out --join and --data")
     return number
 

@@ -52,10 +52,21 @@ class JoinableSplit(Protocol):
 class FederatedData(Protocol):
     """The interface of a federated data module that loop and engines use."""
 
-    batch_size: int
-    eval_batch_size: int
-    drop_last: bool
-    shuffle: bool
+    @property
+    def batch_size(self) -> int:
+        """Number of samples in a training batch."""
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Number of samples in a batch of a test."""
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether an incomplete last batch is left out."""
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether training batches are drawn in a new order in each epoch."""
 
     @property
     def num_clients(self) -> int:
@@ -77,7 +88,7 @@ class FederatedData(Protocol):
     def metrics(self) -> Sequence[MetricSpec]:
         """Metrics to compute besides the task's own scores."""
 
-    def split(self, client: int, name: Split) -> ClientSplit:
+    def split(self, client: int, name: Split, /) -> ClientSplit:
         """Return the ``train``, ``val`` or ``test`` split of one client; it may be empty."""
 
     def pooled_test(self) -> ClientSplit | None:
@@ -86,7 +97,7 @@ class FederatedData(Protocol):
     def public_split(self) -> ClientSplit | None:
         """Return the samples that the server may see, where there are any."""
 
-    def to(self, device: torch.device) -> None:
+    def to(self, device: torch.device, /) -> None:
         """Move the samples to the device on which batches are made."""
 
     def description(self) -> dict[str, Any]:
@@ -110,18 +121,6 @@ class ReportsReading(Protocol):
     @property
     def reading(self) -> Reading:
         """What was read, what of it is doubtful, and the samples of each client and class."""
-
-
-@runtime_checkable
-class RemoteData(Protocol):
-    """Federated data whose samples lie elsewhere."""
-
-    @property
-    def stands_for(self) -> str:
-        """The name of the data that these stand for."""
-
-    def placeholder(self, count: int) -> Inputs:
-        """Return ``count`` inputs with the shapes and types of real batches."""
 
 
 class DataSource(FederatedData, Protocol):

@@ -1,70 +1,69 @@
-"""Federated data that forward to other data: for a site, a server, or clients that join later."""
+"""One record of a federation's data: what each client has, and what belongs to none.
+
+The data of a site, of a server whose clients are at sites, and of clients that join later are such
+a record, in which ``dataclasses.replace`` has changed what differs from the data behind it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfl.core.data import ClientSplit, FederatedData, MetricSpec
+from pfl.core.held_out import NOBODY, HeldOut
 from pfl.core.task import Task
-from pfl.core.types import Batch
+from pfl.core.types import Batch, Inputs, Split
 
 
+def _no_inputs(count: int) -> Inputs:
+    raise ValueError("the data do not know the shapes of their inputs")
+
+
+@dataclass(frozen=True, eq=False)
 class DataView:
-    """Federated data that forward to other data; a subclass overrides what differs.
+    """Federated data as one record; its fields are those of :class:`pfl.core.data.FederatedData`.
 
-    Args:
-        data: The other data.
+    Attributes:
+        held_out: The clients that take no part in training.
+        groups: Labels of groups of clients, and each client's group.
+        client_names: (N,) names of the clients; empty if they have only numbers.
+        rows: Returns the number of each sample of a split in its data set.
+        input_shape: Shape of one sample.
+        blank: Returns placeholder inputs with the shapes and types of real batches.
+        stands_for: The name of the data, if samples of clients lie elsewhere.
     """
 
-    def __init__(self, data: FederatedData) -> None:
-        self._data = data
-        self.batch_size, self.eval_batch_size = data.batch_size, data.eval_batch_size
-        self.drop_last, self.shuffle = data.drop_last, data.shuffle
+    num_clients: int
+    task: Task
+    outputs: int
+    num_classes: int | None
+    metrics: Sequence[MetricSpec]
+    batch_size: int
+    eval_batch_size: int
+    drop_last: bool
+    shuffle: bool
+    split: Callable[[int, Split], ClientSplit]
+    pooled_test: Callable[[], ClientSplit | None]
+    public_split: Callable[[], ClientSplit | None]
+    to: Callable[[torch.device], None]
+    description: Callable[[], dict[str, Any]]
+    held_out: HeldOut = NOBODY
+    groups: tuple[tuple[str, ...], list[int]] = ((), [])
+    client_names: Sequence[str] = ()
+    rows: Callable[[int, Split], Sequence[int]] = lambda client, split: ()
+    input_shape: tuple[int, ...] = ()
+    blank: Callable[[int], Inputs] = _no_inputs
+    stands_for: str = ""
 
-    @property
-    def num_clients(self) -> int:
-        """N."""
-        return self._data.num_clients
-
-    @property
-    def task(self) -> Task:
-        """The task."""
-        return self._data.task
-
-    @property
-    def outputs(self) -> int:
-        """The number of outputs D."""
-        return self._data.outputs
-
-    @property
-    def num_classes(self) -> int | None:
-        """C; ``None`` where there are no classes."""
-        return self._data.num_classes
-
-    @property
-    def metrics(self) -> Sequence[MetricSpec]:
-        """Metrics to compute besides the task's own scores."""
-        return self._data.metrics
-
-    def pooled_test(self) -> ClientSplit | None:
-        """Return the common test set, where there is one."""
-        return self._data.pooled_test()
-
-    def public_split(self) -> ClientSplit | None:
-        """Return the samples that the server may see, where there are any."""
-        return self._data.public_split()
-
-    def to(self, device: torch.device) -> None:
-        """Move the samples to the device on which batches are made."""
-        self._data.to(device)
-
-    def description(self) -> dict[str, Any]:
-        """Describe the partition in plain values."""
-        return self._data.description()
+    @classmethod
+    def of(cls, data: FederatedData) -> DataView:
+        """Return the record of data."""
+        names = (field.name for field in fields(cls))
+        return cls(**{name: getattr(data, name) for name in names if hasattr(data, name)})
 
 
 class EmptySplit:

@@ -42,12 +42,6 @@ def holders(data: FederatedData, *splits: Split) -> Sequence[int]:
     return [c for c in members(data) if all(len(data.split(c, name)) for name in splits)]
 
 
-def everyone(data: FederatedData) -> Sequence[int]:
-    """Return all clients, ascending; those of other data follow the run's own."""
-    out = {client for clients in held_out(data) for client in clients}
-    return sorted({*range(data.num_clients), *out})
-
-
 @runtime_checkable
 class KnowsOrigins(Protocol):
     """Federated data that know their clients' names, and the rows of samples in the data set."""
@@ -56,7 +50,7 @@ class KnowsOrigins(Protocol):
     def client_names(self) -> Sequence[str]:
         """(N,) names of the clients; empty if they have only numbers."""
 
-    def rows(self, client: int, split: Split) -> Sequence[int]:
+    def rows(self, client: int, split: Split, /) -> Sequence[int]:
         """Return the number of each sample in the data set, from 0."""
 
 

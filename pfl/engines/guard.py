@@ -19,9 +19,9 @@ from torch import Tensor
 from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.data_view import DataView
 from pfl.core.failure import error_line
-from pfl.core.held_out import members
+from pfl.core.held_out import NOBODY, members
 from pfl.core.state import each, flattened
-from pfl.core.types import Batch, Count, Job, Phase, Plan, Result, Split, State
+from pfl.core.types import Batch, Count, Job, Phase, Plan, Result, State
 from pfl.engines.stack import round as stack_round
 from pfl.training import client_round
 from pfl.training.context import Context, doubled
@@ -69,28 +69,24 @@ def disagreement(context: Context) -> str | None:
     return None
 
 
-class _Excerpt(DataView):
-    """Data of two clients: the first samples of two real ones, for training and tests alike."""
-
-    num_clients = len(SAMPLES)
-    metrics = ()
-
-    def __init__(
-        self, data: FederatedData, clients: Sequence[tuple[int, int]], double: bool
-    ) -> None:
-        super().__init__(data)
-        self.batch_size, self.eval_batch_size, self.drop_last = BATCH, BATCH, False
-        self._double = double
-        self._splits = [_Some(data.split(one, "train"), count, double) for one, count in clients]
-
-    def split(self, client: int, name: Split) -> ClientSplit:
-        """Return the client's only split, whatever its name."""
-        return self._splits[client]
-
-    def public_split(self) -> ClientSplit | None:
-        """Return the first public samples, where there are any."""
-        public = self._data.public_split()
-        return None if public is None else _Some(public, min(BATCH, len(public)), self._double)
+def _excerpt(
+    data: FederatedData, clients: Sequence[tuple[int, int]], double: bool
+) -> FederatedData:
+    """Return data of two clients: the first samples of real ones, for training and tests alike."""
+    splits = [_Some(data.split(one, "train"), count, double) for one, count in clients]
+    public = data.public_split()
+    shown = None if public is None else _Some(public, min(BATCH, len(public)), double)
+    return replace(
+        DataView.of(data),
+        num_clients=len(splits),
+        held_out=NOBODY,
+        metrics=(),
+        batch_size=BATCH,
+        eval_batch_size=BATCH,
+        drop_last=False,
+        split=lambda client, name: splits[client],
+        public_split=lambda: shown,
+    )
 
 
 class _Some:
@@ -125,7 +121,7 @@ def _clients(data: FederatedData) -> list[tuple[int, int]]:
 
 def _copy(context: Context, clients: Sequence[tuple[int, int]], double: bool = True) -> Context:
     """Return a copy of a context with a plan of few steps; in float64 it is without dropout."""
-    excerpt = _Excerpt(context.data, clients, double)
+    excerpt = _excerpt(context.data, clients, double)
     small = context.in_double(excerpt) if double else context.replica(context.fabric, excerpt)
     small.plan, small.adapt = _shortened(small.plan), _shortened(small.adapt)
     return small

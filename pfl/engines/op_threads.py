@@ -16,9 +16,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from pfl.core.data import FederatedData, RemoteData
+from pfl.core.data import FederatedData
+from pfl.core.data_view import DataView
 from pfl.core.devices import on_host
-from pfl.core.held_out import everyone
 from pfl.core.types import Inputs
 from pfl.engines import cores
 from pfl.training.context import Context
@@ -106,9 +106,9 @@ def multiplications(context: Context) -> Multiplications:
 
 def an_input(data: FederatedData) -> Inputs:
     """Return (1, ...) inputs of the first client with data, or placeholders of their shape."""
-    if isinstance(data, RemoteData):
-        return data.placeholder(1)
-    splits = (data.split(client, "train") for client in everyone(data))
+    if isinstance(data, DataView) and data.stands_for:
+        return data.blank(1)
+    splits = (data.split(client, "train") for client in range(data.num_clients))
     split = next(split for split in splits if len(split))
     inputs: Inputs = split.batch(torch.zeros(1, dtype=torch.int64)).x
     return inputs

@@ -181,9 +181,7 @@ class Evaluator:
             for client, values in scored.items():
                 rows[client].update({f"{split}/{group}/{name}": v for name, v in values.items()})
             sizes = [len(self.data.split(client, split)) for client in scored]
-            # Clients of other data are in no group.
-            grouped = scored and max(scored) < len(self.groups)
-            labels = [self.labels[self.groups[client]] for client in scored if grouped]
+            labels = [self.labels[self.groups[client]] for client in scored if self.groups]
             if split == "test" and scored and {*scores} == {*members(self.data)}:
                 self.scorer.check_defined(list(scored.values()))
             summary |= self.scorer.over_clients(

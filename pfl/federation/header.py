@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from lightning.fabric import Fabric
 
-from pfl.core.data import FederatedData, RemoteData, ReportsReading
+from pfl.core.data import FederatedData, ReportsReading
+from pfl.core.data_view import DataView
 from pfl.core.devices import on_host
 from pfl.core.held_out import held_out
 from pfl.core.plain import spelled
@@ -87,6 +88,6 @@ def _held_out(data: FederatedData) -> str:
 
 def _data(data: FederatedData) -> str:
     """Describe data: their class and their partition."""
-    name = data.stands_for if isinstance(data, RemoteData) else type(data).__name__
+    name = (isinstance(data, DataView) and data.stands_for) or type(data).__name__
     recipe = data.description().get("partition")
     return name if recipe is None else f"{name}, {spelled(recipe)}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from pfl.core.data import ClientSplit, DataSource
 from pfl.core.data_view import DataView, EmptySplit
-from pfl.core.held_out import HeldOut, KnowsOrigins, client_names
-from pfl.core.types import Inputs, Split
+from pfl.core.held_out import HeldOut
+from pfl.core.types import Split
 from pfl.disk import reading
 
 TRANSFORMS, PARTITION = "transforms.json", "partition.json"
@@ -55,11 +56,11 @@ def adopt(data: Adopts, run: Path) -> None:
         raise ValueError(f"{file}: {error}") from error
 
 
-class LaterData(DataView):
-    """The clients of other data, whose numbers follow those of the run's own clients.
+def joining(data: DataSource, run: Path, name: str) -> DataView:
+    """Return a run's federation with the clients of other data, all of them held out.
 
     Of the run's own clients only their numbers of samples are known, from the run folder: what a
-    server is told before the first round.
+    server is told before the first round. The numbers of those that join follow theirs.
 
     Args:
         data: The data of the clients that join, already set up.
@@ -70,85 +71,58 @@ class LaterData(DataView):
         ValueError: The run's description of its partition is missing or damaged, or the data are
             those of the run.
     """
+    file = run / PARTITION
+    description = reading.read_json(file)
+    try:
+        own = _targets(description, data.num_classes)
+        out = description.get("held_out", {})
+        earlier = sorted(int(c) for group in HeldOut._fields for c in out.get(group, []))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is missing or damaged ({error!r})") from error
+    if data.description().get("content_hash") == description.get("content_hash"):
+        raise ValueError("the file has the data of the run itself: leave out --join and --data")
+    first, count = len(own), len(own) + data.num_clients
 
-    _data: DataSource
+    def split(client: int, name: Split) -> ClientSplit:
+        if client >= first:
+            return data.split(client - first, name)
+        targets = own[client] if name == "train" else own[client][:0]
+        return EmptySplit(targets, "the samples of a client of the run are not at hand")
 
-    def __init__(self, data: DataSource, run: Path, name: str) -> None:
-        super().__init__(data)
-        self.name = name
-        file = run / PARTITION
-        self._description = reading.read_json(file)
-        try:
-            self._members = _members(self._description, data.num_classes)
-            out = self._description.get("held_out", {})
-            earlier = sorted(int(c) for group in HeldOut._fields for c in out.get(group, []))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{file} is missing or damaged ({error!r})") from error
-        later = range(self.num_clients, self.num_clients + data.num_clients)
-        self.held_out = HeldOut(tuple(later), tuple(earlier))
-        if data.description().get("content_hash") == self._description.get("content_hash"):
-            raise ValueError("the file has the data of the run itself: leave out --join and --data")
-        self.client_names = self._names()
-
-    def _names(self) -> list[str]:
-        count, data = self._data.num_clients, self._data
-        recorded = self._description.get("names")
-        known = [*map(str, recorded)] if isinstance(recorded, list) else []
-        joining = [*client_names(data)] or ([self.name] if count == 1 else [])
-        if repeated := [name for name in joining if name in known]:
-            warnings.warn(
-                f"{', '.join(repeated[:5])}: the run has a client of that name, so that this one "
-                "may not be new",
-                stacklevel=2,
-            )
-        numbered = [f"client {number}" for number in range(self.num_clients + count)]
-        if len(known) != self.num_clients:
-            known = numbered[: self.num_clients]
-        return known + (joining or numbered[self.num_clients :])
-
-    @property
-    def num_clients(self) -> int:
-        """The number of the run's own clients."""
-        return len(self._members)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return self._data.input_shape
-
-    def blank(self, count: int) -> Inputs:
-        """Return ``count`` placeholder inputs."""
-        return self._data.blank(count)
-
-    def prepare_data(self) -> None:
-        """Do nothing: the data are already read."""
-
-    def setup(self) -> None:
-        """Do nothing: the data are already read."""
-
-    def split(self, client: int, name: Split) -> ClientSplit:
-        """Return the split of a client that joins; those of the run's own clients are empty."""
-        if client >= self.num_clients:
-            return self._data.split(client - self.num_clients, name)
-        targets = self._members[client]
-        why = "the samples of a client of the run are not at hand"
-        return EmptySplit(targets if name == "train" else targets[:0], why)
-
-    def rows(self, client: int, split: Split) -> Sequence[int]:
-        """Return the number of each sample of a client that joins, in its file, from 0."""
-        data = self._data
-        return data.rows(client - self.num_clients, split) if isinstance(data, KnowsOrigins) else ()
-
-    def pooled_test(self) -> ClientSplit | None:
-        """Return ``None``: there is no common test set."""
-        return None
-
-    def description(self) -> dict[str, Any]:
-        """Return the description of the run's partition."""
-        return self._description
+    view = DataView.of(data)
+    return replace(
+        view,
+        num_clients=count,
+        held_out=HeldOut((*range(first, count),), (*earlier,)),
+        split=split,
+        pooled_test=lambda: None,
+        description=lambda: description,
+        groups=((), []),
+        client_names=_names(description, first, count, [*view.client_names], name),
+        rows=lambda client, name: view.rows(client - first, name),
+        stands_for=name,
+    )
 
 
-def _members(description: Mapping[str, Any], classes: int | None) -> list[Tensor]:
+def _names(
+    description: Mapping[str, Any], first: int, count: int, joining: list[str], name: str
+) -> list[str]:
+    """Return the names of a run's own clients, the first ones, and of those that join it."""
+    recorded = description.get("names")
+    known = [*map(str, recorded)] if isinstance(recorded, list) else []
+    joining = joining or ([name] if count - first == 1 else [])
+    if repeated := [name for name in joining if name in known]:
+        warnings.warn(
+            f"{', '.join(repeated[:5])}: the run has a client of that name, so that this one "
+            "may not be new",
+            stacklevel=3,
+        )
+    numbered = [f"client {number}" for number in range(count)]
+    own = known if len(known) == first else numbered[:first]
+    return own + (joining or numbered[first:])
+
+
+def _targets(description: Mapping[str, Any], classes: int | None) -> list[Tensor]:
     """Return (n,) targets of each client of a run, with its number of samples of each class."""
     sizes = [len(client["train"]) for client in description["clients"]]
     if classes is None:

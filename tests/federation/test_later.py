@@ -30,7 +30,7 @@ from lightning_modules import (
 from pfl.__main__ import main
 from pfl.cli.runs import fit as main_fit
 from pfl.core.seeds import scoped
-from pfl.federation.later import TRANSFORMS, LaterData, adopt
+from pfl.federation.later import TRANSFORMS, adopt, joining
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import FILE, Wanted
 from pfl.loop import FederatedLoop
@@ -73,7 +73,7 @@ def test_who_joins_from_a_file_scores_as_if_the_run_had_held_it_out(kind, tmp_pa
     adopt(new, run.folder)
     new.setup()
     with pytest.warns(UserWarning, match=parts("e: ~ run ~ client")):
-        later = LaterData(new, run.folder, "file")
+        later = joining(new, run.folder, "file")
     with prepared(Wanted(loop(), method(), later, str(run.folder))) as federation:
         row, (joined,) = federation.newcomers.evaluate(federation.run.server, {})
     assert {**joined, "client": 4} == {n: held_out[n] for n in joined}

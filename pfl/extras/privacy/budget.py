@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,10 +16,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from pfl.core.checks import positive, within
-from pfl.core.data import ClientSplit, FederatedData
+from pfl.core.data import FederatedData
 from pfl.core.data_view import DataView
 from pfl.core.state import each
-from pfl.core.types import Inputs, Job, Split
+from pfl.core.types import Inputs, Job
 from pfl.disk.form import STRICT, FormError, parsed
 from pfl.disk.reading import FileError, text
 from pfl.disk.writing import written
@@ -58,28 +58,14 @@ class _Account:
     spent: Annotated[list[Spent], Field(max_length=1000)]
 
 
-class Unseen(DataView):
-    """A site's data, of which only sizes and shapes are known.
+def _unseen(data: FederatedData, client: int) -> DataView:
+    """Return a site's data, of which only sizes and shapes are known; ``client`` has samples."""
 
-    Args:
-        data: The data.
-        client: The client that has samples in them.
-    """
-
-    stands_for = "data of a site"
-
-    def __init__(self, data: FederatedData, client: int) -> None:
-        super().__init__(data)
-        self._client = client
-
-    def split(self, client: int, name: Split) -> ClientSplit:
-        """Return a split, for its size."""
-        return self._data.split(client, name)
-
-    def placeholder(self, count: int) -> Inputs:
-        """Return inputs of zeros with the shapes and types of real batches."""
-        first = self._data.split(self._client, "train").batch(torch.zeros(1).long())
+    def blank(count: int) -> Inputs:
+        first = data.split(client, "train").batch(torch.zeros(1).long())
         return each(lambda value: value.new_zeros(count, *value.shape[1:]), first.x)
+
+    return replace(DataView.of(data), stands_for="data of a site", blank=blank)
 
 
 class Budget:
@@ -154,7 +140,7 @@ class Budget:
             )
         if context is not self._examined:
             # Without the owner's samples: whether it is refused must not depend on them.
-            apart = context.replica(context.fabric, Unseen(context.data, job.info.client))
+            apart = context.replica(context.fabric, _unseen(context.data, job.info.client))
             if (why := separable.unsupported_reason(apart, job)) is not None:
                 raise Refusal(f"samples cannot be kept private: {why}")
         self._examined = context

@@ -16,7 +16,8 @@ import torch
 from lightning.fabric.plugins.precision.amp import MixedPrecision
 from torch import Tensor
 
-from pfl.core.data import ClientSplit, FederatedData, RemoteData
+from pfl.core.data import ClientSplit, FederatedData
+from pfl.core.data_view import DataView
 from pfl.core.devices import widest
 from pfl.core.failure import error_line
 from pfl.core.seeds import generator
@@ -129,7 +130,7 @@ def _floats(dtype: torch.dtype, value: Tensor) -> Tensor:
 def _batch(data: FederatedData, split: ClientSplit) -> Batch:
     """Return samples from all over a client's data; random ones if the data lie elsewhere."""
     count = min(SAMPLES, len(split))
-    if isinstance(data, RemoteData):
+    if isinstance(data, DataView) and data.stands_for:
         rng, task = generator(0, "separable", "samples"), data.task
         y = torch.randint(2, (count, data.outputs // task.outputs(1)), generator=rng).double()
         if data.num_classes is not None:
@@ -140,7 +141,7 @@ def _batch(data: FederatedData, split: ClientSplit) -> Batch:
                 return value
             return torch.randn(value.shape, generator=rng, dtype=torch.float64).to(value.device)
 
-        x = each(drawn, data.placeholder(count))
+        x = each(drawn, data.blank(count))
         return Batch(x, y.to(tensors(x)[0].device))
     batch = split.batch(torch.linspace(0, len(split) - 1, count).long())
     return Batch(each(doubled, batch.x), doubled(batch.y))

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, cast
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from pfl.core.data import ClientSplit, DataSource, FederatedData
+from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.data_view import DataView
-from pfl.core.held_out import HeldOut, client_names, held_out, members
-from pfl.core.types import Batch, Inputs, Split
+from pfl.core.held_out import members
+from pfl.core.types import Batch, Split
 from pfl.disk import canonical
 from pfl.engines.transport.wire import Introduction
 from pfl.extras.sites.transport import SiteError
 
 
-class OneClient(DataView):
-    """A site's data: one client, under the number by which the server calls it.
+def one_client(data: FederatedData, local: int, client: int) -> DataView:
+    """Return a site's data: one client, under the number by which the server calls it.
+
+    Asked for another client, they raise a :class:`SiteError`.
 
     Args:
         data: The site's data.
@@ -26,23 +29,16 @@ class OneClient(DataView):
         client: Index of the client for the server.
     """
 
-    def __init__(self, data: FederatedData, local: int, client: int) -> None:
-        super().__init__(data)
-        self._local, self._client = local, client
+    def split(asked: int, name: Split) -> ClientSplit:
+        if asked != client:
+            raise SiteError(f"this is the site of client {client}, not of {asked}")
+        return data.split(local, name)
 
-    def split(self, client: int, name: Split) -> ClientSplit:
-        """Return a split of the client.
-
-        Raises:
-            SiteError: Another client is asked for.
-        """
-        if client != self._client:
-            raise SiteError(f"this is the site of client {self._client}, not of {client}")
-        return self._data.split(self._local, name)
+    return replace(DataView.of(data), split=split)
 
 
-class Told(DataView):
-    """The server's data: the sizes that sites report, and samples that belong to no site.
+def at_sites(data: FederatedData, sites: Mapping[int, Introduction]) -> DataView:
+    """Return the server's data: the sizes that sites report, and samples that belong to no site.
 
     Args:
         data: What the server was given; samples of clients with a site are never read from it.
@@ -51,62 +47,29 @@ class Told(DataView):
     Raises:
         SiteError: A client of the data has no site.
     """
+    if missing := [client for client in members(data) if client not in sites]:
+        names = ", ".join(map(str, missing[:10]))
+        raise SiteError(
+            f"{len(sites)} sites have come, but none of these clients: {names}; start them, or "
+            f"lower data.num_clients, which is {data.num_clients}"
+        )
 
-    def __init__(self, data: FederatedData, sites: Mapping[int, Introduction]) -> None:
-        super().__init__(data)
-        if missing := [client for client in members(data) if client not in sites]:
-            names = ", ".join(map(str, missing[:10]))
-            raise SiteError(
-                f"{len(sites)} sites have come, but none of these clients: {names}; start them, or "
-                f"lower data.num_clients, which is {data.num_clients}"
-            )
-        self._sites = sites
+    def split(client: int, name: Split) -> ClientSplit:
+        if client not in sites:
+            return data.split(client, name)
+        counts = sites[client].label_counts if name == "train" else None
+        return _Distant(client, sites[client].sizes.get(name, 0), counts)
 
-    @property
-    def stands_for(self) -> str:
-        """The name of the data that these stand for."""
-        return type(self._data).__name__
-
-    @property
-    def held_out(self) -> HeldOut:
-        """The clients that are held out; their data are here."""
-        return held_out(self._data)
-
-    @property
-    def groups(self) -> tuple[tuple[str, ...], list[int]]:
-        """Labels of groups of clients, and each client's group."""
-        groups: tuple[tuple[str, ...], list[int]] = getattr(self._data, "groups", ((), []))
-        return groups
-
-    @property
-    def client_names(self) -> Sequence[str]:
-        """(N,) names of the clients; empty if they have only numbers."""
-        return client_names(self._data)
-
-    def rows(self, client: int, split: Split) -> NoReturn:
-        """Refuse: a site does not reveal which rows it has.
-
-        Raises:
-            SiteError: Always.
-        """
+    def rows(client: int, name: Split) -> NoReturn:
         raise SiteError(f"the rows of client {client} are at its site")
 
-    def split(self, client: int, name: Split) -> ClientSplit:
-        """Return the sizes of a split at a site, or the split of a client that is here."""
-        if client not in self._sites:
-            return self._data.split(client, name)
-        introduction = self._sites[client]
-        counts = introduction.label_counts if name == "train" else None
-        return _Distant(client, introduction.sizes.get(name, 0), counts)
+    def description() -> dict[str, Any]:
+        # The hash is that of the sites' data if they are not here.
+        hashes = {str(client): site.data for client, site in sites.items()}
+        return {"hash": canonical.digest(hashes), **data.description()}
 
-    def description(self) -> dict[str, Any]:
-        """Describe the partition; its hash is that of the sites' data if they are not here."""
-        hashes = {str(client): site.data for client, site in self._sites.items()}
-        return {"hash": canonical.digest(hashes), **self._data.description()}
-
-    def placeholder(self, count: int) -> Inputs:
-        """Return inputs of zeros; the data that the server was given know the shapes."""
-        return cast(DataSource, self._data).blank(count)
+    changed = {"split": split, "rows": rows, "description": description}
+    return replace(DataView.of(data), stands_for=type(data).__name__, **changed)  # type: ignore[arg-type]
 
 
 class _Distant:

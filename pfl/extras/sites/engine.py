@@ -23,7 +23,7 @@ from pfl.engines.transport import wire
 from pfl.engines.transport.engine import CarriedEngine, FormT, Task
 from pfl.extras.sites import answers
 from pfl.extras.sites.correspondence import Correspondence
-from pfl.extras.sites.data import Told
+from pfl.extras.sites.data import at_sites
 from pfl.extras.sites.facts import facts
 from pfl.extras.sites.transport import GoneError, LostStateError, SiteError, Transport
 from pfl.training.context import Context
@@ -96,7 +96,9 @@ class RemoteEngine(CarriedEngine):
             return post.ask(client, "hello", wire.Introduction, hello, check)[0]
 
         clients = sorted(post.sites)
-        return Told(context.data, dict(zip(clients, post.pool.map(greet, clients), strict=True)))
+        return at_sites(
+            context.data, dict(zip(clients, post.pool.map(greet, clients), strict=True))
+        )
 
     def setup(self, context: Context) -> str:
         """Note the settings of this process that the sites need for the same numbers."""

@@ -18,7 +18,7 @@ from pfl.disk.writing import written
 from pfl.engines.transport import wire
 from pfl.engines.transport.clients import Clients, Refusal, in_words, plain, report_of
 from pfl.extras.sites import facts
-from pfl.extras.sites.data import OneClient
+from pfl.extras.sites.data import one_client
 from pfl.extras.sites.states import KeptVersions
 from pfl.extras.sites.transport import LostStateError
 from pfl.training import client_round
@@ -65,7 +65,7 @@ class Site(Clients):
         super().__init__(context)
         self.client, self._counts, self._scores = client, counts, scores
         self._tested, self._charge, self._tell = tested, charge, tell
-        context.data = OneClient(context.data, client if local is None else local, client)
+        context.data = one_client(context.data, client if local is None else local, client)
         self._own = info_of(context.data, client)
         self._facts = facts.facts(context)
         data = str(context.data.description().get("hash", ""))

@@ -14,7 +14,7 @@ from lightning_modules.fedsimsup import FedSimSup
 from pfl.core.server import Server
 from pfl.disk import container
 from pfl.engines.transport import wire
-from pfl.extras.sites.data import OneClient
+from pfl.extras.sites.data import one_client
 from pfl.extras.sites.site import Site
 from pfl.extras.sites.transport import SiteError
 from pfl.federation.checkpoint import CheckpointError
@@ -143,7 +143,7 @@ def test_a_site_s_own_number_of_its_client_does_not_matter(tmp_path):
 
 
 def test_a_site_s_data_are_those_of_one_client():
-    data = OneClient(blobs(SIZES), 1, 7)
+    data = one_client(blobs(SIZES), 1, 7)
     assert len(data.split(7, "train")) == SIZES[1]
     with pytest.raises(SiteError, match=parts("site of client 7 ~ 0")):
         data.split(0, "train")
