@@ -71,7 +71,6 @@ class Checkpoint(Callback):
             "template": checkpoint.move(run.template, "cpu"),
             "constants": run.constants,
             "stacked": run.stacked,
-            "noise": run.noise,
             "op_threads": torch.get_num_threads(),
             "history": run.history,
             "failures": run.failures,

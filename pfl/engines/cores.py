@@ -1,4 +1,4 @@
-"""Cores that this process can use, shared with other runs, and support for bfloat16.
+"""Cores that this process can use, shared with other runs, and the model of the processor.
 
 All runs of one user on one machine share the cores, such as runs of a table or a sweep in several
 shells.
@@ -20,8 +20,6 @@ CGROUP = Path("/sys/fs/cgroup")
 CPUINFO = Path("/proc/cpuinfo")
 # Of the files of runs.
 _PREFIX = "run-"
-# Without these units, arithmetic of bfloat16 is several times as slow as that of float32.
-_BF16 = {"amx_bf16", "avx512_bf16"}
 
 
 @contextmanager
@@ -43,23 +41,11 @@ def usable() -> int:
     return max(1, min([mask, *(math.ceil(quota) for quota in _quotas())]))
 
 
-def has_bf16() -> bool:
-    """Return ``True`` if Linux reports that the processor has units for bfloat16."""
-    return bool(_BF16 & set(_cpuinfo("flags").split()))
-
-
 def processor() -> str:
     """Return the model of the processor, if the system reports it."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
-
-
-def _cpuinfo(key: str) -> str:
-    """Return what Linux reports about the first processor; empty elsewhere."""
-    try:
-        lines = CPUINFO.read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.is_file() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
 
 
 def _mask() -> set[int]:

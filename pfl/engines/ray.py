@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from pathlib import Path
 from textwrap import shorten
 from time import monotonic
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 from pfl.core.checks import at_least_one, not_negative
 from pfl.core.devices import on_host
@@ -30,14 +28,9 @@ from pfl.training.context import Context
 Place: TypeAlias = Any
 Ref: TypeAlias = Any
 ROOM_SECONDS = 60.0
-ANSWER_SECONDS = 10.0
 START_SECONDS = 600.0
 ALIVE_SECONDS = 20.0  # silence after which Ray is asked which nodes are alive
 _SAID = 250  # characters of a worker's output in an error message
-# The first bytes of an HTTP/2 client, and the type of the server's first frame (RFC 9113, 3.4).
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-_SETTINGS = b"\x04"
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def import_ray() -> Any:  # noqa: ANN401
@@ -193,11 +186,6 @@ class RayEngine(PooledEngine):
         if self._ray.is_initialized():
             return
         address = self.address or os.environ.get("RAY_ADDRESS", "")
-        if not _answers(address):
-            raise WorkerError(
-                f"no Ray cluster answers at {address}: start one there (ray start --head), or "
-                "leave the address out"
-            )
         # A cluster that the user did not start must not send usage statistics.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         with _termination():
@@ -238,32 +226,6 @@ class RayEngine(PooledEngine):
                 f"{ROOM_SECONDS:g} seconds; ask for fewer workers"
             )
         return place
-
-
-def _answers(address: str) -> bool:
-    """Return ``True`` if a gRPC server answers at an address; Ray itself would try for minutes.
-
-    A word such as ``auto`` counts as an address that answers.
-    """
-    try:
-        parts = urlsplit(f"//{address.rpartition('//')[2]}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return True
-    if host is None or port is None:
-        return True
-    # Ray may listen only at this machine's external address.
-    outer = [import_ray().util.get_node_ip_address()] if host in _LOOPBACK else []
-    for place in (host, *outer):
-        try:
-            with socket.create_connection((place, port), timeout=ANSWER_SECONDS) as connection:
-                connection.sendall(_GREETING)
-                # The type of the first frame.
-                if connection.recv(9)[3:4] == _SETTINGS:
-                    return True
-        except OSError:
-            continue
-    return False
 
 
 @contextmanager

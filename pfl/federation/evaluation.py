@@ -60,17 +60,6 @@ class Evaluator:
         held = [f"{n} {label}: {self.groups.count(n)}" for n, label in enumerate(self.labels)]
         return ", ".join(held)
 
-    def cost(self, tested: Sequence[int]) -> float:
-        """Return the number of samples in all forward passes when these clients are tested.
-
-        Fine-tuning before the test is not counted.
-        """
-        one = self.personal_is_global and "post_broadcast" in self.points
-        models = len(self.points) + self.has_global_model - one
-        splits = [self.data.split(client, name) for client in tested for name in ("val", "test")]
-        pooled = self.data.pooled_test() if self.has_global_model else None
-        return models * sum(map(len, splits)) + (0 if pooled is None else len(pooled))
-
     def evaluate(
         self,
         tested: Sequence[int],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from lightning.fabric import Fabric
 
 from pfl.core.data import FederatedData, ReportsReading
@@ -11,10 +9,8 @@ from pfl.core.data_view import DataView
 from pfl.core.devices import on_host
 from pfl.core.held_out import held_out
 from pfl.core.plain import spelled
-from pfl.engines import cores
 from pfl.engines.op_threads import OpThreads
 from pfl.federation.rounds import Federation
-from pfl.training.client_round import samples_seen
 
 # What a repetition gives; docs/ideas.md says more.
 SAME_BITS = "with the same versions, kind of processor and op threads; elsewhere equal to rounding"
@@ -46,35 +42,13 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
         **uplink,
         "op threads": str(threads) if host else "",
         "same bits": SAME_BITS if host else "",
-        "tests": _slow_tests(federation),
     }
     return {topic: line for topic, line in lines.items() if line}
 
 
-def _slow_tests(federation: Federation) -> str:
-    """Warn if tests will take longer than training, judging by the first round."""
-    tested, trained = federation.tested(1), federation.cohort(1).trains
-    infos = [replace(federation.coordinator.clients[client], round=1) for client in trained]
-    samples = sum(samples_seen(federation.context, info) for info in infos)
-    tests = federation.evaluator.cost(tested) / federation.settings.evaluate_every
-    # The backward pass of a step takes twice as long as the forward pass.
-    ratio = tests / max(1, 3 * samples)
-    if ratio <= 1:
-        return ""
-    return (
-        f"will take about {ratio:.2g} times as long as training: {len(tested):,} clients "
-        f"are tested, but {len(trained):,} train in a round; reduce this with "
-        "loop.evaluate_clients or loop.evaluate_every"
-    )
-
-
 def _device(fabric: Fabric) -> str:
-    """Describe device and precision, with a hint if another precision is faster."""
-    precision = fabric.strategy.precision.precision
-    line = f"{fabric.device}, {precision}"
-    if on_host(fabric.device) and precision == "32-true" and cores.has_bf16():
-        line += " (this processor has units for bf16-mixed, 1.3 times as fast on small CNNs)"
-    return line
+    """Describe device and precision."""
+    return f"{fabric.device}, {fabric.strategy.precision.precision}"
 
 
 def _held_out(data: FederatedData) -> str:

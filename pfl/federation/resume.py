@@ -13,7 +13,6 @@ import torch
 
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
-from pfl.core.noise import GENERATOR
 from pfl.core.plain import plain_value
 from pfl.core.state import clone, to
 from pfl.core.types import ClientInfo
@@ -86,22 +85,14 @@ class Wanted:
         top = self.settings.default_root_dir
         return None if top is None else Path(top, self.name)
 
-    def differences(self, config: str | None, seed: int | None, noise: str | None) -> list[str]:
+    def differences(self, config: str | None, seed: int | None) -> list[str]:
         """Return the settings that rule out a run, each with its value and the wanted one.
 
         Args:
             config: The run's configuration; unless both runs were started with one, only seeds
                 and what the uplink depends on are compared.
             seed: The run's seed.
-            noise: The generator of its noise; ``None`` if it drew none or did not record it.
         """
-        wanted = self.module.noise_generator() if self.trains else None
-        if wanted is None or noise == wanted:
-            return self._settings(config, seed)
-        why = "the run cannot go on with other draws and has to be trained anew"
-        return [*self._settings(config, seed), f"noise of {noise} (now {wanted}): {why}"]
-
-    def _settings(self, config: str | None, seed: int | None) -> list[str]:
         if self.config is None or config is None or config.startswith(identity.STARTED):
             same = seed is None or seed == self.settings.seed
             differing = [] if same else [f"seed {seed} (now {self.settings.seed})"]
@@ -167,7 +158,7 @@ def read(file: Path, wanted: Wanted) -> Mapping[str, Any]:
     content = checkpoint.load(file, mapped=wanted.settings.kept_memory is not None)
     schema.check_types(content)
     try:
-        differing = wanted.differences(content["config"], content["seed"], content["noise"])
+        differing = wanted.differences(content["config"], content["seed"])
     except reading.FileError as error:
         raise CheckpointError(f"{file}: {error}") from error
     if differing:
@@ -305,8 +296,8 @@ def _of_uplink(settings: Identity) -> Identity:
     return steps | sampler if steps else {}
 
 
-def _recorded(folder: Path) -> tuple[str | None, int | None, str | None]:
-    """Return the configuration, seed and noise generator of a run, if its folder has them."""
+def _recorded(folder: Path) -> tuple[str | None, int | None]:
+    """Return the configuration and the seed of a run, if its folder has them."""
     try:
         config = folder / "config.yaml"
         text = reading.text(config)
@@ -314,5 +305,5 @@ def _recorded(folder: Path) -> tuple[str | None, int | None, str | None]:
         environment = reading.read_json(folder / "environment.json")
     except (OSError, reading.FileError):
         # The checkpoint holds them too, and is checked when it is read.
-        return None, None, GENERATOR
-    return text, environment.get("seed"), environment.get("noise")
+        return None, None
+    return text, environment.get("seed")

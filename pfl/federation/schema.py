@@ -37,7 +37,6 @@ class _Content(BaseModel):
     callbacks: dict[str, dict[str, Any]]
     history: list[dict[str, bool | int | float]]
     stacked: bool | None
-    noise: str | None
     partition: str | None
     config: str | None
 

@@ -17,8 +17,7 @@ from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit
 from pfl.core.failure import at_work, during
 from pfl.core.state import clone, each_finite, entry, residuals_of
-from pfl.core.types import ClientInfo, Job, Pass, Phase, Plan, Result, Scores, Split, State, Upload
-from pfl.training import batching
+from pfl.core.types import Job, Pass, Phase, Plan, Result, Scores, Split, State, Upload
 from pfl.training.batching import chunks
 from pfl.training.context import Context
 from pfl.training.gradients import gradient_step
@@ -217,21 +216,6 @@ def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
     y = torch.cat(labels)
     # A batch has numbers in the network's precision; scores take them as they were read.
     return torch.cat(logits), split.targets if y.is_floating_point() else y
-
-
-def samples_seen(context: Context, info: ClientInfo) -> int:
-    """Return an approximate upper bound of the samples that a client sees in one round of training.
-
-    The lengths of phases are computed with the module's current entries.
-    """
-    seen = 0.0
-    for part in context.plan:
-        if isinstance(part, Phase):
-            length = batching.length(part, context.entries, info)
-            size = batching.batch_size(context, part, info.samples)
-            walks = length.epochs * part.share * info.samples
-            seen += walks if length.steps is None else length.steps * min(size, info.samples)
-    return int(seen)
 
 
 def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:

@@ -7,13 +7,10 @@ import tempfile
 
 import pytest
 
-from lightning_modules.fedavg import FedAvg
 from pfl.engines import cores
 from pfl.engines.named import make_engine
 from pfl.loop import FederatedLoop
-from tests.helpers.federation import SGD, fit
 from tests.helpers.messages import parts
-from tests.helpers.toy import blobs, mlp
 
 
 @pytest.fixture
@@ -89,22 +86,3 @@ def test_workers_are_for_engines_that_have_some():
         FederatedLoop(workers=0)
     with pytest.raises(ValueError, match=parts("workers=2 ~ engine itself")):
         FederatedLoop(engine=make_engine("threads"), workers=2)
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [("fpu avx512_bf16 sse", True), ("amx_tile amx_bf16", True), ("avx2 avx512f", False)],
-)
-def test_the_header_says_where_bf16_is_fast(monkeypatch, tmp_path, flags, expected):
-    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: {flags}\n\nprocessor : 1\n")
-    monkeypatch.setattr(cores, "CPUINFO", tmp_path / "cpuinfo")
-    headers = [
-        fit(FedAvg(mlp(), optimizer=SGD), blobs(), 1, precision=precision).header["device"]
-        for precision in ("32-true", "bf16-mixed")
-    ]
-    assert ["units for bf16-mixed" in line for line in headers] == [expected, False]
-
-
-def test_without_a_description_of_the_processor_there_is_no_bf16(monkeypatch, tmp_path):
-    monkeypatch.setattr(cores, "CPUINFO", tmp_path / "none")
-    assert not cores.has_bf16()

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import signal
-import socket
 import sys
-import threading
-import time
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
 
 from lightning_modules.fedavg import FedAvg
-from pfl.__main__ import main
-from pfl.core.failure import JobError
-from pfl.core.types import Broadcast
-from pfl.engines.ray import Actor, RayEngine, _answers, _last_output
+from pfl.engines.ray import Actor, RayEngine, _last_output
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.transport.pool import WorkerError
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
-from tests.engines.agreement import numbers, same, without
-from tests.engines.test_workers import SIZES, Dies, Misses, fit, with_dropout
-from tests.helpers.federation import HEAVY, context, job
+from tests.engines.agreement import numbers, same
+from tests.engines.test_workers import SIZES, Dies, fit, with_dropout
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
@@ -111,33 +104,6 @@ class TestOnARunningCluster:
         with pytest.raises(WorkerError, match=told):
             fit(Dies(), RayEngine(workers=1))
 
-    def test_a_job_that_kills_every_worker_leaves_the_round_to_the_others(self):
-        options = {"rounds": 2, "sampler": UniformSampler(1.0)}
-        with pytest.warns(UserWarning, match=parts("without client 1: ~ 3 times ~ out of luck")):
-            away = fit(Dies(), RayEngine(workers=2, on_error="absent"), **options)
-        left = without({(1, 1), (1, 2)})
-        alone = fit(FedAvg(mlp(), optimizer=HEAVY), SequentialEngine(), 2, sampler=left)
-        assert away.fingerprint == alone.fingerprint
-        assert away.failures == {"discarded": {1: 2}}
-
-    def test_an_error_in_a_job_names_the_client_and_leaves_the_workers_alive(self):
-        data = blobs()
-        engine = RayEngine(workers=2)
-        engine.setup(context(Misses((1, 1), (2, 1)), data))
-        bad = [job(data, client, Broadcast({})) for client in (1, 2)]
-        told = r"round 1, client [12] \(.*, line \d+\): ArithmeticError: a study is missing"
-        with pytest.raises(JobError, match=told):
-            list(engine.train(bad))
-        (result,) = engine.train([job(data, 0, Broadcast({}))])
-        assert result.client == 0
-        engine.close()
-
-    @pytest.mark.parametrize("workers", [1, 3])
-    def test_the_number_of_actors_does_not_matter(self, workers):
-        options = {"rounds": 2, "evaluate_at": ["post_local", "post_broadcast"]}
-        alone = fit(with_dropout(), SequentialEngine(), **options)
-        assert same(fit(with_dropout(), RayEngine(workers=workers), **options), alone)
-
     def test_a_worker_that_cannot_start_says_why(self):
         data = blobs()
         data.__class__ = Unreadable
@@ -181,37 +147,6 @@ def test_a_cluster_that_does_not_start_is_told_in_a_sentence(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(WorkerError, match=parts("Ray ~ start: The current node timed out")):
         RayEngine()._connect()
-
-
-@pytest.mark.parametrize("listens", [False, True], ids=["nobody", "another server"])
-def test_an_address_where_no_ray_answers_is_told_at_once(listens, capsys):
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        if listens:
-            server.listen()
-            threading.Thread(target=refuse, args=[server], daemon=True).start()
-        started = time.monotonic()
-        words = ["--loop.engine=RayEngine", f"--loop.engine.address={address}"]
-        words += ["--loop.default_root_dir=null", "--loop.progress=false"]
-        assert main(["fit", "--config", "configs/quickstart.yaml", *words]) == 2
-    assert time.monotonic() - started < 30
-    error = capsys.readouterr().err
-    assert f"no Ray cluster answers at {address}" in error
-    assert error.count("\n") == 1
-
-
-def refuse(server):
-    """Answer one connection as a server of web pages does."""
-    connection, _ = server.accept()
-    with connection:
-        connection.recv(1024)
-        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-
-@pytest.mark.parametrize("address", ["", "auto", "local", "no-port", "ray://[::1"])
-def test_words_are_left_to_ray(address):
-    assert _answers(address)
 
 
 def test_the_end_of_a_worker_on_another_machine_is_told_as_ray_tells_it():

@@ -12,7 +12,6 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.pfedvem import PFedVEM
 from pfl.engines.sequential import SequentialEngine
-from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.results.runs import RunFolder
 from tests.helpers.discovery import build
@@ -156,24 +155,6 @@ def test_where_the_personal_model_is_the_global_one_it_is_tested_once(monkeypatc
     asked.clear()
     fit(FedPer(mlp(), optimizer=SGD), blobs(), 1, engine="sequential")
     assert asked == ["personal"] * 3
-
-
-def test_the_header_warns_where_tests_take_longer_than_training():
-    """60 + 12 samples of clients pass two models, 12 of the common set one: 156 / (3 * 9)."""
-    data = blobs((9, 9, 9))
-    for client in range(3):
-        x, y = data.splits["test"][client]
-        data.splits["test"][client] = x.repeat(20, 1)[:20], y.repeat(20)[:20]
-    options = {"sampler": UniformSampler(0.4), "evaluate_at": ["post_local"]}
-    run = fit(FedAvg(mlp(), optimizer=SGD), data, 1, **options)
-    assert run.header["tests"].startswith(
-        "will take about 5.8 times as long as training: 3 clients are tested, but 1 train in a "
-        "round"
-    )
-    assert (
-        "tests"
-        not in fit(FedAvg(mlp(), optimizer=SGD), data, 9, evaluate_every=9, **options).header
-    )
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ CONFIGURATION = {
             "optimizer": {"class_path": "own_optimizer.Optimizer", "init_args": {"lr": 0.1}},
             "task": {"class_path": "own_task.Task"},
             "epochs": 1,
+            "sizes": [1, 2],
         },
     },
     "data": {
@@ -107,6 +108,8 @@ SETTINGS = {
     f"{DATA}/partition/init_args/alpha": 0.4,
     f"{DATA}/metrics/0/class_path": "own_metric.Other",
     f"{DATA}/batch_size": 16,
+    f"{MODEL}/sizes": [2, 1],
+    f"{MODEL}/none": [],
     f"{DATA}/split_seed": 2,
 }
 EDITED = [name for name in FILES if name != "own_unused.py"]
@@ -121,10 +124,14 @@ HARMLESS = {
     "loop/kept_memory": 1.0,
     "loop/checkpoint_every": 5,
     "loop/progress": False,
+    "loop/seed": 2,
     "loop/callbacks/2": {"class_path": "pfl.callbacks.WandB", "init_args": {"project": "x"}},
     "loop/loggers/1": {"class_path": "lightning.pytorch.loggers.CSVLogger"},
     f"{DATA}/root": "there",
     f"{DATA}/cache_dir": "cache",
+    f"{DATA}/download": True,
+    f"{DATA}/memory": 4.0,
+    f"{DATA}/client": 0,
     f"{DATA}/metrics/1": "torchmetrics.AUROC",
     "own_unused.py": None,
     "HOME": None,

@@ -67,7 +67,6 @@ def computed():
 
 
 def test_an_error_after_the_engines_setup_closes_it(settings):
-    """The first cohort is drawn for the header, after the setup."""
     engine = Watched()
     with pytest.raises(RuntimeError, match="no cohort"):
         fit(FedAvg(mlp()), engine=engine, sampler=Fails())

@@ -14,8 +14,6 @@ import pytest
 from pfl.core.failure import JobError
 from pfl.disk.reading import read_json
 from pfl.extras.sites.transport import SiteError
-from pfl.federation import checkpoint
-from pfl.federation.checkpoint import CheckpointError
 from pfl.results.runs import RunFolder
 from tests.engines.agreement import without
 from tests.extras.sites.absent import check_faults, method, random_faults
@@ -109,15 +107,6 @@ def test_a_resumed_run_equals_an_unbroken_one_with_the_same_faults(tmp_path):
     assert again.reasons == whole.reasons
     for name in ("clients.csv", "summary.json"):
         assert (again.folder / name).read_text() == (whole.folder / name).read_text()
-
-
-@pytest.mark.parametrize("wrong", [[], {1: 2}, {"1": "gone"}, {9: "gone"}])
-def test_damaged_reasons_in_a_checkpoint_are_refused(tmp_path, wrong):
-    run = ran(tmp_path, {}, rounds=1)
-    file = run.folder / "checkpoints" / "last.ckpt"
-    checkpoint.save(file, {**checkpoint.load(file), "reasons": wrong})
-    with pytest.raises(CheckpointError, match="checkpoint's reasons"):
-        ran(tmp_path, {}, rounds=2, ckpt_path=str(file))
 
 
 def test_a_round_in_which_all_fail_is_one_without_clients(tmp_path):
