@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 
@@ -18,15 +19,18 @@ from pfl.core.data import FederatedData
 from pfl.core.elsewhere import reference_of
 from pfl.core.failure import JobError
 from pfl.core.types import Job, Result
+from pfl.disk.container import ContainerError
 from pfl.engines.absences import OnError, tolerated
 from pfl.engines.transport import wire
 from pfl.engines.transport.engine import CarriedEngine, FormT, Task
 from pfl.extras.sites import answers
-from pfl.extras.sites.correspondence import Correspondence
+from pfl.extras.sites.answers import AnswerError
 from pfl.extras.sites.data import at_sites
 from pfl.extras.sites.facts import facts
-from pfl.extras.sites.transport import GoneError, LostStateError, SiteError, Transport
+from pfl.extras.sites.transport import GoneError, LostStateError, SiteError, Transport, Verb
 from pfl.training.context import Context
+
+RecordT = TypeVar("RecordT")
 
 
 class RemoteEngine(CarriedEngine):
@@ -43,17 +47,16 @@ class RemoteEngine(CarriedEngine):
         on_lost: What happens if a site no longer has its client's state: ``stop`` ends the run,
             ``initial`` lets the client start again from the initial values, with a warning.
         workers: Sites that are asked at a time; ``None`` asks all sites of a round.
-        min_sites: Sites of a round that have to answer; without enough of them the run ends. A
-            round goes on without sites that are silent. ``None`` needs all, or none if ``on_error``
-            is ``absent``.
+        min_sites: With ``on_error: absent``, the sites of a round that have to answer; without
+            enough of them the run ends. ``None`` needs none.
         on_error: ``stop`` ends the run if a client's job fails at its site; with ``absent`` the
             round goes on without that client, whatever the reason: an error, a refusal, silence or
             a damaged answer. Who is absent uploads nothing, has no scores, and is asked again in
             the next round.
 
     Raises:
-        ValueError: ``workers`` or ``min_sites`` is below one, or ``on_lost`` or ``on_error`` is
-            another word.
+        ValueError: ``workers`` or ``min_sites`` is below one, ``on_lost`` or ``on_error`` is
+            another word, or ``min_sites`` is given although a client that fails ends the run.
     """
 
     name: str = "remote"
@@ -70,10 +73,15 @@ class RemoteEngine(CarriedEngine):
     ) -> None:
         one_of("on_lost", on_lost, ("stop", "initial"))
         at_least_one(workers=workers, min_sites=min_sites)
+        super().__init__(*tolerated(on_error, SiteError, JobError))
+        if min_sites is not None and on_error == "stop":
+            raise ValueError(
+                f"min_sites={min_sites} needs on_error: absent; with stop all sites have to answer"
+            )
         self.on_lost, self.workers, self.min_sites = on_lost, workers, min_sites
-        silent = () if min_sites is None else (GoneError,)
-        super().__init__(*silent, *tolerated(on_error, SiteError, JobError))
-        self._post: Correspondence | None = None
+        self._transport: Transport | None = None
+        self._addresses: Mapping[int, str] = {}
+        self._lock, self._sent, self._received = threading.Lock(), 0, 0
 
     @abstractmethod
     def connect(self, context: Context) -> Transport:
@@ -88,28 +96,28 @@ class RemoteEngine(CarriedEngine):
         self.begin(context)
         counts = context.module.server().needs_label_counts
         hello = wire.written("hello", wire.Hello(facts(context), counts, config))
-        post = self._post = Correspondence(self.connect(context), self.workers)
-        self._threads = post.pool
+        self._transport = self.connect(context)
+        self._addresses = dict(self._transport.sites())
+        self._threads = ThreadPoolExecutor(self.workers or max(1, len(self._addresses)), "pfl-site")
         check = partial(answers.check_introduction, context.data)
 
         def greet(client: int) -> wire.Introduction:
-            return post.ask(client, "hello", wire.Introduction, hello, check)[0]
+            return self._call(client, "hello", wire.Introduction, hello, check)[0]
 
-        clients = sorted(post.sites)
-        return at_sites(
-            context.data, dict(zip(clients, post.pool.map(greet, clients), strict=True))
-        )
+        clients = sorted(self._addresses)
+        introductions = dict(zip(clients, self._threads.map(greet, clients), strict=True))
+        return at_sites(context.data, introductions)
 
     def setup(self, context: Context) -> str:
         """Note the settings of this process that the sites need for the same numbers."""
-        if self._post is None:
+        if self._transport is None:
             context.data = self.meet(context, None)
-        post = self._connected()
         # Greetings are no round's.
-        post.counted()
+        self._sent = self._received = 0
         self._op_threads = torch.get_num_threads()
         least = f", of which {self.min_sites} must answer" if self.min_sites else ""
-        return f"{self.name}: {len(post.sites)} sites{least}; what clients keep stays there"
+        count = len(self._addresses)
+        return f"{self.name}: {count} sites{least}; what clients keep stays there"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round; leave out those that fail, if the run goes on then.
@@ -124,24 +132,29 @@ class RemoteEngine(CarriedEngine):
             raise SiteError(f"{left} of {len(jobs)} sites answered, but min_sites is {least}")
 
     def measured(self) -> Mapping[str, float]:
-        """Return the bytes of all messages since the last call."""
-        return {} if self._post is None else self._post.counted()
+        """Return the bytes of all messages since the last call, down to sites and up from them."""
+        with self._lock:
+            counts = {"comm/wire_down": float(self._sent), "comm/wire_up": float(self._received)}
+            self._sent = self._received = 0
+        return counts
 
     def close(self) -> None:
         """Say goodbye to the sites that can be reached."""
-        post, self._post = self._post, None
-        if post is None:
+        if self._transport is None:
             return
 
         def leave(client: int) -> None:
             with suppress(SiteError):
-                post.ask(client, "bye", wire.Empty, wire.written("bye", wire.Empty()))
+                self._call(client, "bye", wire.Empty, wire.written("bye", wire.Empty()))
 
-        # An iterator that is left to the end of the program is closed when no thread can start.
-        if threading.main_thread().is_alive():
-            present = [client for client in sorted(post.sites) if client not in self._absences]
-            list(post.pool.map(leave, present))
-        post.close()
+        if self._threads is not None:
+            # An iterator that is left to the end of the program is closed when no thread can start.
+            if threading.main_thread().is_alive():
+                present = [one for one in sorted(self._addresses) if one not in self._absences]
+                list(self._threads.map(leave, present))
+            self._threads.shutdown()
+        self._transport.close()
+        self._transport = self._threads = None
 
     def reaches(self, job: Job) -> bool:
         """Return whether a job's client has a site.
@@ -150,7 +163,7 @@ class RemoteEngine(CarriedEngine):
             SiteError: Its state is here, and not at the site.
         """
         client = job.info.client
-        if client not in self._connected().sites:
+        if client not in self._addresses:
             return False
         if job.kept and reference_of(job.kept) is None:
             raise SiteError(
@@ -168,18 +181,56 @@ class RemoteEngine(CarriedEngine):
             SiteError: The site does not answer, refuses, or has lost its client's state.
             JobError: The method failed there.
         """
-        post, client, order = self._connected(), job.info.client, self.order(job)
+        client, order = job.info.client, self.order(job)
         check = partial(answers.CHECKS[task], self._context, job)
         try:
-            return post.ask(client, task, form, wire.written(task, order, job.broadcast), check)
+            return self._call(client, task, form, wire.written(task, order, job.broadcast), check)
         except LostStateError as error:
             if self.on_lost == "stop":
                 raise
             warnings.warn(f"{error}; it starts again from the initial values", stacklevel=2)
             order = replace(order, kept=None)
-            return post.ask(client, task, form, wire.written(task, order, job.broadcast), check)
+            return self._call(client, task, form, wire.written(task, order, job.broadcast), check)
 
-    def _connected(self) -> Correspondence:
-        if self._post is None:
-            raise RuntimeError("setup has not been called")
-        return self._post
+    def _call(
+        self,
+        client: int,
+        verb: Verb,
+        form: type[RecordT],
+        content: bytes,
+        check: Callable[[Any, wire.Tensors], None] = lambda record, tensors: None,
+    ) -> tuple[RecordT, wire.Tensors]:
+        """Send a message to a site and read its answer, a record of that form.
+
+        ``check`` raises :class:`AnswerError` if the answer does not fit the message.
+
+        Raises:
+            GoneError: There is no answer, or it is damaged or does not fit.
+            LostStateError: The site does not have the client's state.
+            SiteError: The site refuses.
+            JobError: The method failed at the site.
+        """
+        assert self._transport is not None
+        address = self._addresses[client]
+        where = f"the site of client {client} ({address})"
+        try:
+            data = self._transport.call(client, verb, content)
+            with self._lock:
+                self._sent += len(content)
+                self._received += len(data)
+            record, tensors = wire.read(verb, form, data)
+            if not isinstance(record, wire.Failure):
+                check(record, tensors)
+                return record, tensors
+        except (ContainerError, AnswerError) as error:
+            raise GoneError(f"{where} sent no answer to {verb}: {error}") from error
+        except SiteError as error:
+            raise GoneError(f"site {client} is gone ({address}): {error}") from error
+        if record.kind == "failed":
+            raise JobError(f"{record.message}, at {where}")
+        if record.kind == "lost":
+            raise LostStateError(
+                f"{where} has lost what client {client} keeps: {record.message}; put its files "
+                "back, or set on_lost to initial"
+            )
+        raise SiteError(f"{where} refuses {verb}: {record.message}")

@@ -139,10 +139,9 @@ def test_enough_sites_have_to_answer_all_the_same(tmp_path):
 
 @pytest.mark.parametrize(("kind", "error"), [("error", JobError), ("refusal", SiteError)])
 def test_an_error_ends_the_run_unless_it_is_to_go_on(kind, error, tmp_path):
-    """Also with min_sites, which is for silence."""
     faults = {(1, 2, "train"): kind}
     with pytest.raises(error, match=f"a {kind}"):
-        ran(tmp_path, faults, Faulty(tmp_path / "sites", faults, min_sites=1))
+        ran(tmp_path, faults, Faulty(tmp_path / "sites", faults))
 
 
 def test_another_word_is_refused():

@@ -51,7 +51,7 @@ def entry(name, new):
 
 def refused(change, what, tmp_path, module=None, sampler=everyone, **options):
     options = {"data": blobs(SIZES), "sampler": sampler, **options}
-    for_engine = {k: options.pop(k) for k in ("verb", "turn", "min_sites") if k in options}
+    for_engine = {k: options.pop(k) for k in ("verb", "turn") if k in options}
     verb = for_engine.get("verb", "train")
     with pytest.raises(GoneError, match=parts(f"client 1 ~ no answer to {verb}: ~ {what}")):
         fit(module or small(), Garbles(tmp_path, change, **for_engine), **options)
@@ -96,7 +96,7 @@ def test_what_is_sent_in_addition_is_sent_by_everyone(tmp_path):
 
 
 def test_a_round_goes_on_without_an_answer_that_does_not_fit(tmp_path):
-    engine = Garbles(tmp_path, told(client=0), min_sites=2)
+    engine = Garbles(tmp_path, told(client=0), on_error="absent")
     with pytest.warns(UserWarning, match=parts("round 2 goes on without client 1: ~ of client 0")):
         run = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
     assert run.failures == {"discarded": {1: 1}}

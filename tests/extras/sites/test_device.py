@@ -6,7 +6,7 @@ from concurrent.futures import Executor, Future
 
 from lightning_modules.fedper import FedPer
 from pfl.extras.codecs.coding import Codecs
-from pfl.extras.sites import correspondence
+from pfl.extras.sites import engine
 from tests.engines.test_device import run, same
 from tests.helpers.device import NAME, simulated
 from tests.helpers.federation import HEAVY
@@ -27,7 +27,7 @@ class Caller(Executor):
 
 def test_sites_of_this_process_train_on_the_device(monkeypatch):
     """Beside the data, which are there; weights are rounded on their way."""
-    monkeypatch.setattr(correspondence, "ThreadPoolExecutor", Caller)
+    monkeypatch.setattr(engine, "ThreadPoolExecutor", Caller)
 
     def go(accelerator):
         module = FedPer(mlp(), optimizer=HEAVY, persist_optimizer=True)

@@ -15,22 +15,13 @@ from pfl.core.types import Cohort
 from pfl.disk import container
 from pfl.extras.codecs.coding import Codecs
 from pfl.extras.sites.transport import GoneError, SiteError
+from tests.engines.agreement import without
 from tests.extras.sites.sites import Garbles, Recorded, everyone, fit, same, small
 from tests.helpers.federation import SGD
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
 SIZES = (4, 9, 3)
-
-
-def without(client, *rounds):
-    """Return a sampler that leaves a client out of some rounds."""
-
-    def sampler(eligible, rng, number):
-        left = tuple(c for c in eligible if c != client or number not in rounds)
-        return Cohort(left, left)
-
-    return sampler
 
 
 class Dead:
@@ -51,10 +42,10 @@ class Dead:
 def test_a_round_goes_on_without_a_site_that_is_killed_in_it(tmp_path):
     """As if client 1 had been left out in round 2; it has no scores there, and comes back."""
     dead = Dead(1, 2)
-    engine = Recorded(tmp_path, dead, min_sites=2)
+    engine = Recorded(tmp_path, dead, on_error="absent", min_sites=2)
     with pytest.warns(UserWarning, match=parts("round 2 ~ without client 1: ~ nobody is there")):
         away = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
-    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=without(1, 2))
+    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=without({(1, 2)}))
     assert away.fingerprint == alone.fingerprint
     assert [row["train/discarded"] for row in away.history] == [0, 1, 0]
     # A silent site is not asked again before the next round.
@@ -71,21 +62,11 @@ def test_what_others_sent_is_decoded_as_theirs_if_a_site_is_silent(up, tmp_path)
         return lambda eligible, rng, number: Cohort(clients, (1, 2))
 
     options = {"data": blobs(SIZES), "uplink": [Codecs(up=up)]}
-    engine = Recorded(tmp_path, Dead(0, 2), min_sites=2)
+    engine = Recorded(tmp_path, Dead(0, 2), on_error="absent")
     with pytest.warns(UserWarning, match=parts("round 2 ~ without client 0: ~ nobody is there")):
         away = fit(small(), engine, sampler=two_upload(0, 1, 2), **options)
     alone = fit(small(), "sequential", sampler=two_upload(0, 1, 2), **options)
     assert digest(away.server.shared) == digest(alone.server.shared)
-
-
-def test_a_site_that_is_gone_for_good_is_left_out_to_the_end(tmp_path):
-    engine = Recorded(tmp_path, Dead(1, 2, 3), min_sites=2)
-    with pytest.warns(UserWarning, match=parts("without client 1: ~ nobody")):
-        away = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
-    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=without(1, 2, 3))
-    assert away.fingerprint == alone.fingerprint
-    rows = [row for row in away.latest.clients if "test/personal/acc" in row]
-    assert [row["client"] for row in rows] == [0, 2]
 
 
 def test_newcomers_are_compared_with_the_members_that_answer(tmp_path):
@@ -95,7 +76,7 @@ def test_newcomers_are_compared_with_the_members_that_answer(tmp_path):
         data = blobs((4, 9, 3, 6))
         data.held_out = HeldOut((3,))
         dead = Dead(1, *turns)
-        engine = Recorded(tmp_path / who, dead, min_sites=2)
+        engine = Recorded(tmp_path / who, dead, on_error="absent")
         with warnings.catch_warnings(record=True):
             run = fit(small(), engine, 2, data, sampler=everyone, join_rounds=1)
         gaps[who] = run.history[-1]["gap/sample"]
@@ -103,26 +84,6 @@ def test_newcomers_are_compared_with_the_members_that_answer(tmp_path):
     assert gaps["all"] != gaps["some"]
     # Newcomers train within the round: who was silent in it is not asked again.
     assert dead.asked == ["hello", "train", "test", "train"]
-
-
-def test_too_few_sites_end_the_run(tmp_path):
-    options = {"data": blobs(SIZES), "sampler": everyone}
-    with (
-        pytest.raises(SiteError, match=parts("2 of 3 sites ~ min_sites ~ 3")),
-        pytest.warns(UserWarning, match=parts("without client 1: ~ nobody")),
-    ):
-        fit(small(), Recorded(tmp_path, Dead(1, 1), min_sites=3), **options)
-    with pytest.raises(GoneError, match=parts("site 1 is gone (loopback): nobody")):
-        fit(small(), Recorded(tmp_path, Dead(1, 1)), **options)
-
-
-def test_a_site_that_is_killed_between_training_and_tests_stops_the_run(tmp_path):
-    def before(client, verb, content):
-        if (client, verb) == (2, "test"):
-            raise SiteError("nobody is there")
-
-    with pytest.raises(GoneError, match=parts("site 2 is gone (loopback): nobody")):
-        fit(small(), Recorded(tmp_path, before), 1, blobs(SIZES))
 
 
 def of_another_form(answer):
@@ -143,11 +104,6 @@ def of_another_form(answer):
 def test_a_damaged_answer_is_no_answer(change, told, tmp_path):
     with pytest.raises(GoneError, match=parts(f"client 1 ~ answer to train: ~ {told}")):
         fit(small(), Garbles(tmp_path / "a", change), data=blobs(SIZES), sampler=everyone)
-    engine = Garbles(tmp_path / "b", change, min_sites=1)
-    with pytest.warns(UserWarning, match=parts("round 2 ~ without client 1")):
-        away = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
-    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=without(1, 2))
-    assert away.fingerprint == alone.fingerprint
 
 
 class Fails(FedPer):
@@ -158,14 +114,14 @@ class Fails(FedPer):
 
 
 def test_a_method_that_fails_at_a_site_is_told_as_in_a_worker(tmp_path):
-    """Which client, which round and which line; min_sites does not hide it."""
+    """Which client, which round and which line."""
     told = (
         r"round 2, client 1 \(.*test_faults\.py, line \d+\): KeyError: 'net.head', at the site of"
     )
     with pytest.raises(JobError, match=told):
         fit(
             Fails(mlp(), optimizer=SGD),
-            Recorded(tmp_path, min_sites=1),
+            Recorded(tmp_path),
             data=blobs(SIZES),
             sampler=everyone,
         )
@@ -202,4 +158,9 @@ def test_a_client_whose_numbers_are_not_finite_is_discarded_as_elsewhere(tmp_pat
 @pytest.mark.parametrize("option", ["workers", "min_sites"])
 def test_numbers_of_sites_are_at_least_one(option):
     with pytest.raises(ValueError, match=f"{option} must be at least 1, got 0"):
-        Recorded("x", **{option: 0})
+        Recorded("x", on_error="absent", **{option: 0})
+
+
+def test_a_least_number_of_sites_is_for_rounds_that_go_on():
+    with pytest.raises(ValueError, match=parts("min_sites=2 ~ on_error: absent")):
+        Recorded("x", min_sites=2)

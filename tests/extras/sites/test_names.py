@@ -32,7 +32,7 @@ def test_a_slip_is_told_with_the_nearest_name(word, message):
 
 @pytest.mark.parametrize("word", ["loopback", "flower", "nvflare", "LoopbackEngine"])
 def test_a_right_name_is_no_slip(word):
-    preflight.check("fit", [*QUICK, f"--loop.engine={word}", "--loop.engine.min_sites=2"])
+    preflight.check("fit", [*QUICK, f"--loop.engine={word}", "--loop.engine.workers=2"])
 
 
 def engine(*flags):
@@ -44,18 +44,18 @@ def engine(*flags):
 def test_a_short_name_takes_options_as_a_class_does():
     """In any order of the flags."""
     for words in (["loopback", "2"], ["LoopbackEngine", "2"]):
-        flags = ["--loop.engine", words[0], f"--loop.engine.min_sites={words[1]}"]
+        flags = ["--loop.engine", words[0], f"--loop.engine.workers={words[1]}"]
         for given in (flags, [flags[0], words[0], *flags[2:]]):
             made = engine(*given)
-            assert (type(made), made.min_sites) == (LoopbackEngine, 2)
+            assert (type(made), made.workers) == (LoopbackEngine, 2)
 
 
 def test_options_are_checked_and_no_suggestion_is_what_was_given(tmp_path):
-    with pytest.raises(UsageError, match=r"LoopbackEngine has no argument .* 'min_sites'"):
-        engine("--loop.engine=loopback", "--loop.engine.min_sitez=2")
+    with pytest.raises(UsageError, match=r"LoopbackEngine has no argument .* 'workers'"):
+        engine("--loop.engine=loopback", "--loop.engine.workerz=2")
     file = tmp_path / "engine.yaml"
     file.write_text("loop: {engine: loopback}\n")
-    assert engine("--config", str(file), "--loop.engine.min_sites=2").min_sites == 2
+    assert engine("--config", str(file), "--loop.engine.workers=2").workers == 2
     file.write_text("loop: {engine: {class_path: loopback}}\n")
     with pytest.raises(UsageError, match=r"no class 'loopback'; did you mean 'LoopbackEngine'"):
         engine("--config", str(file))

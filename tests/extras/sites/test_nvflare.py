@@ -131,15 +131,3 @@ def test_three_sites_of_a_project_survive_a_killed_server_and_a_killed_site(term
     assert terminals.wait("last", 400) == 0, terminals.said("last")
     longer = longer[:2]
     assert fingerprint(terminals.said("last")) == sequential(terminals, *longer)
-
-
-@pytest.mark.slow
-@needs_nvflare
-def test_a_run_goes_on_without_a_killed_site(terminals, kits):
-    words = ["--data.num_clients=3", "--loop.rounds=60", "--loop.engine.min_sites=2"]
-    terminals.pfl("run", "fit", *started(terminals, kits), *words)
-    terminals.wait_for("site2", "round 5: trained")
-    terminals.kill("site2")
-    assert terminals.wait("run") == 0, terminals.said("run")
-    assert [terminals.said(f"site{number}").count("trained") for number in (0, 1)] == [60, 60]
-    assert terminals.said("site2").count("trained") < 60
