@@ -19,7 +19,6 @@ from pfl.engines import auto, op_threads
 from pfl.engines import cores as machine
 from pfl.engines.auto import AutoEngine, parallelism
 from pfl.engines.named import OWN, make_engine
-from pfl.engines.op_threads import multiplications
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.loop import FederatedLoop
@@ -56,24 +55,29 @@ def header(data=None, module=None, **loop):
     return fit(module, "auto", rounds=1, data=data or blobs((6, 6, 6)), **loop).header["engine"]
 
 
-def test_threads_where_there_are_cores(cores):
-    cores(2)
-    assert header() == "auto: threads: 2 clients side by side, one op thread each"
-
-
-def test_one_after_another_on_one_core(cores):
-    cores(1)
-    expected = "auto: sequential: one client after another; there is only one core or one client"
-    assert header() == expected
-
-
-def test_threads_take_networks_with_dropout(cores):
-    cores(2)
+def dropping():
     with scoped(1):
         net = mlp()
         net.backbone.append(torch.nn.Dropout(0.5))
-    expected = "auto: threads: 2 clients side by side, one op thread each"
-    assert header(module=FedAvg(net, optimizer=SGD)) == expected
+    return FedAvg(net, optimizer=SGD)
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "line"),
+    [
+        (2, {}, "threads: 2 clients side by side, one op thread each"),
+        (1, {}, "sequential: one client after another; there is only one core or one client"),
+        (2, {"module": dropping}, "threads: 2 clients side by side, one op thread each"),
+        # A number of workers is taken at its word, on fewer cores and with fewer clients.
+        (1, {"workers": 2}, "threads: 2 clients side by side"),
+        (1, {"workers": 5}, "threads: 3 clients side by side"),
+        (4, {"workers": 1}, "there is only one core or one client"),
+    ],
+)
+def test_the_choice_goes_by_cores_clients_and_network(cores, count, options, line):
+    cores(count)
+    module = options.pop("module", lambda: None)()
+    assert line in header(module=module, **options)
 
 
 def test_many_small_clients_are_stacked_however_many_cores_there_are(cores):
@@ -91,12 +95,6 @@ def test_larger_networks_are_not_stacked(cores, monkeypatch, limit):
     monkeypatch.setattr(auto, limit, 20)
     assert "the network is too large for a stack" not in header()
     assert "vectorised" not in header(blobs((6,) * 5))
-
-
-def test_multiplications_by_hand():
-    """5 x 6 in the backbone, 6 x 3 in the head, whatever the batch."""
-    context = Context(FedAvg(mlp()), blobs((6, 6)), Fabric(accelerator="cpu", devices=1))
-    assert multiplications(context) == (5 * 6 + 6 * 3, (5 * 6 + 6 * 3) / 2)
 
 
 def test_tiny_networks_that_are_not_stacked_run_one_after_another(cores, monkeypatch):
@@ -134,15 +132,6 @@ def test_other_runs_take_cores_but_change_no_number(cores, monkeypatch):
         assert "one client at a time, as other runs take the cores" in beside.header["engine"]
         assert alone.fingerprint == beside.fingerprint
         assert "2 clients side by side" in header(workers=2)
-
-
-def test_a_number_of_workers_is_taken_at_its_word(cores):
-    """On fewer cores, with fewer clients, and as one."""
-    cores(1)
-    assert "2 clients side by side" in header(workers=2)
-    assert "3 clients side by side" in header(workers=5)
-    cores(4)
-    assert "there is only one core or one client" in header(workers=1)
 
 
 @pytest.mark.parametrize("limit", ["TINY_STEP", "SHORT_STEP"])

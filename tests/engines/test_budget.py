@@ -1,32 +1,22 @@
-"""What the host reads from a device and copies to it: never in a step of a stack, seldom beside.
-
-All methods: ``pytest -m slow tests/engines/test_budget.py``.
-"""
+"""What the host reads from a device and copies to it: never in a step of a stack, seldom beside."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from datamodules import IID, Synthetic
-from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.fedavg import FedAvg
 from pfl.core import devices
 from pfl.engines.stack import round as stack_round
-from pfl.engines.stack.feed import StackedFeed
 from pfl.training import client_round
 from pfl.training.context import Context
-from tests.engines.stack.test_fixed import Steps, flat
-from tests.engines.test_device import run
+from tests.engines.stack.test_fixed import flat
 from tests.helpers.device import NAME, simulated
-from tests.helpers.discovery import methods
 from tests.helpers.federation import HEAVY, job
 
 PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
@@ -99,69 +89,3 @@ def test_reads_and_copies_are_those_of_the_table():
             measured[engine, "a round beside its steps"] = (one - 3 * turns * step).tolist()
             measured[engine, "a test"] = spent(device, test, ("test",)).tolist()
     assert measured == documented()
-
-
-class Capture(Steps):
-    """Records the steps of each phase, and what the host did meanwhile."""
-
-    def __init__(self, monkeypatch, device):
-        self._device = device
-        self.starts, self.fixed, self.host, self.spent = [], [], [], 0
-        super().__init__(monkeypatch)
-        make = StackedFeed.__init__
-
-        def making(feed, *arguments):
-            self.starts.append(len(self.steps))
-            make(feed, *arguments)
-            # The check before a run may read its few samples client by client.
-            self.fixed.append(feed.schedule.fixed)
-
-        monkeypatch.setattr(StackedFeed, "__init__", making)
-
-    def _begin(self):
-        super()._begin()
-        self._before = self._device.reads.total() + self._device.copies.total()
-
-    def _end(self):
-        if self._on and self.fixed[-1]:
-            self.spent += self._device.reads.total() + self._device.copies.total() - self._before
-        super()._end()
-
-    def __torch_dispatch__(self, call, kinds, args=(), options=None):
-        found = super().__torch_dispatch__(call, kinds, args, options)
-        if self._on and self.fixed[-1]:
-            leaves = tree_leaves((args, options, found))
-            # A number of the host is part of a call, unless it is read or new.
-            if call.name() in ("aten::_local_scalar_dense", "aten::lift_fresh") or any(
-                isinstance(leaf, Tensor) and leaf.device.type != NAME and leaf.dim()
-                for leaf in leaves
-            ):
-                self.host.append((len(self.steps), str(call)))
-        return found
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        m if m in (FedAvg, CD2PFed) else pytest.param(m, marks=pytest.mark.slow)
-        for m in methods()
-        if m.vectorizable
-    ],
-    ids=lambda m: m.__name__,
-)
-def test_steps_could_be_captured_as_a_graph(method, monkeypatch):
-    """From a phase's second step on: no tensor of the host, and all steps alike."""
-    with simulated() as device:
-        recorder = Capture(monkeypatch, device)
-        with recorder:
-            header = run(method, "vectorised").header["engine"]
-    assert header.startswith("vectorised")
-    assert recorder.spent == 0
-    assert not [(step, call) for step, call in recorder.host if step - 1 not in recorder.starts]
-    longest = 0
-    ends = pairwise([*recorder.starts, len(recorder.steps)])
-    for fixed, (start, end) in zip(recorder.fixed, ends, strict=True):
-        _, *others = recorder.steps[start:end] if fixed and end > start else [()]
-        assert all(step == others[0] for step in others)
-        longest = max(longest, len(others))
-    assert longest > 2

@@ -1,7 +1,4 @@
-"""On a simulated second device: the numbers of the CPU, by every engine.
-
-All methods: ``pytest -m slow tests/engines/test_device.py``.
-"""
+"""On a simulated second device: the numbers of the CPU, by every engine."""
 
 from __future__ import annotations
 
@@ -10,15 +7,13 @@ from functools import partial
 import pytest
 import torch
 
-from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg, FedAvgP
 from lightning_modules.fedper import FedPer
-from lightning_modules.univarfl import UniVarFL
 from pfl.core.task import MultiLabel, Regression
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
 from tests.engines import test_gpu as gpu
-from tests.engines.agreement import fit, images, module_of
+from tests.engines.agreement import fit, images
 from tests.helpers.device import NAME, MixedDevicesError, simulated
 from tests.helpers.discovery import methods
 from tests.helpers.federation import HEAVY
@@ -26,8 +21,6 @@ from tests.helpers.toy import blobs, mlp, normed
 from tests.testing.broken_rounds import ScalesBySamples
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
-FEW = (FedAvg, FedAS, UniVarFL)
-OTHERS = [pytest.param(m, marks=pytest.mark.slow) for m in methods() if m not in FEW]
 
 
 def run(method, engine, accelerator=NAME, **options):
@@ -61,26 +54,6 @@ def test_a_device_agrees_with_the_cpu(method):
         assert {v.device.type for v in stacked.server.shared.values()} <= {NAME}
         same(alone, expected)
         same(stacked, expected)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("method", [*FEW, *OTHERS], ids=lambda m: m.__name__)
-def test_auto_stacks_on_a_device(method, monkeypatch):
-    """Five clients of about equal size, as it stacks no fewer than four busy ones."""
-    rounds, train = [], VectorisedEngine.train
-
-    def training(engine, jobs):
-        rounds.append(len(jobs))
-        return train(engine, jobs)
-
-    monkeypatch.setattr(VectorisedEngine, "train", training)
-    sizes = (6, 5, 6, 5, 6)
-    expected = run(module_of(method, mlp), "sequential", "cpu", data=blobs(sizes))
-    with simulated():
-        found = run(module_of(method, mlp), "auto", data=blobs(sizes))
-        assert found.header["engine"].startswith("auto: vectorised") == method.vectorizable
-        assert rounds == [5, 5] * method.vectorizable
-        same(found, expected)
 
 
 @pytest.mark.long

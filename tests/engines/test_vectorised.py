@@ -189,12 +189,6 @@ class OwnRate(FedAvg):
         return 1.0 / (1 + info.client)
 
 
-def test_clients_of_different_rates_are_not_stacked():
-    """The optimiser of a stack has one rate; the check before the run sees the difference."""
-    header = "sequential, not vectorised: OwnRate gives different numbers when stacked"
-    check(lambda: module_of(OwnRate, toy.mlp), header)
-
-
 class FewerSteps(FedAvg):
     """The network's second layer learns with momentum from a client's second round on."""
 
@@ -236,28 +230,28 @@ class Stopping(FedAvg):
         return [Phase(name="local", objective=self.losses, epochs=9, until=lambda losses: True)]
 
 
-def test_a_phase_that_ends_by_its_losses_is_an_obstacle():
-    check(lambda: module_of(Stopping, toy.mlp), "sequential, not vectorised: Stopping ends a phase")
+def tied():
+    net = toy.mlp()
+    with scoped(1):
+        layer = nn.Linear(5, 5)
+    return SplitNet(nn.Sequential(layer, layer, net.backbone), net.head)
 
 
-def test_shared_weights_are_an_obstacle():
-    def tied():
-        net = toy.mlp()
-        with scoped(1):
-            layer = nn.Linear(5, 5)
-        return SplitNet(nn.Sequential(layer, layer, net.backbone), net.head)
-
-    check(
-        lambda: module_of(FedAvg, tied),
-        "sequential, not vectorised: the network shares weights",
-    )
-
-
-def test_an_optimiser_that_counts_steps_and_is_kept_is_an_obstacle():
-    def module():
-        return FedAvg(toy.mlp(), optimizer=torch.optim.Adam, persist_optimizer=True)
-
-    check(module, "sequential, not vectorised: Adam counts steps")
+@pytest.mark.parametrize(
+    ("why", "module"),
+    [
+        # The optimiser of a stack has one rate; the check before the run sees the difference.
+        ("OwnRate gives different numbers", lambda: module_of(OwnRate, toy.mlp)),
+        ("Stopping ends a phase", lambda: module_of(Stopping, toy.mlp)),
+        ("the network shares weights", lambda: module_of(FedAvg, tied)),
+        (
+            "Adam counts steps",
+            lambda: FedAvg(toy.mlp(), optimizer=torch.optim.Adam, persist_optimizer=True),
+        ),
+    ],
+)
+def test_what_cannot_be_stacked_runs_sequentially(why, module):
+    check(module, f"sequential, not vectorised: {why}")
 
 
 def test_clients_without_a_phase_of_their_own_upload_as_well():

@@ -16,8 +16,6 @@ from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedsimsup import AbsentRule, FedSimSup
-from lightning_modules.pfedvem import PFedVEM
-from pfl.callbacks.early_stopping import EarlyStopping
 from pfl.core import export
 from pfl.core.state import named
 from pfl.core.task import Regression
@@ -123,48 +121,6 @@ def test_analyses_see_models_on_the_device(engine, tmp_path):
         found = go(NAME)
         agree(found, expected)
     same_rows(found, expected, "fisher.csv", "replaced.csv", "spectrum.csv")
-
-
-@pytest.mark.parametrize("by", ["zero", "other"])
-@needs("papers")
-def test_parameters_are_replaced_on_the_device(by, tmp_path):
-    from pfl.extras.papers.fisher import ReplacedParameters
-
-    def go(accelerator):
-        folder = str(tmp_path / accelerator)
-        analyses = [ReplacedParameters([0.2, 1.0], by=by, draws=2)]
-        made = loop(accelerator, rounds=1, callbacks=analyses, default_root_dir=folder)
-        return made.fit(FedPer(mlp(), optimizer=SGD), blobs())
-
-    expected = go(HOST)
-    with simulated():
-        found = go(NAME)
-    same_rows(found, expected, "replaced.csv")
-
-
-@needs("papers")
-def test_a_method_describes_models_on_the_device_and_a_run_stops_early(tmp_path):
-    """With a checkpoint after each round."""
-    from pfl.extras.papers.model_numbers import ModelNumbers
-
-    def go(accelerator):
-        folder = str(tmp_path / accelerator)
-        watching = [ModelNumbers(), EarlyStopping(patience=1, min_delta=1.0)]
-        made = loop(
-            accelerator,
-            rounds=5,
-            callbacks=watching,
-            default_root_dir=folder,
-            checkpoint_every=1,
-        )
-        return made.fit(PFedVEM(mlp()), blobs())
-
-    expected = go(HOST)
-    with simulated():
-        found = go(NAME)
-        agree(found, expected)
-    assert found.round == 2
-    same_rows(found, expected, "numbers.csv")
 
 
 def same_rows(found, expected, *files):

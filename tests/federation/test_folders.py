@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -157,56 +153,6 @@ def test_a_federation_is_trained_where_there_are_no_locks(tmp_path, monkeypatch)
         resumed = fit(tmp_path / "none", 3, folder, kept_memory=0.0)
     assert resumed.fingerprint == whole.fingerprint
     assert {path.name for path in folder.glob(".*")} == {".lock"}
-
-
-# Importing torch.distributed.nn writes a file in older versions of torch.
-LIMITED = """
-import resource, sys
-import torch.distributed.nn
-from pfl.__main__ import main
-main(["--version"])
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
-@pytest.mark.parametrize(
-    ("limit", "said"),
-    [
-        (600, r"File too large: 'runs/r/[\d-]+/"),
-        (4000, r"File too large: 'runs/r/[\d-]+/checkpoints/last.ckpt'"),
-    ],
-    ids=["records", "checkpoint"],
-)
-def test_a_file_beyond_the_limit_is_told_in_one_sentence(limit, said, tmp_path):
-    config = {
-        "loop": {"rounds": 2, "name": "r", "progress": False, "engine": "sequential"},
-        "model": {"class_path": "FedPer", "init_args": {"net": {"class_path": "MLP"}}},
-    }
-    data = {"num_clients": 2, "samples": 40, "partition": {"class_path": "IID"}}
-    config["data"] = {"class_path": "Synthetic", "init_args": data}
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-c", LIMITED, str(limit), "fit", "--config", "c.yaml"]
-    path = os.pathsep.join(sys.path)
-    ended = subprocess.run(
-        command,
-        cwd=tmp_path,
-        # The limit would cut off what Python compiles, too.
-        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 2, ended.stderr
-    assert "Traceback" not in ended.stderr
-    (line,) = ended.stderr.strip().splitlines()
-    assert line.startswith("pfl fit: error: ")
-    assert re.search(said, line), line
-    left = [
-        file for file in tmp_path.rglob("*.*") if file.is_file() and file.stat().st_size >= limit
-    ]
-    assert not left
 
 
 def test_a_checkpoint_that_memory_cannot_hold_is_not_called_damaged(tmp_path, monkeypatch):

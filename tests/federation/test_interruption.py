@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import csv
-import errno
 import json
 import sys
 
 import pytest
-import torch
 
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedrep import FedRep
 from pfl.callbacks.early_stopping import EarlyStopping
-from pfl.disk import container
 from pfl.engines import op_threads
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation import checkpoint
@@ -347,43 +344,3 @@ def test_wherever_a_signal_comes_all_files_agree_and_nothing_is_lost(every, tmp_
     else:
         pytest.fail("the run has more lines than were tried")
     assert at > 100
-
-
-# What torch says of a file that it could not write.
-
-
-@pytest.mark.parametrize(
-    "cause", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")]
-)
-def test_the_real_cause_of_a_file_that_is_not_written_is_told(cause, tmp_path, monkeypatch):
-    """Signal or full disk within a write: torch then cannot close its archive either."""
-
-    class Full:
-        def __init__(self, file):
-            self.file = file
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            self.file.close()
-
-        def write(self, data):
-            if self.file.tell() > 3000:
-                raise cause
-            return self.file.write(data)
-
-        def __getattr__(self, name):
-            return getattr(self.file, name)
-
-    path = tmp_path / "file.pt"
-    container.write(path, None, {"w": torch.zeros(3)})
-    before = path.read_bytes()
-    opened = type(path).open
-    monkeypatch.setattr(type(path), "open", lambda self, mode: Full(opened(self, mode)))
-    with pytest.raises(type(cause)) as caught:
-        container.write(path, None, {str(number): torch.zeros(1000) for number in range(9)})
-    assert caught.value is cause
-    monkeypatch.undo()
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["file.pt"]

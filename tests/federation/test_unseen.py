@@ -41,7 +41,6 @@ from pfl.federation.unseen import hurt
 from pfl.loop import FederatedLoop
 from pfl.results.compare import compare
 from pfl.results.compare_sheets import sheets
-from pfl.results.names import described as describe
 from pfl.results.pictures import draw
 from pfl.results.report import report
 from pfl.results.runs import RunFolder
@@ -459,14 +458,6 @@ def test_comparisons_have_a_table_of_clients_that_join(hospitals, tmp_path):
     run = fit(FedPer(mlp(), optimizer=SGD), rounds=1, default_root_dir=str(tmp_path))
     others = sheets(compare(group([RunFolder.read(run.folder)])[0]))
     assert not [sheet for sheet in others if "join later" in sheet.title]
-
-
-def test_columns_of_clients_that_join_have_names():
-    assert describe("test/unseen_joined_2/acc") == (
-        "test accuracy, unseen clients after 2 local rounds"
-    )
-    assert describe("test/unseen_joined/acc") == "test accuracy, unseen clients, joined"
-    assert describe("gap/participation") == "gap of participation"
 
 
 def test_a_run_without_newcomers_has_no_such_picture(tmp_path):

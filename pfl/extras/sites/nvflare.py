@@ -1,25 +1,17 @@
-"""The engine whose messages NVFlare carries, in its simulator or to real sites."""
+"""The engine whose messages NVFlare carries to real sites."""
 
 from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
-from pfl.core.failure import last_words
-from pfl.core.held_out import members
 from pfl.disk.reading import read_json
-from pfl.extras.sites.leash import end, leashed
-from pfl.extras.sites.loopback import made
-from pfl.extras.sites.relay import DOOR, Door, Header, Switchboard, Trouble
+from pfl.extras.sites.relay import DOOR, Switchboard, Trouble
 from pfl.extras.sites.relayed import RelayedEngine
 from pfl.extras.sites.transport import SiteError
 from pfl.training.context import Context
@@ -34,15 +26,11 @@ CLASSES = (f"{_COLLAB}.", f"{_JOB}.")
 class NVFlareEngine(RelayedEngine):
     """An engine whose sites are clients of NVFlare; its numbers are the sequential engine's bits.
 
-    Without ``kit`` NVFlare's simulator runs on this machine, with a process of its own for each
-    site's client; the sites' data stay in this process. With it, a job is submitted to a running
-    server of NVFlare on this machine, and the sites are those that ``pfl site`` has started.
+    It submits a job to a running server of NVFlare on this machine. The sites are those that
+    ``pfl site`` has started.
 
     Args:
-        kit: Startup kit of the user who submits the job, as NVFlare provisions it; ``None`` runs
-            the simulator.
-        folder: Where the simulator's sites keep their states; ``None`` takes a temporary one, which
-            ends with the engine.
+        kit: Startup kit of the user who submits the job, as NVFlare provisions it.
         options: As for :class:`~pfl.extras.sites.relayed.RelayedEngine`.
 
     Raises:
@@ -52,65 +40,18 @@ class NVFlareEngine(RelayedEngine):
 
     name = package = "nvflare"
 
-    def __init__(self, kit: str | None = None, folder: str | None = None, **options: Any) -> None:
+    def __init__(self, kit: str | None = None, **options: Any) -> None:
         super().__init__(**options)
-        if kit is not None and not Path(kit, "startup", "fed_admin.json").is_file():
+        if kit is None or not Path(kit, "startup", "fed_admin.json").is_file():
             raise ValueError(
-                f"kit: {kit} is no startup kit of a user, which has startup/fed_admin.json"
+                f"kit: expected the startup kit of a user, which has startup/fed_admin.json, got "
+                f"{kit} (to try sites out without NVFlare, take the engine loopback)"
             )
-        self.kit, self.folder = kit, folder
-        self.forgets = kit is None and folder is None
+        self.kit = Path(kit)
 
     def start(self, board: Switchboard, context: Context, count: int) -> Trouble:
-        """Start the simulator, or submit a job to the server."""
-        if self.kit is None:
-            return self._simulate(board, context, members(context.data))
-        return self._submit(board, Path(self.kit), count)
-
-    def _simulate(self, board: Switchboard, context: Context, clients: Sequence[int]) -> Trouble:
-        held = {f"site-{client}": client for client in clients}
-        sites = made(context, clients, Path(self.folder or board.folder / "sites"))
-        for site in sites.values():
-            board.scope.callback(site.close)
-
-        def answer(header: Header, content: bytes) -> bytes:
-            client = held[header["site"]]
-            if header["verb"] == "who":
-                return str(client).encode()
-            return sites[client].answer(header["verb"], content)
-
-        door = Door(board.folder / "door", answer)
-        board.scope.callback(door.close)
-        job = write_job(board.folder, len(clients), self.answer_seconds)
-        workspace = board.folder / "workspace"
-        (workspace / "local").mkdir(parents=True)
-        allowed = {"format_version": 2, "class_allow_list": [*CLASSES]}
-        (workspace / "local" / "resources.json").write_text(json.dumps(allowed))
-        command = [
-            *(sys.executable, "-m", "nvflare.private.fed.app.simulator.simulator", str(job)),
-            *("-w", str(workspace), "-c", ",".join(held), "-t", str(len(clients))),
-            *("-m", str(len(clients))),
-        ]
-        log = board.folder / "log"
-        file = board.scope.enter_context(log.open("wb"))
-        process = leashed(command, file, {DOOR: str(door.path)})
-
-        def leave() -> None:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(END_SECONDS)
-            end(process)
-
-        def trouble() -> str | None:
-            if process.poll() is None:
-                return None
-            said = last_words(log) or "it said nothing"
-            return shorten(f"NVFlare's simulator ended: {said}", 600)
-
-        board.scope.callback(leave)
-        return trouble
-
-    def _submit(self, board: Switchboard, kit: Path, count: int) -> Trouble:
-        job = write_job(board.folder, count, self.answer_seconds)
+        """Submit a job to the server."""
+        kit, job = self.kit, write_job(board.folder, count, self.answer_seconds)
         try:
             api = import_module("nvflare.fuel.flare_api.flare_api")
             # NVFlare prints what it does.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -116,74 +115,6 @@ def test_a_killed_site_and_a_killed_server(terminals):
     terminals.pfl("last", "fit", *run, "--ckpt_path", "last")
     assert terminals.wait("last") == 0, terminals.said("last")
     assert fingerprint(terminals.said("last")) == sequential(terminals, *SHORT)
-
-
-@pytest.mark.slow
-@needs_flower
-def test_two_sites_of_one_number_and_one_that_never_comes(terminals):
-    before, run = first_terminal(terminals)
-    terminals.start("link", "bash", "-c", before)
-    run = [word for word in run if not word.startswith("--loop.engine")]
-    engine = ["--loop.engine=FlowerEngine", "--loop.default_root_dir=null"]
-    terminals.pfl("site", "site", "--config", "my_site.yaml")
-    terminals.pfl("alone", "fit", *run, *engine, "--loop.engine.start_seconds=25")
-    assert terminals.wait("alone") == 2
-    assert "not all sites were there within 25 seconds" in terminals.said("alone")
-    terminals.pfl("same", "site", "--config", "my_site.yaml")
-    assert terminals.wait("same") == 2
-    assert "is already working on site_0" in terminals.said("same")
-    terminals.pfl("other", "site", "--config", "my_site.yaml", "--folder", "other")
-    terminals.pfl("twice", "fit", *run, *engine)
-    assert terminals.wait("twice") == 2
-    assert "two sites say that they are client 0: node " in terminals.said("twice")
-
-
-def certificates(folder):
-    """Make an authority of our own, and the certificate of a server on this machine."""
-    extensions = folder / "extensions"
-    extensions.write_text("subjectAltName = IP:127.0.0.1, DNS:localhost")
-    for line in (
-        "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=authority -keyout ca.key -out ca.crt",
-        "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr",
-        "x509 -req -days 1 -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial"
-        " -extfile extensions -out server.pem",
-    ):
-        subprocess.run(["openssl", *line.split()], cwd=folder, check=True, capture_output=True)
-
-
-@pytest.mark.slow
-@needs_flower
-def test_sites_with_certificates_and_keys(terminals):
-    """Who trusts another authority, or has a key that the server does not know, stays outside."""
-    folder = terminals.folder
-    (folder / "else").mkdir()
-    certificates(folder / "else")
-    certificates(folder)
-    for name in ("key0", "key1", "key2"):
-        words = ["-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", name]
-        subprocess.run(["ssh-keygen", *words], cwd=folder, check=True)
-    before, run = first_terminal(terminals)
-    files = "--ssl-certfile server.pem --ssl-keyfile server.key --ssl-ca-certfile ca.crt"
-    before = before.replace("--insecure", f"{files} --enable-supernode-auth")
-    before = before.replace("insecure = true", f'root-certificates = "{folder}/ca.crt"')
-    terminals.start("link", "bash", "-c", before)
-    for name in ("key0", "key1"):
-        for _ in range(60):
-            terminals.start("known", "flwr", "supernode", "register", f"{name}.pub")
-            if terminals.wait("known") == 0:
-                break
-        else:
-            pytest.fail(terminals.said("known"))
-    site(terminals, 1, "fooled", root_certificates="else/ca.crt", private_key="key1")
-    site(terminals, 1, "unknown", root_certificates="ca.crt", private_key="key2")
-    for name, why in (("fooled", "certificate verify failed"), ("unknown", "Failed to activate")):
-        assert terminals.wait(name) == 1
-        assert why in " ".join(terminals.said(name).split())
-    for number in (0, 1):
-        site(terminals, number, root_certificates="ca.crt", private_key=f"key{number}")
-    terminals.pfl("run", "fit", *run, "--loop.progress=false")
-    assert terminals.wait("run") == 0, terminals.said("run")
-    assert fingerprint(terminals.said("run")) == sequential(terminals, *SHORT)
 
 
 @pytest.mark.slow

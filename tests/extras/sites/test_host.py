@@ -168,55 +168,51 @@ def test_nor_in_text_that_a_parser_reads(text):
     refused(told, batch_size=text)
 
 
-def test_nor_a_class_that_is_already_imported():
-    net = {"class_path": "OwnersNet", "init_args": {"hidden": 4}}
-    refused("model.net: names ~ OwnersNet", {"class_path": "FedPer", "init_args": {"net": net}})
+def of_net(net):
+    return {"model": {"class_path": "FedPer", "init_args": {"net": net}}}
 
 
-@pytest.mark.parametrize("net", ["my-code.Net", {"class_path": "my-code.Net"}])
-def test_nor_a_module_whose_name_is_no_identifier(net):
-    refused("model.net", {"class_path": "FedPer", "init_args": {"net": net}})
-    refused("'my-code.Net' is not a metric", metrics=["my-code.Net"])
+def transform(name):
+    path = "torchvision.transforms.v2.Lambda"
+    return of_net({"class_path": path, "init_args": {"lambd": name}})
 
 
-@pytest.mark.parametrize(
-    ("net", "told"),
-    [
-        ({"class_path": "os.system", "init_args": {"command": "touch imported"}}, "names os"),
-        ({"class_path": "torch.hub.load"}, "names torch.hub.load"),
-        ({"class_path": "GraphModule"}, "names torch.fx.GraphModule"),
-        ({"class_path": "LightningModule"}, "names lightning.LightningModule"),
-        (
-            {"class_path": "torchvision.transforms.v2.Lambda", "init_args": {"lambd": "os.abort"}},
-            "names os.abort",
-        ),
-        (
-            {
-                "class_path": "torchvision.transforms.v2.Lambda",
-                "init_args": {"lambd": "pfl.core.export.write"},
-            },
-            "the function pfl.core.export.write is not allowed",
-        ),
-        (
-            {"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}},
-            "weights may be downloaded only with",
-        ),
-    ],
-)
-def test_nor_what_runs_commands_or_downloads(net, told):
-
-    refused(told, {"class_path": "FedPer", "init_args": {"net": net}})
-
-
-@pytest.mark.parametrize("precision", [NAMED, "my_code.Net", "lightning.fabric.MixedPrecision"])
-def test_nor_a_plug_in_of_lightning_s(precision):
-    refused("names", loop={"precision": precision})
+FOREIGN = [
+    # Already imported, or of no module that has a name.
+    (
+        of_net({"class_path": "OwnersNet", "init_args": {"hidden": 4}}),
+        "model.net: names ~ OwnersNet",
+    ),
+    (of_net("my-code.Net"), "model.net"),
+    (of_net({"class_path": "my-code.Net"}), "model.net"),
+    ({"metrics": ["my-code.Net"]}, "'my-code.Net' is not a metric"),
+    # What runs commands or downloads.
+    (of_net({"class_path": "os.system", "init_args": {"command": "touch imported"}}), "names os"),
+    (of_net({"class_path": "torch.hub.load"}), "names torch.hub.load"),
+    (of_net({"class_path": "GraphModule"}), "names torch.fx.GraphModule"),
+    (of_net({"class_path": "LightningModule"}), "names lightning.LightningModule"),
+    (transform("os.abort"), "names os.abort"),
+    (transform("pfl.core.export.write"), "the function pfl.core.export.write is not allowed"),
+    (
+        of_net({"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}}),
+        "weights may be downloaded only with",
+    ),
+    # A plug-in of Lightning's, and a metric of the owner's.
+    *(({"loop": {"precision": word}}, "names") for word in (NAMED, "my_code.Net")),
+    ({"loop": {"precision": "lightning.fabric.MixedPrecision"}}, "names"),
+    *(
+        ({"metrics": [metric]}, "names ~ OwnersMetric")
+        for path in [f"{__name__}.OwnersMetric"]
+        for metric in (path, {"metric": path}, [path])
+    ),
+    ({"metrics": [{"metric": "my_code.Net"}]}, "names my_code.Net"),
+]
 
 
-@pytest.mark.parametrize("form", [str, lambda path: {"metric": path}, lambda path: [path]])
-def test_nor_a_metric_of_the_owner_s(form):
-    refused("names ~ OwnersMetric", metrics=[form(f"{__name__}.OwnersMetric")])
-    refused("names my_code.Net", metrics=[form("my_code.Net")])
+@pytest.mark.parametrize("case", range(len(FOREIGN)))
+def test_nor_anything_else_that_is_not_the_projects(case):
+    options, told = FOREIGN[case]
+    refused(told, **options)
 
 
 @pytest.mark.parametrize(

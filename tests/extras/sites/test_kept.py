@@ -24,7 +24,6 @@ from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.training.declaration import MethodError
 from tests.extras.sites.sites import Recorded, fit, same, small
-from tests.helpers.discovery import build, methods
 from tests.helpers.federation import SGD
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
@@ -65,20 +64,6 @@ def test_neither_kept_tensors_nor_samples_are_in_the_traffic(method, tmp_path):
     assert raw(run.server.shared["net.backbone.0.weight"]) in traffic
     content = (run.folder / FILE).read_bytes()
     assert not [item for item in secret if len(item) >= 8 and item in content]
-
-
-@pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)
-def test_only_what_a_method_declares_is_sent(method, tmp_path):
-    module = build(method, mlp(), optimizer=SGD)
-    engine = Recorded(tmp_path)
-    fit(module, engine, 1, blobs(SIZES))
-    shared = {f"shared:{name}" for name in module.shared_names()}
-    extra = {f"extra:{name}" for name in module.extra}
-    for call in engine.of("train"):
-        names = set(container.unpack(call.answer)[1])
-        assert names <= shared | extra
-    for verb in ("hello", "test", "bye"):
-        assert not any(container.unpack(call.answer)[1] for call in engine.of(verb))
 
 
 def test_run_and_checkpoint_have_the_hashes_alone(tmp_path):

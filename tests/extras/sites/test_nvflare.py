@@ -1,4 +1,4 @@
-"""NVFlare carries a run: its simulator, and real processes of a provisioned project."""
+"""NVFlare carries a run: real processes of a provisioned project."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def test_without_nvflare_the_engine_says_what_to_install():
 
 @needs_nvflare
 def test_a_kit_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=parts("kit: elsewhere ~ startup kit")):
-        NVFlareEngine(kit="elsewhere")
+    for kit in ("elsewhere", None):
+        with pytest.raises(ValueError, match=parts(f"kit: ~ startup kit ~ {kit} ~ loopback")):
+            NVFlareEngine(kit=kit)
 
 
 def test_a_job_names_allowed_classes_and_brings_no_code(tmp_path):
@@ -65,15 +66,6 @@ def terminals(tmp_path):
     found = Terminals(tmp_path)
     yield found
     found.end()
-
-
-@pytest.mark.slow
-@needs_nvflare
-def test_the_simulator_gives_the_quickstart_its_fingerprint(terminals):
-    quiet = ["--loop.default_root_dir=null", "--loop.progress=false"]
-    terminals.pfl("run", "fit", *QUICK, *quiet, "--loop.engine=nvflare")
-    assert terminals.wait("run") == 0, terminals.said("run")
-    assert fingerprint(terminals.said("run")) == sequential(terminals)
 
 
 @pytest.fixture
