@@ -124,7 +124,7 @@ class Population(Synthetic):
 class Elsewhere(Engine):
     """Clients that answer at once: the server's own work is left."""
 
-    def meet(self, context: Context, config: str | None) -> FederatedData:
+    def connect(self, context: Context, config: str | None) -> FederatedData:
         """Return data of which each client has told its sizes."""
         sizes: dict[SplitName, int] = {"train": 10, "val": 0, "test": 5}
         told = Introduction("", sizes)

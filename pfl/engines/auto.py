@@ -82,12 +82,12 @@ class AutoEngine(Engine):
         size = multiplications(context).total if on_cpu else 0
         self._tiny = on_cpu and size <= TINY_TEST
         alone = self._sequential.setup(context)
-        why = None if self.stacks else _unfit(context, size)
+        why = None if self.stacks else _unsuitable_reason(context, size)
         if self.stacks is False:
             why = why or "so the run began"
         if why is None:
             stack = VectorisedEngine(STACKED, tested=TESTED) if on_cpu else VectorisedEngine()
-            line, why = stack.setup(context), stack.obstacle
+            line, why = stack.setup(context), stack.unsupported
             if why is None:
                 self._stack, self.stacks = stack, True
                 return f"auto: {line}"
@@ -95,7 +95,7 @@ class AutoEngine(Engine):
         if not on_cpu:
             return f"auto: {alone}; {why}"
         self._cores = min(self.workers or cores.usable(), context.data.num_clients)
-        reason = threads.obstacle(context, self._cores)
+        reason = threads.unsupported_reason(context, self._cores)
         if reason is None and size <= TINY_STEP:
             reason = "steps are too short for threads"
         if reason is not None:
@@ -156,7 +156,7 @@ def _busy(jobs: Sequence[Job], workers: int) -> float:
     return parallelism([job.info.samples for job in jobs], workers) if jobs else 0
 
 
-def _unfit(context: Context, size: int) -> str | None:
+def _unsuitable_reason(context: Context, size: int) -> str | None:
     """Return why clients should not be stacked, given multiplications per sample, or ``None``."""
     parameters = sum(p.numel() for p in context.module.parameters() if p.requires_grad)
     device = context.fabric.device

@@ -26,7 +26,7 @@ class Engine(Protocol):
     simulates: bool = True
     forgets: bool = False
 
-    def meet(self, context: Context, config: str | None) -> FederatedData:
+    def connect(self, context: Context, config: str | None) -> FederatedData:
         """Return the data as the run may know them, before anything of them is used.
 
         By default, these are the data themselves. An engine whose clients are elsewhere asks them.
@@ -55,4 +55,4 @@ class Engine(Protocol):
         return {}
 
     def close(self) -> None:
-        """Release what :meth:`meet` and :meth:`setup` acquired, even if they failed."""
+        """Release what :meth:`connect` and :meth:`setup` acquired, even if they failed."""

@@ -53,7 +53,7 @@ class ThreadsEngine(SequentialEngine):
         super().setup(context)
         share = self._scope.enter_context(cores.shared(self.workers))
         clients = context.data.num_clients
-        if reason := obstacle(context, min(self.workers or cores.usable(), clients)):
+        if reason := unsupported_reason(context, min(self.workers or cores.usable(), clients)):
             return f"sequential, not threads: {reason}"
         # One thread if other runs take the other cores: the numbers are then the same.
         count = min(share, clients)
@@ -143,7 +143,7 @@ def submitted(
     return {number: pool.submit(work, jobs[number]) for number in order}
 
 
-def obstacle(context: Context, workers: int) -> str | None:
+def unsupported_reason(context: Context, workers: int) -> str | None:
     """Return why ``workers`` threads cannot train clients or bring no gain; ``None`` if they do."""
     if not on_host(context.fabric.device):
         return f"threads bring no gain on {context.fabric.device}"

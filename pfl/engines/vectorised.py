@@ -71,9 +71,9 @@ class VectorisedEngine(SequentialEngine):
     def setup(self, context: Context) -> str:
         """Find out whether the method can be stacked."""
         super().setup(context)
-        self.obstacle = obstacle(context, self.dropout) or disagreement(context)
-        if self.obstacle:
-            return f"sequential, not vectorised: {self.obstacle}"
+        self.unsupported = unsupported_reason(context, self.dropout) or disagreement(context)
+        if self.unsupported:
+            return f"sequential, not vectorised: {self.unsupported}"
         self._size = self.clients or capacity(context)
         if self._size >= context.data.num_clients:
             return "vectorised: all clients in one stack"
@@ -82,13 +82,13 @@ class VectorisedEngine(SequentialEngine):
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
-        if self.obstacle:
+        if self.unsupported:
             return super().train(jobs)
         return self._run(stack_round.train, jobs, self._size)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
-        if self.obstacle:
+        if self.unsupported:
             return super().test(jobs)
         tested = None if self._context.adapt else self.tested
         return self._run(stack_round.test, jobs, tested or self._size)
@@ -124,7 +124,7 @@ def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
     return list(groups.values())
 
 
-def obstacle(context: Context, dropout: bool = False) -> str | None:
+def unsupported_reason(context: Context, dropout: bool = False) -> str | None:
     """Return why clients of this method and network cannot be stacked; ``None`` if they can."""
     module = context.module
     name = type(module).__name__

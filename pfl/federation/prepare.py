@@ -74,7 +74,7 @@ def _context(wanted: Wanted, content: Mapping[str, Any], scope: ExitStack) -> Co
     clip = settings.gradient_clip_val
     context = Context(wanted.module, data, settings.fabric, clip, template=template)
     scope.callback(settings.runner.close)
-    context.data = settings.runner.meet(context, wanted.config)
+    context.data = settings.runner.connect(context, wanted.config)
     return context
 
 

@@ -161,14 +161,14 @@ def test_a_step_may_end_a_run_and_hide_sizes_and_uploads():
 
 
 def test_a_step_travels_by_its_class_and_is_checked_on_arrival():
-    told = wire.Told.of(SignFlip((1, 2)))
+    told = wire.StepRecord.of(SignFlip((1, 2)))
     assert told.name == f"{__name__}.SignFlip"
     assert told.step() == SignFlip((1, 2))
     for wrong in ({"clients": "x"}, {"clients": [1], "scale": "2"}, {"clients": [1], "more": 0}):
         with pytest.raises(ValueError, match="SignFlip"):
-            wire.Told(told.name, wrong).step()
+            wire.StepRecord(told.name, wrong).step()
     with pytest.raises(ValueError, match=parts("no step ~ 'os.system' is installed here")):
-        wire.Told("os.system", {}).step()
+        wire.StepRecord("os.system", {}).step()
 
 
 def test_a_resume_in_python_keeps_its_steps(tmp_path):

@@ -106,10 +106,10 @@ class CarriedEngine(Engine):
             splits=list(job.splits),
             model=job.model,
             sent=job.broadcast is not None,
-            codec=None if codec is None else wire.Told.of(codec),
+            codec=None if codec is None else wire.StepRecord.of(codec),
             op_threads=self._op_threads,
             kept=reference_of(job.kept),
-            steps=[*map(wire.Told.of, job.steps)],
+            steps=[*map(wire.StepRecord.of, job.steps)],
         )
 
     def _run(

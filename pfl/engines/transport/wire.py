@@ -93,14 +93,14 @@ class Introduction:
 
 
 @dataclass(frozen=True, config=STRICT)
-class Told:
+class StepRecord:
     """A client's step of the uplink: its class, and the values of its fields."""
 
     name: Annotated[str, Field(max_length=200)]
     values: dict[str, Any]
 
     @classmethod
-    def of(cls, step: ClientStep) -> Told:
+    def of(cls, step: ClientStep) -> StepRecord:
         """Return a step as a message has it."""
         return cls(_path(type(step)), asdict(step))  # type: ignore[call-overload]
 
@@ -151,9 +151,9 @@ class Order:
     model: Literal["personal", "global"]
     sent: bool
     op_threads: Annotated[int, Field(ge=1, le=256)]
-    codec: Told | None = None
+    codec: StepRecord | None = None
     kept: Reference | None = None
-    steps: Annotated[list[Told], Field(max_length=16)] = field(default_factory=list)
+    steps: Annotated[list[StepRecord], Field(max_length=16)] = field(default_factory=list)
 
 
 @dataclass(frozen=True, config=STRICT)

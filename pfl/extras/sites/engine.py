@@ -38,7 +38,7 @@ class RemoteEngine(CarriedEngine):
 
     What clients keep stays there: a result has a reference instead
     (:mod:`pfl.core.elsewhere`). A job of nobody's site, such as a test on the common test set, runs
-    here. A transport's engine implements :meth:`connect`.
+    here. A transport's engine implements :meth:`open_transport`.
 
     Attributes:
         name: What the run's header calls it.
@@ -84,10 +84,10 @@ class RemoteEngine(CarriedEngine):
         self._lock, self._sent, self._received = threading.Lock(), 0, 0
 
     @abstractmethod
-    def connect(self, context: Context) -> Transport:
+    def open_transport(self, context: Context) -> Transport:
         """Return the transport of a run, connected to all of its sites."""
 
-    def meet(self, context: Context, config: str | None) -> FederatedData:
+    def connect(self, context: Context, config: str | None) -> FederatedData:
         """Connect to the sites and greet each of them; return the data as they describe them.
 
         Raises:
@@ -96,7 +96,7 @@ class RemoteEngine(CarriedEngine):
         self.begin(context)
         counts = context.module.server().needs_label_counts
         hello = wire.written("hello", wire.Hello(facts(context), counts, config))
-        self._transport = self.connect(context)
+        self._transport = self.open_transport(context)
         self._addresses = dict(self._transport.sites())
         self._threads = ThreadPoolExecutor(self.workers or max(1, len(self._addresses)), "pfl-site")
         check = partial(answers.check_introduction, context.data)
@@ -111,7 +111,7 @@ class RemoteEngine(CarriedEngine):
     def setup(self, context: Context) -> str:
         """Note the settings of this process that the sites need for the same numbers."""
         if self._transport is None:
-            context.data = self.meet(context, None)
+            context.data = self.connect(context, None)
         # Greetings are no round's.
         self._sent = self._received = 0
         self._op_threads = torch.get_num_threads()

@@ -75,12 +75,12 @@ class LoopbackEngine(RemoteEngine):
         super().__init__(**options)
         self.folder, self.forgets = folder, folder is None
 
-    def connect(self, context: Context) -> Transport:
+    def open_transport(self, context: Context) -> Transport:
         """Make a site for each client that trains."""
         temporary = None if self.folder else TemporaryDirectory(prefix="pfl-sites-")
         folder = Path(self.folder or temporary.name)  # type: ignore[union-attr]
         clients = members(context.data)
-        together = threads.obstacle(context, len(clients)) is None
+        together = threads.unsupported_reason(context, len(clients)) is None
         return Loopback(made(context, clients, folder), together, temporary)
 
 

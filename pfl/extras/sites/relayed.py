@@ -66,7 +66,7 @@ class RelayedEngine(RemoteEngine):
             SiteError: The framework refuses.
         """
 
-    def connect(self, context: Context) -> Transport:
+    def open_transport(self, context: Context) -> Transport:
         """Start a relay, and wait for its sites."""
         board = Switchboard()
         try:

@@ -80,7 +80,7 @@ class Hosted(RemoteEngine):
         super().__init__()
         self.hosts = hosts
 
-    def connect(self, context):
+    def open_transport(self, context):
         hosts = self.hosts
 
         class Here:

@@ -31,7 +31,7 @@ class Recorded(LoopbackEngine):
         super().__init__(folder, **options)
         self.calls, self.before, self.data = [], before, data
 
-    def connect(self, context):
+    def open_transport(self, context):
         whole = context.replica(context.fabric, data=self.data)
         self.at = made(whole, members(whole.data), Path(self.folder))
         engine = self
@@ -62,8 +62,8 @@ class Garbles(Recorded):
         super().__init__(folder, **options)
         self.change, self.verb, self.turn, self.asked = change, verb, turn, 0
 
-    def connect(self, context):
-        engine, transport = self, super().connect(context)
+    def open_transport(self, context):
+        engine, transport = self, super().open_transport(context)
 
         class Noisy(Loopback):
             def call(self, client, verb, content):
@@ -90,8 +90,8 @@ class Faulty(Recorded):
         super().__init__(folder, **options)
         self.faults = faults
 
-    def connect(self, context):
-        engine, transport = self, super().connect(context)
+    def open_transport(self, context):
+        engine, transport = self, super().open_transport(context)
 
         class Transport(Loopback):
             def call(self, client, verb, content):

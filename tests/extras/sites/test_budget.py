@@ -170,7 +170,7 @@ def privately(tmp_path, data=None, scores=False, module=None, epsilon=50.0, **le
     order = wire.Order(
         **{"client": 0, "round": 1, "rounds": 1, "seed": 3, "splits": ["test"]},
         **{"model": "personal", "sent": False, "op_threads": 1},
-        steps=[wire.Told.of(private)],
+        steps=[wire.StepRecord.of(private)],
     )
     return site, order
 

@@ -132,8 +132,8 @@ def test_a_site_s_own_number_of_its_client_does_not_matter(tmp_path):
     alone = ToyData(*([whole.splits[name][2]] for name in ("train", "test", "val")))
 
     class Lone(Recorded):
-        def connect(self, context):
-            transport = super().connect(context)
+        def open_transport(self, context):
+            transport = super().open_transport(context)
             own = context.replica(context.fabric, data=alone)
             self.at[2] = transport._sites[2] = Site(own, 2, tmp_path, local=0)
             return transport
@@ -153,8 +153,8 @@ def test_samples_are_asked_for_in_vain(tmp_path):
     found = []
 
     class Asks(Recorded):
-        def meet(self, context, config):
-            found.append(super().meet(context, config))
+        def connect(self, context, config):
+            found.append(super().connect(context, config))
             return found[0]
 
     fit(small(), Asks(tmp_path), 1, blobs(SIZES))

@@ -191,7 +191,7 @@ class Ends(RelayedEngine):
 def test_what_a_framework_has_started_ends_if_its_relay_does_not_come(options, count):
     engine = Ends(**options)
     with pytest.raises(SiteError, match=r"^the job ended$"):
-        engine.connect(context(FedPer(mlp()), blobs((3, 4, 5))))
+        engine.open_transport(context(FedPer(mlp()), blobs((3, 4, 5))))
     assert (engine.count, engine.ended) == (count, ["job"])
     assert not engine.board.folder.exists()
 

@@ -53,8 +53,8 @@ class Unreliable(Recorded):
         super().__init__(folder, **options)
         self.fault = fault
 
-    def connect(self, context):
-        transport, fault = super().connect(context), self.fault
+    def open_transport(self, context):
+        transport, fault = super().open_transport(context), self.fault
         call = transport.call
 
         def answered(client, verb, content):
