@@ -159,7 +159,9 @@ def test_a_resumed_run_keeps_what_was_chosen(cores, monkeypatch, tmp_path):
     stacked, whole = run(2), run(4)
     assert json.loads((stacked.folder / "environment.json").read_text())["stacked"] is True
     with monkeypatch.context() as otherwise:
-        otherwise.setattr(auto, "_unsuitable_reason", lambda context, size: "the rule is another one")
+        otherwise.setattr(
+            auto, "_unsuitable_reason", lambda context, size: "the rule is another one"
+        )
         alone, resumed = run(2), run(4, str(stacked.folder))
     assert resumed.header["engine"].startswith("auto: vectorised")
     assert resumed.fingerprint == whole.fingerprint

@@ -24,12 +24,13 @@ class Recorded(LoopbackEngine):
     Args:
         before: Called with client, verb and message before each call; what it raises, the transport
             raises, and what it returns the site gets instead.
+        after: Called with client, verb, message and answer; returns what the server gets.
         data: What the sites have, if that is not what the server is given.
     """
 
-    def __init__(self, folder=None, before=None, data=None, **options):
+    def __init__(self, folder=None, before=None, after=None, data=None, **options):
         super().__init__(folder, **options)
-        self.calls, self.before, self.data = [], before, data
+        self.calls, self.before, self.after, self.data = [], before, after, data
 
     def open_transport(self, context):
         whole = context.replica(context.fabric, data=self.data)
@@ -41,7 +42,7 @@ class Recorded(LoopbackEngine):
                 changed = engine.before and engine.before(client, verb, content)
                 answer = super().call(client, verb, changed or content)
                 engine.calls.append(Call(client, verb, content, answer))
-                return answer
+                return engine.after(client, verb, content, answer) if engine.after else answer
 
         return Transport(self.at)
 
@@ -59,24 +60,18 @@ class Garbles(Recorded):
     """
 
     def __init__(self, folder, change, verb="train", turn=2, **options):
-        super().__init__(folder, **options)
+        super().__init__(folder, after=self.garbled, **options)
         self.change, self.verb, self.turn, self.asked = change, verb, turn, 0
 
-    def open_transport(self, context):
-        engine, transport = self, super().open_transport(context)
-
-        class Noisy(Loopback):
-            def call(self, client, verb, content):
-                answer = transport.call(client, verb, content)
-                if (client, verb) != (1, engine.verb):
-                    return answer
-                engine.asked += 1
-                return engine.change(answer) if engine.asked == engine.turn else answer
-
-        return Noisy(self.at)
+    def garbled(self, client, verb, content, answer):
+        if (client, verb) != (1, self.verb):
+            return answer
+        self.asked += 1
+        return self.change(answer) if self.asked == self.turn else answer
 
 
 KINDS = ("error", "refusal", "lost", "silence", "damaged message", "damaged answer")
+FAILURES = {"error": "failed", "refusal": "refused", "lost": "lost"}
 
 
 class Faulty(Recorded):
@@ -87,31 +82,27 @@ class Faulty(Recorded):
     """
 
     def __init__(self, folder, faults, **options):
-        super().__init__(folder, **options)
+        super().__init__(folder, self.sent, self.answered, **options)
         self.faults = faults
 
-    def open_transport(self, context):
-        engine, transport = self, super().open_transport(context)
+    def kind(self, client, verb, content):
+        if verb not in ("train", "test"):
+            return None
+        return self.faults.get((client, wire.asked(verb, wire.Order, content)[0].round, verb))
 
-        class Transport(Loopback):
-            def call(self, client, verb, content):
-                kind = None
-                if verb in ("train", "test"):
-                    number = wire.asked(verb, wire.Order, content)[0].round
-                    kind = engine.faults.get((client, number, verb))
-                if kind == "silence":
-                    raise SiteError("nobody is there")
-                if kind == "damaged message":
-                    content = content[:-1] + bytes([content[-1] ^ 1])
-                answer = transport.call(client, verb, content)
-                if kind == "damaged answer":
-                    return answer[: len(answer) // 2]
-                names = {"error": "failed", "refusal": "refused", "lost": "lost"}
-                if kind in names:
-                    return wire.written("error", wire.Failure(names[kind], f"a {kind}\n=1+1"))
-                return answer
+    def sent(self, client, verb, content):
+        kind = self.kind(client, verb, content)
+        if kind == "silence":
+            raise SiteError("nobody is there")
+        return content[:-1] + bytes([content[-1] ^ 1]) if kind == "damaged message" else content
 
-        return Transport(self.at)
+    def answered(self, client, verb, content, answer):
+        kind = self.kind(client, verb, content)
+        if kind == "damaged answer":
+            return answer[: len(answer) // 2]
+        if kind in FAILURES:
+            return wire.written("error", wire.Failure(FAILURES[kind], f"a {kind}\n=1+1"))
+        return answer
 
 
 def everyone(eligible, rng, number):

@@ -50,29 +50,26 @@ class Unreliable(Recorded):
     """Sites with one fault in a run."""
 
     def __init__(self, folder, fault, **options):
-        super().__init__(folder, **options)
-        self.fault = fault
+        super().__init__(folder, self.sent, self.answered, **options)
+        self.fault, self.hit = fault, None
 
-    def open_transport(self, context):
-        transport, fault = super().open_transport(context), self.fault
-        call = transport.call
+    def sent(self, client, verb, content):
+        if not self.fault.due(verb):
+            return content
+        self.hit = (client, verb)
+        if self.fault.kind == "silent before":
+            raise SiteError("nobody is there")
+        if self.fault.kind == "killed":
+            raise KeyboardInterrupt
+        return harmed(self.fault.draw, content) if self.fault.kind == "request" else content
 
-        def answered(client, verb, content):
-            if not fault.due(verb):
-                return call(client, verb, content)
-            if fault.kind == "silent before":
-                raise SiteError("nobody is there")
-            if fault.kind == "killed":
-                raise KeyboardInterrupt
-            if fault.kind == "request":
-                return call(client, verb, harmed(fault.draw, content))
-            answer = call(client, verb, content)
-            if fault.kind == "silent after":
-                raise SiteError("the line went dead")
-            return harmed(fault.draw, answer)
-
-        transport.call = answered
-        return transport
+    def answered(self, client, verb, content, answer):
+        if self.hit != (client, verb):
+            return answer
+        self.hit = None
+        if self.fault.kind == "silent after":
+            raise SiteError("the line went dead")
+        return harmed(self.fault.draw, answer) if self.fault.kind == "answer" else answer
 
 
 def harmed(draw, content):
