@@ -81,9 +81,21 @@ class LoopbackEngine(RemoteEngine):
         folder = Path(self.folder or temporary.name)  # type: ignore[union-attr]
         clients = members(context.data)
         together = threads.unsupported_reason(context, len(clients)) is None
-        return Loopback(made(context, clients, folder), together, temporary)
+        return Loopback(made(context, clients, folder, together), together, temporary)
 
 
-def made(context: Context, clients: Sequence[int], folder: Path) -> dict[int, Site]:
-    """Return a site for each client, each with a copy of the module, and a folder of its own."""
-    return {client: Site(context.replica(), client, folder / str(client)) for client in clients}
+def made(
+    context: Context, clients: Sequence[int], folder: Path, together: bool = False
+) -> dict[int, Site]:
+    """Return a site for each client, each with a copy of the module, and a folder of its own.
+
+    Args:
+        context: The method with its data.
+        clients: The clients.
+        folder: Folder of the sites' folders.
+        together: Whether several sites may work at a time.
+    """
+    return {
+        client: Site(context.replica(beside_others=together), client, folder / str(client))
+        for client in clients
+    }
