@@ -25,9 +25,10 @@ from pfl.disk.lock import locked
 from pfl.disk.writing import write
 from pfl.engines.transport.clients import Refusal
 from pfl.extras.sites import flower, nvflare
-from pfl.extras.sites.host import Allowed, Budget, Host
+from pfl.extras.sites.host import Host
 from pfl.extras.sites.leash import end, leashed
 from pfl.extras.sites.relay import Door, private_folder
+from pfl.extras.sites.site import Allowed, Budget
 from pfl.federation import resume
 from pfl.federation.later import TRANSFORMS, Adopts
 from pfl.imports import plugins

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
@@ -25,6 +26,49 @@ from pfl.training import client_round
 from pfl.training.context import Context
 
 
+class Budget(Protocol):
+    """What may be learnt of single samples, over all runs; it comes from the extra of privacy."""
+
+    def check(self, run: Mapping[str, Any]) -> None:
+        """Refuse a run that does not say that it keeps single samples private.
+
+        Raises:
+            Refusal: It does not.
+        """
+
+    def charge(self, context: Context, job: Job) -> None:
+        """Write down the steps of a job that is about to train.
+
+        Raises:
+            Refusal: They do not keep samples private, or exceed the budget.
+        """
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What the owner of a site allows a server.
+
+    Attributes:
+        methods: The methods that a server may ask for, by the names of their classes.
+        upload_megabytes: Largest size of an answer; ``None`` for any.
+        class_counts: Whether the server may know how many samples of each class there are.
+        scores: Whether the server may know losses and scores.
+        most_rounds: The last round that the site takes part in; ``None`` for any.
+        budget: What may be learnt of single samples; ``None`` does not keep them private.
+    """
+
+    methods: tuple[str, ...] = ()
+    upload_megabytes: float | None = None
+    class_counts: bool = False
+    scores: bool = True
+    most_rounds: int | None = None
+    budget: Budget | None = None
+
+
+MEGABYTE = 10**6
+EVERYTHING = Allowed(class_counts=True)
+
+
 class Site(Clients):
     """One client at its own place; it lives as long as the run, or longer.
 
@@ -39,11 +83,9 @@ class Site(Clients):
         folder: Where the client's states are kept: those of each method and data in a folder of
             their own.
         local: Index of the client in the data; ``None`` is that of the server.
-        counts: Whether the server may know how many samples of each class there are.
-        scores: Whether the server may know losses and scores.
+        allowed: What the owner allows.
         tested: Called with the context after each test of the client's personalised model, which
             the module then is.
-        charge: Called with the context and a job before it trains; it may refuse the job.
         tell: Called with a line of what happens, for the owner.
 
     Raises:
@@ -56,21 +98,19 @@ class Site(Clients):
         client: int,
         folder: Path,
         local: int | None = None,
-        counts: bool = True,
-        scores: bool = True,
+        allowed: Allowed = EVERYTHING,
         tested: Callable[[Context], None] = lambda _: None,
-        charge: Callable[[Context, Job], None] | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(context)
-        self.client, self._counts, self._scores = client, counts, scores
-        self._tested, self._charge, self._tell = tested, charge, tell
+        self.client, self._allowed, self._scores = client, allowed, allowed.scores
+        self._budget, self._tested, self._tell = allowed.budget, tested, tell
         context.data = one_client(context.data, client if local is None else local, client)
         self._own = info_of(context.data, client)
         self._facts = facts.facts(context)
         data = str(context.data.description().get("hash", ""))
         run = {**self._facts, "data": data, "client": client}
-        if charge is not None:
+        if self._budget is not None:
             # What a client kept that trained without noise is never gone on from.
             run["private"] = True
         self._kept = KeptVersions(folder / canonical.digest(run))
@@ -86,12 +126,21 @@ class Site(Clients):
         """What a server may ask for."""
         return {"hello": self._hello, **super().verbs, "bye": self._bye}
 
+    def answer(self, verb: str, content: bytes, common: bytes = b"") -> bytes:
+        """Return the answer to a message, unless it is larger than the owner allows."""
+        answer, limit = super().answer(verb, content, common), self._allowed.upload_megabytes
+        if limit is None or len(answer) <= limit * MEGABYTE:
+            return answer
+        size = f"the answer to {verb} has {len(answer) / MEGABYTE:g} MB"
+        too_large = Refusal(f"the owner allows {limit:g} MB; {size}")
+        return wire.written("error", self._failure(verb, too_large))
+
     def _failure(self, verb: str, error: Exception) -> wire.Failure:
         failure = super()._failure(verb, error)
         if isinstance(error, LostStateError):
             failure = wire.Failure("lost", str(error))
         self._tell(f"{failure.kind} {verb}: {failure.message}")
-        if failure.kind == "failed" and self._charge is not None:
+        if failure.kind == "failed" and self._budget is not None:
             # The words may be of a sample.
             return replace(failure, message="it failed; only the site's owner is told why")
         return failure
@@ -100,7 +149,7 @@ class Site(Clients):
         hello, _ = wire.asked("hello", wire.Hello, content)
         if apart := facts.differences(self._facts, hello.facts):
             raise Refusal(f"the server has other settings: {apart}")
-        if hello.counts and not self._counts:
+        if hello.counts and not self._allowed.class_counts:
             raise Refusal(
                 "this method's server needs to know how many samples of each class there are, "
                 "which the owner does not allow"
@@ -118,8 +167,8 @@ class Site(Clients):
     def _train(self, content: bytes) -> bytes:
         order, tensors = wire.asked("train", wire.Order, content)
         job = self._job(order, tensors)
-        if self._charge is not None:
-            self._charge(self._context, job)
+        if self._budget is not None:
+            self._budget.charge(self._context, job)
         result = client_round.train(self._context, job if self._scores else replace(job, splits=()))
         if not self._scores:
             result = replace(result, train={}, logged={})
@@ -161,6 +210,9 @@ class Site(Clients):
     def _info(self, order: wire.Order) -> ClientInfo:
         if order.client != self.client:
             raise Refusal(f"this is the site of client {self.client}, not of {order.client}")
+        most = self._allowed.most_rounds
+        if most is not None and order.round > most:
+            raise Refusal(f"the owner allows {most} rounds; this is round {order.round}")
         return self._own
 
     def _kept_of(self, order: wire.Order, tensors: wire.Tensors) -> State:

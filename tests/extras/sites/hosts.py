@@ -12,7 +12,8 @@ from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
 from pfl.extras.sites import command as verb
 from pfl.extras.sites.engine import RemoteEngine
-from pfl.extras.sites.host import Allowed, Host
+from pfl.extras.sites.host import Host
+from pfl.extras.sites.site import Allowed
 
 RUN = {
     "seed": 7,

@@ -25,8 +25,7 @@ from pfl.extras.privacy.budget import Budget
 from pfl.extras.privacy.privacy import Privacy
 from pfl.extras.privacy.sample_level import PrivateSamples
 from pfl.extras.sites import command as verb_site
-from pfl.extras.sites.host import Allowed
-from pfl.extras.sites.site import Refusal, Site
+from pfl.extras.sites.site import Allowed, Refusal, Site
 from pfl.extras.sites.transport import SiteError
 from pfl.testing.toy import ToyNet
 from tests.extras.sites.hosts import OWNER, RUN, host, owner, ran
@@ -165,7 +164,8 @@ def privately(tmp_path, data=None, scores=False, module=None, epsilon=50.0, **le
     """Return a site with an owner's epsilon, and a message to train."""
     found = context(module or FedPer(mlp(), optimizer=SGD), data or blobs((6,), batch_size=3))
     budget = Budget(tmp_path / "spent.json", epsilon, 1e-2)
-    site = Site(found, 0, tmp_path / "site", scores=scores, charge=budget.charge)
+    allowed = Allowed(class_counts=True, scores=scores, budget=budget)
+    site = Site(found, 0, tmp_path / "site", allowed=allowed)
     private = PrivateSamples(**{"clip": 1.0, "sigma": 2.0, "system": True, **level})
     order = wire.Order(
         **{"client": 0, "round": 1, "rounds": 1, "seed": 3, "splits": ["test"]},

@@ -15,7 +15,7 @@ from pfl.core.server import Server
 from pfl.disk import container
 from pfl.engines.transport import wire
 from pfl.extras.sites.data import one_client
-from pfl.extras.sites.site import Site
+from pfl.extras.sites.site import Allowed, Site
 from pfl.extras.sites.transport import SiteError
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.sampling import UniformSampler
@@ -64,7 +64,7 @@ def test_class_counts_are_told_only_to_a_server_that_declares_it(method, told, t
 def test_an_owner_may_keep_class_counts_to_himself(tmp_path):
     def greeted(method, counts):
         found = context(build(method, mlp(), optimizer=SGD), blobs(SIZES))
-        site = Site(found.replica(found.fabric), 0, tmp_path, counts=counts)
+        site = Site(found.replica(found.fabric), 0, tmp_path, allowed=Allowed(class_counts=counts))
         facts = wire.Hello(site._facts, method.__name__ == "FedSimSup")
         record, _ = wire.read(
             "hello", wire.Introduction, site.answer("hello", wire.written("hello", facts))

@@ -24,12 +24,13 @@ from pfl.cli.runs import fit
 from pfl.core.elsewhere import reference_of
 from pfl.engines.transport import wire
 from pfl.extras.sites import nvflare
-from pfl.extras.sites.host import Allowed
-from pfl.extras.sites.site import Refusal
+from pfl.extras.sites.site import Allowed, Refusal, Site
 from pfl.extras.sites.transport import SiteError
 from pfl.federation.run import Callback
 from tests.extras.sites.hosts import OWNER, RUN, Hosted, host, owner, ran, workshop
+from tests.helpers.federation import context
 from tests.helpers.messages import parts
+from tests.helpers.toy import blobs, mlp
 
 
 class OwnersData(Digits):
@@ -74,13 +75,12 @@ def test_what_the_owner_does_not_allow_ends_the_run_with_both_values(allowed, to
     assert re.search(parts(told), said[-1])
 
 
-def test_rounds_beyond_the_last_are_refused_whatever_the_run_said():
-    found, _ = host(allowed=Allowed(("FedPer",), most_rounds=3))
-    found._site = object()
+def test_rounds_beyond_the_last_are_refused_whatever_the_run_said(tmp_path):
+    found = context(FedPer(mlp()), blobs())
+    site = Site(found, 0, tmp_path, allowed=Allowed(most_rounds=3))
     order = wire.Order(0, 4, 9, 1, [], "personal", False, op_threads=1)
     for name, form in (("train", wire.Report), ("test", wire.Marks)):
-        answer = found.answer({"verb": name}, wire.written(name, order))
-        record, _ = wire.read(name, form, answer)
+        record, _ = wire.read(name, form, site.answer(name, wire.written(name, order)))
         assert record == wire.Failure("refused", "the owner allows 3 rounds; this is round 4")
 
 

@@ -34,7 +34,7 @@ from pfl.disk import container
 from pfl.extras.codecs.coding import codec_of, codec_text, make_codec
 from pfl.extras.privacy import accountant
 from pfl.extras.privacy.budget import Budget
-from pfl.extras.sites.site import Site
+from pfl.extras.sites.site import Allowed, Site
 from pfl.testing.toy import ToyNet
 from tests.helpers.federation import context
 from tests.helpers.toy import ToyData, mlp
@@ -215,7 +215,8 @@ def answers(attack, record, tmp_path):
     found = context(method, data)
     ledger = tmp_path / "spent.json"
     budget = Budget(ledger, 1e9, DELTA)
-    site = Site(found, 0, tmp_path / str(record), scores=False, charge=budget.charge)
+    allowed = Allowed(class_counts=True, scores=False, budget=budget)
+    site = Site(found, 0, tmp_path / str(record), allowed=allowed)
     sent = clone({name: found.template[name] for name in found.module.shared_names()})
     attack.weights(sent)
     # Not an Order, which would check what a hostile server sends.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import random
-import re
 import warnings
 
 import pytest
@@ -16,7 +14,7 @@ from pfl.disk import container
 from pfl.extras.codecs.coding import Codecs, codecs
 from pfl.extras.sites.transport import SiteError
 from pfl.federation.sampling import UniformSampler
-from tests.extras.sites.sites import Garbles, Recorded, fit, same
+from tests.extras.sites.sites import Garbles, Recorded, fit
 from tests.helpers.discovery import build
 from tests.helpers.federation import HEAVY
 from tests.helpers.toy import blobs, mlp
@@ -32,101 +30,6 @@ def module(draw):
     if draw.random() < 0.5:
         return FedPer(mlp(), optimizer=HEAVY, persist_optimizer=True)
     return build(SCAFFOLD, mlp())
-
-
-class Fault:
-    """What happens at one call: the server ends, or the message or its answer is damaged."""
-
-    def __init__(self, draw):
-        self.draw, self.at, self.seen = draw, draw.randrange(1, CALLS), 0
-        self.kind = draw.choice(["silent before", "silent after", "request", "answer", "killed"])
-
-    def due(self, verb):
-        self.seen += verb in ("train", "test")
-        return self.seen == self.at and verb in ("train", "test")
-
-
-class Unreliable(Recorded):
-    """Sites with one fault in a run."""
-
-    def __init__(self, folder, fault, **options):
-        super().__init__(folder, self.sent, self.answered, **options)
-        self.fault, self.hit = fault, None
-
-    def sent(self, client, verb, content):
-        if not self.fault.due(verb):
-            return content
-        self.hit = (client, verb)
-        if self.fault.kind == "silent before":
-            raise SiteError("nobody is there")
-        if self.fault.kind == "killed":
-            raise KeyboardInterrupt
-        return harmed(self.fault.draw, content) if self.fault.kind == "request" else content
-
-    def answered(self, client, verb, content, answer):
-        if self.hit != (client, verb):
-            return answer
-        self.hit = None
-        if self.fault.kind == "silent after":
-            raise SiteError("the line went dead")
-        return harmed(self.fault.draw, answer) if self.fault.kind == "answer" else answer
-
-
-def harmed(draw, content):
-    """Return bytes of which some are changed, missing, doubled or of another program."""
-    spot = draw.randrange(len(content))
-    return draw.choice(
-        [
-            content[:spot],
-            content[:spot] + bytes([content[spot] ^ 1 << draw.randrange(8)]) + content[spot + 1 :],
-            content[:spot] + content[spot:] * 2,
-            content[spot:],
-            b"\x80\x04\x95" + draw.randbytes(spot),
-        ]
-    )
-
-
-def test_a_run_with_a_fault_ends_in_one_sentence_and_resumes_with_the_same_bits(
-    case, draw, tmp_path
-):
-    seed = draw.randrange(1000)
-
-    def run(engine, ckpt_path=None):
-        return fit(
-            module(random.Random(seed)),
-            engine,
-            ROUNDS,
-            blobs(SIZES),
-            ckpt_path=ckpt_path,
-            sampler=UniformSampler(0.6),
-            default_root_dir=str(tmp_path / "runs"),
-            checkpoint_every=3,
-        )
-
-    whole = run("sequential")
-    for folder in (tmp_path / "runs").glob("*/*"):
-        folder.rename(tmp_path / "whole")
-    for attempt in range(3):
-        found = [*(tmp_path / "runs").rglob("last.ckpt")]
-        fault = Fault(draw)
-        sites = tmp_path / "sites"
-        engine = Unreliable(sites, fault) if attempt < 2 else Recorded(sites)
-        told = ""
-        try:
-            ended = run(engine, str(found[0]) if found else None)
-        except KeyboardInterrupt:
-            assert fault.kind == "killed"
-            continue
-        except SiteError as error:
-            told = str(error)
-        if not told:
-            # Nobody met the fault.
-            assert fault.seen < fault.at or attempt == 2
-            assert same(ended, whole)
-            return
-        assert re.match(r"the site of client \d|site \d is gone", told)
-        assert "\n" not in told
-    pytest.fail("the run without a fault did not end")
 
 
 def test_a_site_answers_whatever_it_is_sent(case, draw, tmp_path):
