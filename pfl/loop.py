@@ -85,7 +85,7 @@ class FederatedLoop(Settings):
                 run of this name with the same settings and seed. ``rounds`` may be larger than
                 before, unless the method's numbers depend on it.
             config: The resolved configuration as YAML, stored with the run and compared on a
-                resume. Without it, one that loop, method and data tell is stored, and only the
+                resume. Without it, one made from loop, method and data is stored, and only the
                 seed, the method and its network, the partition of the data, and privacy with its
                 sampler are compared.
 

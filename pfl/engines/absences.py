@@ -17,7 +17,7 @@ _LONGEST = 400  # characters of a reason
 class Absences:
     """The clients that are absent, as their jobs failed.
 
-    Whoever fails is absent for the rest of the round, and takes part again in the next.
+    A client that fails is absent for the rest of the round, and takes part again in the next.
 
     Args:
         errors: The errors after which a round goes on without the client; others end the run.

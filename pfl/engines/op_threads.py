@@ -72,9 +72,9 @@ def choose(context: Context, began: int | None = None) -> OpThreads:
     now = torch.get_num_threads()
     if not on_host(context.fabric.device):
         return OpThreads(now, "torch's number")
-    if (who := _chosen(now)) is not None:
+    if (by_user := _chosen(now)) is not None:
         differs = f"; the run began with {began}: the rounds from here equal it to rounding"
-        return OpThreads(now, who + (differs if began not in (None, now) else ""))
+        return OpThreads(now, by_user + (differs if began not in (None, now) else ""))
     if began is not None:
         return OpThreads(began, "as the run began")
     if multiplications(context).operation <= SHORT_OPERATION:

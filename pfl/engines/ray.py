@@ -242,7 +242,7 @@ def _last_output(log: Path, error: Exception) -> str:
 
     Args:
         log: The worker's error output, which may be on another machine.
-        error: The error that tells of its death.
+        error: The error that reports its death.
     """
     detail = str(error).rpartition("Worker exit detail: ")[2].partition("Some common causes")[0]
     said = last_words(log) if log.is_file() else ""

@@ -1,1 +1,1 @@
-"""The rounds: who takes part, what is kept, aggregation, evaluation, checkpoints."""
+"""The rounds: sampling, kept states, aggregation, evaluation, checkpoints."""

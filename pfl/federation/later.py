@@ -18,7 +18,7 @@ from pfl.core.types import Split
 from pfl.disk import reading
 
 TRANSFORMS, PARTITION = "transforms.json", "partition.json"
-# For those who test a run with other data than its own.
+# Shown if a run is tested with other data than its own.
 ADVICE = "to let clients of other data join the run: pfl test --ckpt_path RUN --data FILE --join 5"
 
 
@@ -59,8 +59,8 @@ def adopt(data: Adopts, run: Path) -> None:
 def joining(data: DataSource, run: Path, name: str) -> DataView:
     """Return a run's federation with the clients of other data, all of them held out.
 
-    Of the run's own clients only their numbers of samples are known, from the run folder: what a
-    server is told before the first round. The numbers of those that join follow theirs.
+    Of the run's own clients only the numbers of samples are known, from the run folder, as a server
+    knows them before the first round. The newcomers are numbered after them.
 
     Args:
         data: The data of the clients that join, already set up.

@@ -63,7 +63,7 @@ class Wanted:
         """Refuse what is neither a method nor data, such as both in the wrong order.
 
         Raises:
-            TypeError: The module is no method, or the data do not say who holds what.
+            TypeError: The module is no method, or the data have no clients.
         """
         if not isinstance(self.module, ClientModule):
             raise TypeError(f"the method must be a ClientModule, got {_kind(self.module)}")

@@ -35,10 +35,10 @@ class Played:
     """A round before its outcome is entered into the run.
 
     Attributes:
-        cohort: Who trained and who uploads.
+        cohort: The clients that trained, and those that upload.
         jobs: Of the clients that trained.
         results: Those that count, by client.
-        failed: Why other results do not count, by client, as far as the numbers tell.
+        failed: Why other results do not count, by client, if the numbers show it.
         uploads: What reached the server.
         before: The server's state before the round.
         after: The server's state after the round.
@@ -185,7 +185,7 @@ class Federation:
         return everyone if last or self.run.tested is None else self.run.tested
 
     def _jobs(self, cohort: Cohort) -> list[Job]:
-        """Make the jobs of a round; who is tested as trained is scored right after training."""
+        """Make the jobs of a round; clients tested as trained are scored right after training."""
         run, number = self.run, self.run.round + 1
         at_once = (
             self.settings.is_tested(number, run.rounds) and "post_local" in self.evaluator.points

@@ -154,7 +154,7 @@ def subset(clients: Sequence[int], count: int, rng: torch.Generator) -> list[int
 
 
 def _enough(draw: Callable[[], list[bool]], minimum: int) -> list[bool]:
-    """Draw who uploads until at least ``minimum`` clients do."""
+    """Draw uploading clients until there are at least ``minimum``."""
     while sum(joined := draw()) < minimum:
         pass
     return joined

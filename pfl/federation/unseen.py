@@ -192,8 +192,8 @@ class Newcomers:
         tested, job = self._evaluator.test, partial(self._evaluator.job, state)
         scores = tested(holders(self._context.data, "train", "test"), job, ("train", "test"))
         # A site that is silent has no scores.
-        told = [one for one in scores.values() if {"train", "test"} <= one.keys()]
-        apart = [one["train"][main] - one["test"][main] for one in told]
+        both = [one for one in scores.values() if {"train", "test"} <= one.keys()]
+        apart = [one["train"][main] - one["test"][main] for one in both]
         return gaps | ({"gap/sample": sign * sum(apart) / len(apart)} if apart else {})
 
     @property

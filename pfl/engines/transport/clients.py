@@ -104,7 +104,7 @@ class Clients:
             part, _, name = key.partition(":")
             getattr(tensors, part)[name] = value
         try:
-            steps = tuple(told.step() for told in order.steps)
+            steps = tuple(record.step() for record in order.steps)
             shared, template = to(tensors.shared, device), self._context.template
             if order.codec is not None:
                 shared = order.codec.step().unpacked(shared, template)

@@ -98,7 +98,7 @@ class CarriedEngine(Engine):
         """Return a job without its tensors."""
         codec = None if job.broadcast is None else job.broadcast.codec
         return wire.Order(
-            # That of a test on the common test set is nobody's.
+            # A test on the common test set has no client.
             client=max(job.info.client, 0),
             round=job.info.round,
             rounds=job.info.rounds,

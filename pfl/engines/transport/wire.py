@@ -4,8 +4,8 @@ The content of a request and of its answer is one object under the name of the v
 be an error instead. Tensors are named ``shared:<name>`` and ``extra:<name>``; what a client keeps,
 and not where it computes, is named ``kept:<name>``.
 
-Whoever receives a record checks all of its types and ranges, as the classes below declare them,
-before anything is done with it.
+The receiver of a record checks all types and ranges, as the classes below declare them, before it
+uses anything of it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Introduction:
     """What a site says of its client.
 
     Attributes:
-        data: Hash of its data, with a key that the site does not tell.
+        data: Hash of its data, with a key that stays at the site.
         sizes: Number of samples of each split.
         label_counts: Training samples of each class, if the server needs them.
     """
@@ -285,7 +285,7 @@ def asked(name: str, form: type[FormT], data: bytes) -> tuple[FormT, Tensors]:
     """Return the record and the tensors of a message to a site; see :func:`read`.
 
     Raises:
-        ContainerError: Likewise, or it tells of a failure.
+        ContainerError: Likewise, or it reports a failure.
     """
     record, tensors = read(name, form, data)
     if isinstance(record, Failure):

@@ -82,13 +82,15 @@ def site(argv: Sequence[str]) -> None:
             _budget(owner, local, folder),
         )
         shop = Workshop(owner, folder)
-        host = Host(values.client, local, folder / "kept", allowed, shop.build, _tell, shop.export)
+        host = Host(
+            values.client, local, folder / "kept", allowed, shop.build, _notify, shop.export
+        )
         scope.callback(host.close)
         scope.callback(Door(sockets / "door", host.answer).close)
         log = folder / "connection.log"
         process = leashed(command, scope.enter_context(log.open("wb")), env)
         scope.callback(end, process)
-        _tell(f"client {values.client} waits for a server; Ctrl-C ends it")
+        _notify(f"client {values.client} waits for a server; Ctrl-C ends it")
         while process.poll() is None:
             time.sleep(0.2)
     said = last_words(log) or "it said nothing"
@@ -111,7 +113,7 @@ def _spent_file(data: object, folder: Path) -> Path:
     """Return the file of a budget: beside the table or the folder that the data are read from.
 
     So there is one for the data, whatever an owner's files say. It lies in the site's folder if the
-    data tell of no file.
+    data have no file.
     """
     source = getattr(data, "path", None) or getattr(data, "root", None)
     if source is None:
@@ -200,7 +202,7 @@ class Workshop:
         try:
             export.write(self._file, context.module, self._arguments)
         except OSError as error:
-            _tell(f"the model was not written: {error}")
+            _notify(f"the model was not written: {error}")
 
 
 def _check_texts(value: Any) -> None:  # noqa: ANN401
@@ -215,5 +217,5 @@ def _check_texts(value: Any) -> None:  # noqa: ANN401
         _check_texts(item)
 
 
-def _tell(line: str) -> None:
+def _notify(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)

@@ -37,7 +37,7 @@ class RemoteEngine(CarriedEngine):
     """An engine that has each client's jobs run at the client's site.
 
     What clients keep stays there: a result has a reference instead
-    (:mod:`pfl.core.elsewhere`). A job of nobody's site, such as a test on the common test set, runs
+    (:mod:`pfl.core.elsewhere`). A job without a site, such as a test on the common test set, runs
     here. A transport's engine implements :meth:`open_transport`.
 
     Attributes:
@@ -51,8 +51,8 @@ class RemoteEngine(CarriedEngine):
             enough of them the run ends. ``None`` needs none.
         on_error: ``stop`` ends the run if a client's job fails at its site; with ``absent`` the
             round goes on without that client, whatever the reason: an error, a refusal, silence or
-            a damaged answer. Who is absent uploads nothing, has no scores, and is asked again in
-            the next round.
+            a damaged answer. An absent client uploads nothing, has no scores, and is asked again
+            in the next round.
 
     Raises:
         ValueError: ``workers`` or ``min_sites`` is below one, ``on_lost`` or ``on_error`` is

@@ -26,7 +26,7 @@ class Host:
         folder: Where kept states lie, and the last hello.
         allowed: What the owner allows.
         build: Makes the context of a run, of its configuration.
-        tell: Called with a line of what happens, for the owner.
+        notify: Called with a line of what happens, for the owner.
         tested: See :class:`~pfl.extras.sites.site.Site`.
     """
 
@@ -37,11 +37,11 @@ class Host:
         folder: Path,
         allowed: Allowed,
         build: Callable[[dict[str, Any]], Context],
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         tested: Callable[[Context], None] = lambda _: None,
     ) -> None:
         self._client, self._local, self._folder = client, local, folder
-        self._allowed, self._build, self._tell, self._tested = allowed, build, tell, tested
+        self._allowed, self._build, self._notify, self._tested = allowed, build, notify, tested
         self._greeting = folder / "hello"
         self._config: str | None = None
         self._site: Site | None = None
@@ -62,7 +62,7 @@ class Host:
                 elif verb != "bye" and self._site is None:
                     raise Refusal("no server has said hello yet")
             except (Refusal, ContainerError) as error:
-                self._tell(f"refused {verb}: {error}")
+                self._notify(f"refused {verb}: {error}")
                 return wire.written("error", wire.Failure("refused", str(error)))
             if self._site is None:
                 return wire.written("bye", wire.Empty())
@@ -92,12 +92,12 @@ class Host:
             local=self._local,
             allowed=self._allowed,
             tested=self._tested,
-            tell=self._tell,
+            notify=self._notify,
         )
         self._config = hello.config
         with written(self._greeting) as file:
             file.write(content)
-        self._tell(f"a server asks for {name}, {run['loop'].get('rounds')} rounds")
+        self._notify(f"a server asks for {name}, {run['loop'].get('rounds')} rounds")
 
     def _check(self, run: dict[str, Any]) -> str:
         """Return the name of a run's method, if the owner allows the run."""

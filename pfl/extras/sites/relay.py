@@ -82,7 +82,7 @@ class Door(ThreadingTCPServer):
 
     Args:
         path: Of the socket, in a folder that only the user may enter.
-        answer: Returns the answer to a header and a content; its errors are told in words.
+        answer: Returns the answer to a header and a content; its errors are returned in words.
 
     Raises:
         OSError: There is something at the path.

@@ -86,7 +86,7 @@ class Site(Clients):
         allowed: What the owner allows.
         tested: Called with the context after each test of the client's personalised model, which
             the module then is.
-        tell: Called with a line of what happens, for the owner.
+        notify: Called with a line of what happens, for the owner.
 
     Raises:
         BusyError: Another site uses the folder.
@@ -100,21 +100,21 @@ class Site(Clients):
         local: int | None = None,
         allowed: Allowed = EVERYTHING,
         tested: Callable[[Context], None] = lambda _: None,
-        tell: Callable[[str], None] = lambda _: None,
+        notify: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(context)
         self.client, self._allowed, self._scores = client, allowed, allowed.scores
-        self._budget, self._tested, self._tell = allowed.budget, tested, tell
+        self._budget, self._tested, self._notify = allowed.budget, tested, notify
         context.data = one_client(context.data, client if local is None else local, client)
         self._own = info_of(context.data, client)
         self._facts = facts.facts(context)
         data = str(context.data.description().get("hash", ""))
         run = {**self._facts, "data": data, "client": client}
         if self._budget is not None:
-            # What a client kept that trained without noise is never gone on from.
+            # A state that was kept without noise is never resumed from.
             run["private"] = True
         self._kept = KeptVersions(folder / canonical.digest(run))
-        # Whoever knows all samples but one could try out the last with a hash without a key.
+        # Without a key, somebody who knows all samples but one could try out the last.
         self._data = hmac.digest(_secret(folder / "secret"), data.encode(), "sha256").hex()
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Site(Clients):
         failure = super()._failure(verb, error)
         if isinstance(error, LostStateError):
             failure = wire.Failure("lost", str(error))
-        self._tell(f"{failure.kind} {verb}: {failure.message}")
+        self._notify(f"{failure.kind} {verb}: {failure.message}")
         if failure.kind == "failed" and self._budget is not None:
             # The words may be of a sample.
             return replace(failure, message="it failed; only the site's owner is told why")
@@ -181,7 +181,7 @@ class Site(Clients):
         if result.kept:
             kept = self._kept.store(result.kept, order.round, order.kept)
         answer = wire.written("train", replace(report_of(result), kept=kept), result.upload)
-        self._tell(f"round {order.round}: trained, {len(answer):,} bytes to send")
+        self._notify(f"round {order.round}: trained, {len(answer):,} bytes to send")
         return answer
 
     def _test(self, content: bytes) -> bytes:
@@ -195,8 +195,8 @@ class Site(Clients):
         except Exception as error:
             if self._scores:
                 raise
-            # Whether a test fails may tell of a sample, as a score would.
-            self._tell(f"failed test: {in_words(error)}")
+            # Whether a test fails may reveal a sample, as a score would.
+            self._notify(f"failed test: {in_words(error)}")
         else:
             # A method whose personalised models equal the global one has that one tested alone.
             if order.model == "personal" or self._context.module.personal_is_global():

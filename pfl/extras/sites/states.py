@@ -68,7 +68,7 @@ class KeptVersions:
         try:
             _, state = container.read(path)
         except ContainerError as error:
-            # Where the folder is, no server is told.
+            # A server does not learn where the folder is.
             raise LostStateError(f"{path.name} is damaged: {error.__cause__}") from error
         if digest(state) != wanted.digest:
             raise LostStateError(f"{path.name} is damaged: it holds another state")

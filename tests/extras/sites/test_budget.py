@@ -221,7 +221,7 @@ def test_that_a_sample_fails_is_told_to_the_owner_alone(tmp_path):
     # Tuned on the same samples before a test.
     module = FedAvgP(ToyNet(Looks(), nn.Linear(6, 3)), optimizer=SGD)
     site, order = privately(tmp_path, data, module=module)
-    site._tell = lines.append
+    site._notify = lines.append
     with pytest.warns(UserWarning, match=parts("a sample counts as zero ~ index out of range")):
         report = told(site, "train", order)
     assert (report.steps, report.samples, report.finite) == (1, 6, True)
