@@ -48,7 +48,7 @@ def test_two_processes_share_a_sweep():
     write({LR: {"values": [0.01 * number for number in range(1, 7)]}})
     processes = [start(), start()]
     for process in processes:
-        told, said = process.communicate(timeout=120)
+        told, said = process.communicate(timeout=600)
         assert process.returncode == 0, said
         assert told.count(" done\n") == 6
     found = trials()
