@@ -40,9 +40,14 @@ def test_all_that_may_be_reported_is_known_before_a_run():
 
 
 def test_no_code_outside_its_file_names_a_method():
-    """Neither a text nor an identifier; docstrings may give examples."""
+    """Neither a text nor an identifier; docstrings may give examples.
+
+    The identity of a run names options that a class once had, as two classes may have had one.
+    """
     names = {method.__name__ for method in METHODS}
     for file in PFL.rglob("*.py"):
+        if file == PFL / "federation" / "identity.py":
+            continue
         tree = ast.parse(file.read_text("utf-8"))
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
         parts = [node for node in ast.walk(tree) if isinstance(node, kinds)]
