@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from pfl.disk import container
-from pfl.federation import checkpoint
+from pfl.federation import checkpoint, schema
 from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.run import Callback
 from tests.helpers.messages import parts
 
 SHARED = torch.arange(6.0).view(2, 3)
@@ -55,3 +56,20 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_line(tmp_path):
     with pytest.raises(CheckpointError, match=parts("last.ckpt ~ of an earlier version")) as told:
         checkpoint.load(tmp_path / "last.ckpt")
     assert "\n" not in str(told.value)
+
+
+def test_values_are_compared_where_both_sides_have_them():
+    """A server's dictionary may grow, and a callback may not know a value yet."""
+    one = torch.zeros(2)
+    schema._check_alike("server.w", {"a": one, "new": one}, {"a": one, "old": one})
+    with pytest.raises(CheckpointError, match=parts("server.w.a must be float32[2]")):
+        schema._check_alike("server.w", {"a": one[:1]}, {"a": one})
+
+    class Keeps(Callback):
+        def state_dict(self):
+            return {"best": 1.0, "none": None}
+
+    for stored in ({}, {"best": None}, {"none": 3.0}, {"best": 2.0, "other": "x"}):
+        schema._check_callback("Keeps", Keeps(), stored)
+    with pytest.raises(CheckpointError, match=parts("callbacks.Keeps.best must be float")):
+        schema._check_callback("Keeps", Keeps(), {"best": "x"})
