@@ -24,8 +24,8 @@ _HOST = torch.device("cpu")
 _GET_DEVICE: Any = vars(torch._C.TensorBase)["device"].__get__
 # These copy into their first argument from any device, or only look whether they can.
 _COPIES = {"copy_", "_foreach_copy_", "__set__", "_has_compatible_shallow_copy_type"}
-# These take indices on the host for a tensor on a device.
-_INDEXING = {"__getitem__", "__setitem__"}
+# These take indices, sections or lengths on the host for a tensor on a device.
+_INDEXING = {"__getitem__", "__setitem__", "tensor_split", "_pack_padded_sequence", "ctc_loss"}
 # These make tensors of the host from numbers, whichever device has them.
 _MAKERS = {"tensor", "as_tensor", "asarray"}
 # These share the memory of a tensor with NumPy.

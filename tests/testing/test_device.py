@@ -26,6 +26,7 @@ FINE = {
     "what was made there": lambda there: there + torch.ones(3, device=there.device),
     "what was computed there": lambda there: (there + 1).cumsum(0) * there.detach(),
     "indices on the host": lambda there: there[torch.tensor([0, 2])] + there[:2],
+    "sections on the host": lambda there: there + torch.tensor_split(there, torch.tensor([0]))[1],
     "a copy to the host": lambda there: HOST + there.cpu() + there.to("cpu"),
     "an array of a copy": lambda there: np.asarray(there.cpu()),
     "numbers in a list": lambda there: HOST + torch.tensor([there[0], there[1], 2.0]),
