@@ -460,6 +460,7 @@ IN_FLAGS = """
 --model.net=torch.nn.Liner | --model.net: ~ 'torch.nn.Liner' ~ 'torch.nn.Linear'
 --model.help=FedPre | --model.help: ~ 'FedPre' ~ 'FedPer'
 --model.net.hidden=x | --model.net.hidden: ~ int ~ x
+--model.optimizer.lrr=1 | --model.optimizer.lrr: SGD ~ 'lrr' ~ 'lr'
 --data.num_clients=x | --data.num_clients: ~ int ~ x
 --data.num_clients=0 | --data.num_clients: num_clients ~ 1 ~ 0
 --model.optimizer.class_path=torch.optim.LBFGS | --model.optimizer.class_path: ~ LBFGS ~ several times
