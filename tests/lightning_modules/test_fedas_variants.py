@@ -45,7 +45,7 @@ def test_one_clients_global_features_are_its_own():
 
 
 def test_class_means_over_clients_by_hand():
-    """Class 0: sums 2 and 7 over 1 + 2 samples, 3; class 1 of client 1 alone, 8 / 2 = 4; class 2 of
+    """Class 0: sums 2 and 7 over 1 + 2 samples, 3; class 1 of client 1 alone, 4 / 1 = 4; class 2 of
     nobody. A later upload of client 0, 5 of 1 sample, takes the place of its first: (5 + 7) / 3."""
     federation = Federation(make(mlp(), optimizer=sgd()))
     server, state = federation.server, federation.state
@@ -62,7 +62,7 @@ def test_class_means_over_clients_by_hand():
         return server.broadcast(after, 2, 1).extra["global_means"][:, 0]
 
     assert means(state).isnan().all()
-    after = server.aggregate(state, [upload(0, (2, 1)), upload(1, (7, 2), (8, 2))])
+    after = server.aggregate(state, [upload(0, (2, 1)), upload(1, (7, 2), (4, 1))])
     torch.testing.assert_close(means(after), torch.tensor([3.0, 4.0, torch.nan]), equal_nan=True)
     again = server.aggregate(after, [upload(0, (5, 1))])
     assert means(again)[0] == 4.0
