@@ -134,11 +134,13 @@ class Server(Generic[StateT]):
     def merge(self, state: StateT, uploads: Sequence[Upload]) -> StateT:
         """Return the state with the values that at least one upload gives."""
         weights = self.weights(uploads)
-        return replace(
-            state,
-            shared=weighted_mean([upload.shared for upload in uploads], weights),
-            client_report=self.reported(uploads, weight=weights),
-        )
+        mean = weighted_mean([upload.shared for upload in uploads], weights)
+        return self.with_mean(state, uploads, mean)
+
+    def with_mean(self, state: StateT, uploads: Sequence[Upload], mean: State) -> StateT:
+        """Return the state with the mean of the uploads, whose own values may be dropped."""
+        report = self.reported(uploads, weight=self.weights(uploads))
+        return replace(state, shared=mean, client_report=report)
 
     def merge_mean(self, state: StateT, mean: Upload, count: float) -> StateT:
         """Return the state after a private round, in which nobody's own upload is known.

@@ -162,11 +162,7 @@ def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> State:
 
 
 def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> State:
-    """Compute ``sum_i weights[i] * states[i]``, adding in the order given.
-
-    Sums are computed in float64 (float32 on devices without float64), so that averaging equal
-    states returns exactly that state. Integers such as counters are not averaged; the largest is
-    used.
+    """Compute ``sum_i weights[i] * states[i]`` by :class:`RunningMean`, adding in the order given.
 
     Args:
         states: States with the same names and shapes, at least one.
@@ -178,20 +174,60 @@ def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> St
     """
     if not states or len(states) != len(weights):
         raise ValueError(f"{len(states)} states cannot be averaged with {len(weights)} weights")
-    if apart := {name for state in states for name in state.keys() ^ states[0].keys()}:
-        raise ValueError(f"{min(apart)!r} cannot be averaged: not every state has it")
-    factors = [float(weight) for weight in weights]
-    mean: State = {}
-    for name, first in states[0].items():
-        if not first.is_floating_point():
-            mean[name] = torch.stack([state[name] for state in states]).amax(0)
-            continue
-        wide = widest(first.device)
-        total = first.to(wide) * factors[0]
-        for state, factor in zip(states[1:], factors[1:], strict=True):
-            total.add_(state[name].to(wide), alpha=factor)
-        mean[name] = total.to(first.dtype)
-    return mean
+    mean = RunningMean()
+    for state, weight in zip(states, weights, strict=True):
+        mean.add(state, float(weight))
+    return mean.value()
+
+
+class RunningMean:
+    """A weighted mean of states that are added one after another, and need not be kept.
+
+    Sums are computed in float64 (float32 on devices without float64), so that averaging equal
+    states returns exactly that state. Integers such as counters are not averaged; the largest is
+    used.
+    """
+
+    def __init__(self) -> None:
+        self._sums: State | None = None
+        self._types: dict[str, torch.dtype] = {}
+
+    def add(self, state: Mapping[str, Tensor], weight: float) -> None:
+        """Add a state.
+
+        Args:
+            state: Has the names and shapes of the first one.
+            weight: All weights sum to one.
+
+        Raises:
+            ValueError: The state has other names than the first.
+        """
+        if self._sums is None:
+            self._types = {name: value.dtype for name, value in state.items()}
+            self._sums = {
+                name: value.to(widest(value.device)) * weight
+                if value.is_floating_point()
+                else value.clone()
+                for name, value in state.items()
+            }
+            return
+        if apart := state.keys() ^ self._sums.keys():
+            raise ValueError(f"{min(apart)!r} cannot be averaged: not every state has it")
+        for name, total in self._sums.items():
+            if total.is_floating_point():
+                total.add_(state[name].to(total.dtype), alpha=weight)
+            else:
+                torch.maximum(total, state[name], out=total)
+
+    def value(self) -> State:
+        """Return the mean, in the types of the first state.
+
+        Raises:
+            ValueError: No state was added.
+        """
+        if self._sums is None:
+            raise ValueError("there is no state to average")
+        return {name: total.to(self._types[name]) for name, total in self._sums.items()}
 
 
 def residuals_of(kept: State) -> State:

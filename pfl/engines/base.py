@@ -18,12 +18,14 @@ class Engine(Protocol):
             :meth:`setup`; a resumed run sets the decision of its first start.
         simulates: Whether clients and their data are simulated; real ones need secrets that no
             seed gives away.
+        complete: Whether every job has a result, or the run ends.
         forgets: Whether what clients keep ends with the engine, so that no checkpoint with it can
             be resumed.
     """
 
     stacks: bool | None = None
     simulates: bool = True
+    complete: bool = True
     forgets: bool = False
 
     def connect(self, context: Context, config: str | None) -> FederatedData:

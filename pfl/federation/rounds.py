@@ -27,7 +27,8 @@ from pfl.federation.settings import Settings
 from pfl.federation.unseen import Newcomers
 from pfl.training import client_round
 from pfl.training.context import Context
-from pfl.training.server_round import Coordinator, uploads_of
+from pfl.training.gathering import Gathering
+from pfl.training.server_round import Coordinator
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Played:
         jobs: Of the clients that trained.
         results: Those that count, by client.
         failed: Why other results do not count, by client, if the numbers show it.
-        uploads: What reached the server.
+        uploads: What reached the server, perhaps without values that are in the mean.
         before: The server's state before the round.
         after: The server's state after the round.
     """
@@ -159,13 +160,15 @@ class Federation:
         run, clock = self.run, rows.Clock()
         cohort = self.cohort(run.round + 1)
         jobs = self._jobs(cohort)
-        results, failed = self._train(jobs, done)
+        senders = [job.info for job in jobs if job.info.client in cohort.uploads]
+        complete = self.settings.on_nonfinite == "stop" and self.settings.runner.complete
+        gathering = Gathering(self.coordinator, senders, complete)
+        results, failed = self._train(jobs, gathering, done)
         clock.lap("time/train")
-        uploads = uploads_of(results[c] for c in cohort.uploads if c in results)
-        after = self.coordinator.aggregate(run.server, uploads)
+        after = gathering.aggregated(run.server)
         soundness.check_aggregate(self.coordinator.server, run.server, after)
         clock.lap("time/aggregate")
-        played = Played(cohort, jobs, results, failed, uploads, run.server, after)
+        played = Played(cohort, jobs, results, failed, gathering.uploads, run.server, after)
         row = self._row(played)
         with self._entered(played):
             run.latest = self._evaluated(played, row, clock)
@@ -200,20 +203,21 @@ class Federation:
         return [job(client) for client in cohort.trains]
 
     def _train(
-        self, jobs: Sequence[Job], done: Callable[[Result], None]
+        self, jobs: Sequence[Job], gathering: Gathering, done: Callable[[Result], None]
     ) -> tuple[dict[int, Result], dict[int, str]]:
         """Return the results that count, and why others do not."""
         results, failed, of = {}, {}, {job.info.client: job for job in jobs}
         for arrived in self.settings.runner.train(jobs):
             # By their clients: one that fails has no result.
             result = self.coordinator.received(of[arrived.client], arrived)
+            shown = self.coordinator.shown(result)
             if result.finite:
-                results[result.client] = result
+                results[result.client] = gathering.take(result)
             elif self.settings.on_nonfinite == "stop":
                 raise soundness.error_of(result, self.run.round + 1)
             else:
                 failed[result.client] = soundness.NOT_FINITE
-            done(self.coordinator.shown(result))
+            done(shown)
         return results, failed
 
     def _row(self, played: Played) -> Row:

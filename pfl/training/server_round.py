@@ -29,6 +29,7 @@ class Coordinator:
 
     Attributes:
         server: The method's server.
+        client_class: The method.
         clients: What is known of each client before the first round; of a held-out one, nothing.
         eligible: The clients that have training data.
         uplink: The steps between clients and server; see :meth:`bind`.
@@ -53,6 +54,7 @@ class Coordinator:
             method, made = type(context.module).__name__, type(self.server).__name__
             raise MethodError(f"{method}.server() must return a Server, got {made}")
         self.server.seed = derive(seed, "server")
+        self.client_class = type(context.module)
         if self.server.needs_public:
             self.server.public = _public(context)
         self._numbers = {client: number for number, client in enumerate(members(data))}
@@ -171,12 +173,24 @@ class Coordinator:
             result = step.shown(result)
         return result
 
-    def aggregate(self, state: ServerState, uploads: list[Upload]) -> ServerState:
-        """Return the server's state after a round, from uploads in ascending order of clients."""
+    def aggregate(
+        self, state: ServerState, uploads: list[Upload], mean: State | None = None
+    ) -> ServerState:
+        """Return the server's state after a round.
+
+        Args:
+            state: The state before it.
+            uploads: In ascending order of clients.
+            mean: Their mean, where it is known and they have no values any more.
+        """
 
         def aggregated(state: ServerState, uploads: list[Upload]) -> ServerState:
             sent = [replace(one, client=self.number(one.client)) for one in uploads]
-            after: ServerState = self.server.aggregate(state, sent)
+            after: ServerState
+            if mean is None:
+                after = self.server.aggregate(state, sent)
+            else:
+                after = replace(self.server.with_mean(state, sent, mean), round=state.round + 1)
             return after
 
         merge: Callable[[ServerState, list[Upload]], ServerState] = aggregated

@@ -36,6 +36,7 @@ class CarriedEngine(Engine):
         errors: Errors of a client's job after which a round goes on without it.
     """
 
+    complete = False
     waits: ClassVar[bool] = False
 
     def __init__(self, *errors: type[Exception]) -> None:

@@ -1,0 +1,79 @@
+"""The uploads of a round, as they arrive: all of them are kept, or only their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pfl.core.client import ClientModule
+from pfl.core.server import Server, ServerState
+from pfl.core.state import RunningMean, nbytes
+from pfl.core.types import ClientInfo, Result, Upload
+from pfl.training.server_round import Coordinator
+from pfl.training.uplink import UplinkStep
+
+
+class Gathering:
+    """Takes the uploads of a round, in ascending order of clients.
+
+    Where the server only averages what all clients send, each upload is added to the mean when it
+    arrives, and its values are dropped: memory does not grow with the cohort. The bits are those of
+    the mean of all uploads. Otherwise the uploads are kept until the round is over.
+
+    Args:
+        coordinator: Aggregates the uploads.
+        senders: The clients that will send an upload; they ascend.
+        complete: Whether each of them has a result, or the run ends.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, senders: Sequence[ClientInfo], complete: bool
+    ) -> None:
+        self._coordinator = coordinator
+        self._senders = {info.client for info in senders}
+        self._uploads: list[Upload] = []
+        self._mean: RunningMean | None = None
+        # A client with one sample may be idle, and sends nothing then; see ``Tally.idle``.
+        sure = complete and all(info.samples > 1 for info in senders)
+        if sure and senders and _averages(coordinator):
+            self._mean = RunningMean()
+            empty = [Upload(info.client, info.samples, {}) for info in senders]
+            shares = coordinator.server.weights(empty).tolist()
+            self._shares = dict(zip(sorted(self._senders), shares, strict=True))
+
+    def take(self, result: Result) -> Result:
+        """Take the upload of a result; return the result, without values that are in the mean."""
+        upload = result.upload
+        if upload is None or result.client not in self._senders:
+            return result
+        if self._mean is not None:
+            self._mean.add(upload.shared, self._shares[upload.client])
+            # What is left says how many bytes there were.
+            size = nbytes(upload.shared) + nbytes(upload.extra)
+            upload = replace(upload, shared={}, encoded=upload.encoded or size)
+        self._uploads.append(upload)
+        return replace(result, upload=upload)
+
+    @property
+    def uploads(self) -> Sequence[Upload]:
+        """What has arrived, perhaps without its values."""
+        return self._uploads
+
+    def aggregated(self, state: ServerState) -> ServerState:
+        """Return the server's state after the round."""
+        mean = None if self._mean is None else self._mean.value()
+        if mean is not None and len(self._uploads) < len(self._senders):
+            raise RuntimeError(f"{len(self._uploads)} of {len(self._senders)} uploads arrived")
+        return self._coordinator.aggregate(state, self._uploads, mean)
+
+
+def _averages(coordinator: Coordinator) -> bool:
+    """Return whether the mean of what clients send decides the server's next state."""
+    server, client = type(coordinator.server), coordinator.client_class
+    return (
+        server.aggregate is Server.aggregate
+        and server.merge is Server.merge
+        and server.weights is Server.weights
+        and client.upload is ClientModule.upload
+        and all(type(step).merge is UplinkStep.merge for step in coordinator.uplink)
+    )

@@ -1,0 +1,84 @@
+"""Uploads of servers that only average are summed as they arrive, with the same bits."""
+
+import weakref
+
+import pytest
+
+from lightning_modules import FedAS, FedAvg, FedPer
+from pfl.core.server import Server
+from pfl.core.state import nbytes
+from pfl.engines.sequential import SequentialEngine
+from pfl.federation.run import Callback
+from pfl.federation.sampling import UniformSampler
+from tests.engines.agreement import fit, same
+from tests.helpers.federation import SGD
+from tests.helpers.toy import blobs, mlp, normed
+
+
+class Watches(Callback):
+    """Counts the uploads of a round that are still in memory when the next one arrives."""
+
+    def __init__(self):
+        self.alive, self.seen = [], 0
+
+    def on_result(self, run, result):
+        self.alive = [one for one in self.alive if one() is not None]
+        self.seen = max(self.seen, len(self.alive))
+        self.alive += [weakref.ref(value) for value in result.upload.shared.values()]
+
+
+class Keeps(Server):
+    """Averages as its base does, by a merge of its own, which gets all uploads."""
+
+    def merge(self, state, uploads):
+        assert all(upload.shared for upload in uploads)
+        return super().merge(state, uploads)
+
+
+class Kept(FedAvg):
+    def server(self):
+        return Keeps(weighting=self.weighting)
+
+
+@pytest.mark.parametrize("options", [{}, {"weighting": "uniform"}, {"buffers": "average"}])
+def test_a_sum_has_the_bits_of_the_mean_of_all(options):
+    runs = [
+        fit(kind(normed(), optimizer=SGD, **options), SequentialEngine(), data=blobs((4, 9, 2, 6)))
+        for kind in (FedAvg, Kept)
+    ]
+    assert same(*runs)
+
+
+def test_a_client_that_may_send_nothing_leaves_the_others_weights_as_they_are():
+    """With batch norm, a client with one sample takes no step."""
+    with pytest.warns(UserWarning, match="takes no step"):
+        runs = [
+            fit(kind(normed(), optimizer=SGD), SequentialEngine(), data=blobs((4, 1, 6)))
+            for kind in (FedAvg, Kept)
+        ]
+    assert same(*runs)
+
+
+@pytest.mark.parametrize(
+    ("method", "loop", "most"),
+    [
+        (FedAvg, {}, 1),
+        (FedPer, {}, 1),
+        # The server weighs all uploads together; a client may be left out.
+        (FedAS, {}, 4),
+        (FedAvg, {"on_nonfinite": "skip"}, 4),
+    ],
+)
+def test_one_upload_at_a_time_is_in_memory(method, loop, most):
+    watch = Watches()
+    data = blobs((4, 9, 2, 17, 6))
+    fit(method(mlp(), optimizer=SGD), SequentialEngine(), 1, data, callbacks=[watch], **loop)
+    tensors = len(method(mlp()).shared_names())
+    assert watch.seen <= most * tensors
+    assert (watch.seen > tensors) == (most > 1)
+
+
+def test_bytes_are_counted_before_values_are_dropped():
+    module = FedAvg(mlp(), optimizer=SGD)
+    run = fit(module, SequentialEngine(), 1, blobs((4, 9, 2)), sampler=UniformSampler())
+    assert run.history[0]["comm/bytes_up"] == 3 * nbytes(run.server.shared)
