@@ -74,7 +74,7 @@ def test_json_with_values_of_other_kinds(file, change, said, run, capsys):
     [
         ("summary.json", "[]", "run/summary.json ~ keys and values ~ list"),
         ("partition.json", "[" * 200_000, "run/partition.json ~ 50 levels"),
-        ("config.yaml", "a: &a [*a]", "run/config.yaml:1: ~ alias *a"),
+        ("config.yaml", "a: &a [*a]", "run/config.yaml:1: ~ 50 levels"),
         ("config.yaml", "seed: [1]", "run/config.yaml: seed: ~ a whole number ~ [1]"),
     ],
 )
