@@ -36,7 +36,7 @@ STAGES = {
     "setup": (prepare, "prepare"),
     "opening": (resume, "clear"),
     "loading": (checkpoint, "load"),
-    "restoring": (prepare, "_restore"),
+    "restoring": (resume, "restore"),
     "start": (Records, "on_fit_start"),
     "training": (Federation, "_train"),
     "tests": (Evaluator, "evaluate"),
