@@ -34,10 +34,11 @@ class OwnStream(TorchFunctionMode):
         seed: Seed of the generator, on the CPU.
 
     Example:
+        >>> from pfl.core.seeds import scoped
         >>> with OwnStream(1):
         ...     own = torch.nn.functional.dropout(torch.ones(4))
-        >>> _ = torch.manual_seed(1)
-        >>> bool((own == torch.nn.functional.dropout(torch.ones(4))).all())
+        >>> with scoped(1):
+        ...     bool((own == torch.nn.functional.dropout(torch.ones(4))).all())
         True
     """
 
