@@ -77,7 +77,10 @@ def acquired(file: Path, kind: type[BaseFileLock] = FileLock) -> BaseFileLock | 
     Raises:
         OSError: The file cannot be opened, or its file system has no locks.
     """
-    lock = kind(file, timeout=0, thread_local=False)
+    # Some versions remove the file of a process that has ended at the first try, and take it at the
+    # second.
+    wait = 0.2 if kind is SoftFileLock else 0
+    lock = kind(file, timeout=wait, thread_local=False)
     try:
         lock.acquire()
     except Timeout:
