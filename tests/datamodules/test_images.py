@@ -363,7 +363,7 @@ def pipe(file):
         (truncated, "truncated"),
         (pipe, "not a regular file ~ replace"),
         # Pillow would make each value above 255 white.
-        (lambda file: save(file, np.full((4, 4), 4000, np.uint16)), "I;16 ~ not bytes"),
+        (lambda file: save(file, np.full((4, 4), 4000, np.uint16)), "pixels are I ~ not bytes"),
         (lambda file: save(file, np.zeros((4, 5, 3), np.uint8)), "5x4 ~ 4x4 ~ image_size"),
     ],
 )

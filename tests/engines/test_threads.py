@@ -229,7 +229,10 @@ def drawing(name):
 def test_what_layers_draw_is_the_same_in_threads(name):
     engine = ThreadsEngine(2)
     beside = fit(FedAvg(drawing(name), optimizer=SGD), engine, rounds=2)
-    assert beside.header["engine"].startswith("threads: 2 clients side by side")
+    # In older versions of torch randn_like takes no generator: such a network runs sequentially.
+    able = name != "functions" or "generator" in torch.ops.aten.randn_like.overloads()
+    expected = "threads: 2 clients side by side" if able else "sequential, not threads"
+    assert beside.header["engine"].startswith(expected)
     assert same(beside, fit(FedAvg(drawing(name), optimizer=SGD), SequentialEngine(), rounds=2))
 
 

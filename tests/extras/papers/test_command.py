@@ -127,7 +127,7 @@ def test_read_runs_nothing(fits, capsys):
     assert fits == []
     assert snapshot(".") == before
     said = capsys.readouterr()
-    assert "FedAvg  - [1]" in said.out
+    assert ["FedAvg", "-", "[1]"] in [line.split() for line in said.out.splitlines()]
     assert "[1] not run yet." in said.out
     assert said.err == ""
 
