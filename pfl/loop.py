@@ -126,7 +126,8 @@ class FederatedLoop(Settings):
             rounds = self._rounds(federation)
             try:
                 while (result := _next(federation, rounds)) is not None:
-                    yield federation.run, result
+                    with federation.suspended():
+                        yield federation.run, result
             finally:
                 with federation.computing():
                     rounds.close()

@@ -99,11 +99,13 @@ class AutoEngine(Engine):
         if reason is None and size <= TINY_STEP:
             reason = "steps are too short for threads"
         if reason is not None:
-            self._scope.enter_context(cores.shared(self.workers))
+            self.share = cores.Share(self.workers)
+            self._scope.enter_context(self.share)
             return f"auto: {alone}; {reason}"
         self._parallel = ThreadsEngine(self.workers)
         self._scope.callback(self._parallel.close)
-        return f"auto: {self._parallel.setup(context)}"
+        line, self.share = self._parallel.setup(context), self._parallel.share
+        return f"auto: {line}"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
@@ -123,7 +125,7 @@ class AutoEngine(Engine):
     def close(self) -> None:
         """Release the chosen engine."""
         self._scope.close()
-        self._parallel = self._stack = None
+        self._parallel = self._stack = self.share = None
 
     def _choose(self, jobs: Sequence[Job]) -> Engine:
         """Return threads, or the sequential engine if most workers would be idle."""

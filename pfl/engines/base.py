@@ -7,6 +7,7 @@ from typing import Protocol
 
 from pfl.core.data import FederatedData
 from pfl.core.types import Job, Result, Scores
+from pfl.engines.cores import Share
 from pfl.training.context import Context
 
 
@@ -21,12 +22,15 @@ class Engine(Protocol):
         complete: Whether every job has a result, or the run ends.
         forgets: Whether what clients keep ends with the engine, so that no checkpoint with it can
             be resumed.
+        share: Its share of the cores, taken in :meth:`setup`; others have it while the run is
+            suspended.
     """
 
     stacks: bool | None = None
     simulates: bool = True
     complete: bool = True
     forgets: bool = False
+    share: Share | None = None
 
     def connect(self, context: Context, config: str | None) -> FederatedData:
         """Return the data as the run may know them, before anything of them is used.

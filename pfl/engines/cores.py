@@ -22,17 +22,34 @@ CPUINFO = Path("/proc/cpuinfo")
 _PREFIX = "run-"
 
 
-@contextmanager
-def shared(wanted: int | None = None) -> Iterator[int]:
-    """Take a run's share of the cores of this machine in this scope; yield their number.
+class Share:
+    """A run's share of the cores of this machine, held in a scope that begins with their number.
 
     Args:
         wanted: The number, taken at its word; ``None`` divides the usable cores by the number of
             runs that share them, to at least one.
     """
-    with ExitStack() as scope:
-        others = _join(scope)
-        yield wanted or max(1, usable() // (1 + others))
+
+    def __init__(self, wanted: int | None = None) -> None:
+        self._wanted, self._scope = wanted, ExitStack()
+
+    def __enter__(self) -> int:
+        """Join the runs that share the cores; return the number of cores."""
+        others = _join(self._scope)
+        return self._wanted or max(1, usable() // (1 + others))
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the cores to the others."""
+        self._scope.close()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Leave the cores to others in this scope, while the run is suspended."""
+        self._scope.close()
+        try:
+            yield
+        finally:
+            _join(self._scope)
 
 
 def usable() -> int:

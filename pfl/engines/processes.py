@@ -63,7 +63,8 @@ class ProcessesEngine(PooledEngine):
                 f"the loop runs on {context.fabric.device}, and processes are for CPUs: take "
                 "another engine, or set loop.accelerator to cpu"
             )
-        share = self._scope.enter_context(cores.shared(self.workers))
+        self.share = cores.Share(self.workers)
+        share = self._scope.enter_context(self.share)
         count = min(share, context.data.num_clients)
         self.employ(context, partial(Process, Recipe.of(context)), count, op_threads=1)
         return f"processes: {count} clients side by side, one op thread each"
@@ -72,6 +73,7 @@ class ProcessesEngine(PooledEngine):
         """End the processes."""
         super().close()
         self._scope.close()
+        self.share = None
 
 
 class Process(Helper):

@@ -51,7 +51,8 @@ class ThreadsEngine(SequentialEngine):
     def setup(self, context: Context) -> str:
         """Copy the module for each worker and start the threads."""
         super().setup(context)
-        share = self._scope.enter_context(cores.shared(self.workers))
+        self.share = cores.Share(self.workers)
+        share = self._scope.enter_context(self.share)
         clients = context.data.num_clients
         if reason := unsupported_reason(context, min(self.workers or cores.usable(), clients)):
             return f"sequential, not threads: {reason}"
@@ -81,7 +82,7 @@ class ThreadsEngine(SequentialEngine):
     def close(self) -> None:
         """End the threads."""
         self._scope.close()
-        self._pool = None
+        self._pool = self.share = None
 
     def _start(self, contexts: list[Context]) -> ThreadPoolExecutor:
         """Return a pool whose threads each have a context and one op thread."""

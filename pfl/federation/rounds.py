@@ -6,7 +6,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,6 +107,11 @@ class Federation:
         """
         with op_threads.using(self.op_threads), repeatable():
             yield
+
+    def suspended(self) -> AbstractContextManager[None]:
+        """Leave the cores to other runs while a caller's code runs."""
+        share = self.settings.runner.share
+        return nullcontext() if share is None else share.lent()
 
     @contextmanager
     def folder(self) -> Iterator[None]:

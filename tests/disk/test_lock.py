@@ -70,5 +70,5 @@ def test_other_errors_of_a_lock_are_told(monkeypatch, tmp_path):
 def test_without_locks_cores_are_not_shared(no_locks):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with cores.shared():
+        with cores.Share():
             pass

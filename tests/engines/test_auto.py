@@ -126,7 +126,7 @@ def test_other_runs_take_cores_but_change_no_number(cores, monkeypatch):
     monkeypatch.setattr(op_threads, "SHORT_OPERATION", 0)
     run = partial(fit, engine="auto", rounds=2, data=blobs((6, 6, 6)))
     alone = run(FedAvg(mlp(), optimizer=SGD))
-    with machine.shared():
+    with machine.Share():
         beside = run(FedAvg(mlp(), optimizer=SGD))
         assert "2 clients side by side" in alone.header["engine"]
         assert "one client at a time, as other runs take the cores" in beside.header["engine"]
@@ -141,10 +141,10 @@ def test_a_run_has_its_share_of_the_cores_until_it_ends(cores, monkeypatch, limi
     monkeypatch.setattr(auto, limit, 48)
     engine = AutoEngine()
     engine.setup(Context(FedAvg(mlp()), blobs((6, 6, 6)), Fabric(accelerator="cpu", devices=1)))
-    with machine.shared() as beside:
+    with machine.Share() as beside:
         assert beside == 2
     engine.close()
-    with machine.shared() as alone:
+    with machine.Share() as alone:
         assert alone == 4
 
 

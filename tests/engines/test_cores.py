@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 
 import pytest
 
-from pfl.engines import cores
+from lightning_modules.fedavg import FedAvg
+from pfl.engines import auto, cores
 from pfl.engines.named import make_engine
+from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
 from tests.helpers.messages import parts
+from tests.helpers.toy import blobs, mlp
 
 
 @pytest.fixture
@@ -49,9 +53,9 @@ def test_a_quota_counts_rounded_up(eight, tmp_path, files, expected):
 
 def test_runs_share_the_cores_and_leave_them_to_others(eight):
     """8, then 8 / 2, then 8 / 3; one again where all others have gone."""
-    with cores.shared() as first, cores.shared() as second, cores.shared() as third:
+    with cores.Share() as first, cores.Share() as second, cores.Share() as third:
         assert (first, second, third) == (8, 4, 2)
-    with cores.shared() as first, cores.shared(wanted=3) as second:
+    with cores.Share() as first, cores.Share(wanted=3) as second:
         assert (first, second) == (8, 3)
 
 
@@ -59,21 +63,51 @@ def test_every_run_has_a_core_at_least_and_leaves_nothing_behind(eight, tmp_path
     eight.setattr(cores, "usable", lambda: 1)
     closed, close = [], os.close
     eight.setattr(os, "close", lambda descriptor: closed.append(descriptor) or close(descriptor))
-    with cores.shared() as first, cores.shared() as second, cores.shared(wanted=3) as third:
+    with cores.Share() as first, cores.Share() as second, cores.Share(wanted=3) as third:
         assert (first, second, third) == (1, 1, 3)
         closed.clear()
     assert len(closed) == 3
     assert not [*tmp_path.rglob("run-*")]
     eight.setattr(cores, "usable", lambda: 8)
-    with cores.shared() as alone:
+    with cores.Share() as alone:
+        assert alone == 8
+
+
+class Beside(Callback):
+    """Records how many cores a run would get that began beside a round."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_round_end(self, run, result):
+        with cores.Share() as count:
+            self.found.append(count)
+
+
+@pytest.mark.parametrize("engine", ["auto", "threads", "processes"])
+def test_a_suspended_run_leaves_its_cores_to_others_until_its_next_round(eight, engine):
+    eight.setattr(auto, "TINY_STEP", 0)
+    eight.setattr(auto, "CACHED", 0)
+    beside = Beside()
+    loop = FederatedLoop(2, engine=engine, progress=False, callbacks=[beside])
+    first, second = (one.rounds_of(FedAvg(mlp()), blobs()) for one in (loop, replace(loop)))
+    for rounds in (first, second):
+        run, _ = next(rounds)
+        assert "3 clients side by side" in run.header["engine"]
+    assert beside.found == []
+    next(first)
+    assert beside.found == [4]
+    first.close()
+    second.close()
+    with cores.Share() as alone:
         assert alone == 8
 
 
 def test_what_a_killed_run_left_behind_takes_no_core(eight, tmp_path):
-    with cores.shared():
+    with cores.Share():
         (folder,) = tmp_path.glob("pfl-cores-*/*")
     (folder / "run-killed").touch()
-    with cores.shared() as alone:
+    with cores.Share() as alone:
         assert alone == 8
         assert not (folder / "run-killed").exists()
 
