@@ -13,11 +13,14 @@ from pfl.core.failure import clients_text
 from pfl.core.sheet import Sheet
 from pfl.core.types import Result, RoundResult
 from pfl.federation.run import Callback, Run
-from pfl.results.sheets import show
+from pfl.results.sheets import duration, show
+
+# Seconds of a run whose length is announced.
+_LONG = 600
 
 
 class ProgressBar(Callback):
-    """Shows the run's header, a bar of rounds, a bar of clients, and the closing table."""
+    """Shows the run's header, bars of rounds and clients, a long run's cost, the closing table."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -39,12 +42,27 @@ class ProgressBar(Callback):
         self._rounds = bars.add_task("round", total=run.rounds, completed=run.round, note="")
         self._clients = bars.add_task("client", total=None, note="")
         self._progress = self._scope.enter_context(bars)
+        self._announced = False
 
     def on_result(self, run: Run, result: Result) -> None:
-        """Advance the bar of clients; the first client of a round resets it."""
-        if self._progress.tasks[self._clients].finished:
+        """Advance the bar of clients, which the first one of a round resets; announce the cost."""
+        if (clients := self._progress.tasks[self._clients]).finished:
             self._progress.reset(self._clients)
-        self._progress.advance(self._clients)
+        self._progress.update(self._clients, advance=1, total=len(run.cohort.trains))
+        # By then, engines that train several clients at a time have the first ones behind them.
+        if not self._announced and 5 * clients.completed >= len(run.cohort.trains):
+            self._announced = True
+            self._announce(run, len(run.cohort.trains) / clients.completed)
+
+    def _announce(self, run: Run, share: float) -> None:
+        """Print how long a long run will train, from the ``1 / share`` of a round behind it."""
+        left = run.rounds - run.round
+        seconds = (time.perf_counter() - self._started) * share * left
+        if seconds > _LONG:
+            look = "; --loop.rounds=5 for a look" if left > 5 else ""
+            self._progress.console.print(
+                f"about {duration(seconds)} of training here{look}", highlight=False
+            )
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
         """Advance the bar of rounds and show the round's scores."""
@@ -53,6 +71,7 @@ class ProgressBar(Callback):
         if notes:
             self._progress.update(self._rounds, note=" ".join(notes))
         self._progress.advance(self._rounds)
+        # Clients that failed have no result.
         trained = len(result.cohort.trains)
         self._progress.update(self._clients, total=trained, completed=trained)
 

@@ -163,7 +163,7 @@ class Federation:
 
     def _play_round(self, done: Callable[[Result], None]) -> RoundResult:
         run, clock = self.run, rows.Clock()
-        cohort = self.cohort(run.round + 1)
+        run.cohort = cohort = self.cohort(run.round + 1)
         jobs = self._jobs(cohort)
         senders = [job.info for job in jobs if job.info.client in cohort.uploads]
         complete = self.settings.on_nonfinite == "stop" and self.settings.runner.complete

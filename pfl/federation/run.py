@@ -16,7 +16,7 @@ from pfl.core.data import FederatedData
 from pfl.core.elsewhere import digest_of
 from pfl.core.server import ServerState
 from pfl.core.state import digest
-from pfl.core.types import Result, RoundResult, State
+from pfl.core.types import Cohort, Result, RoundResult, State
 from pfl.federation.summary import SCORES, summarise
 from pfl.training.context import Context
 
@@ -47,6 +47,7 @@ class Run:
             was not finite, its test failed (``untested``), or a tested model of it was
             ``undefined``, as its outputs were not finite; by client.
         reasons: Why a client's training or test failed the last time, by client.
+        cohort: The clients of the round in progress, or of the last one.
         latest: The last round finished by this process.
         template: The state that every client starts from.
         constants: Hash of what no state holds, such as the frozen parts of a network.
@@ -74,6 +75,7 @@ class Run:
     history: list[Row] = field(default_factory=list)
     failures: Failures = field(default_factory=dict)
     reasons: Mapping[int, str] = field(default_factory=dict)
+    cohort: Cohort = field(default_factory=lambda: Cohort((), ()))
     latest: RoundResult | None = None
     template: State = field(default_factory=dict)
     constants: str = ""

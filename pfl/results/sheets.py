@@ -51,6 +51,14 @@ def show(sheets: Iterable[Sheet], console: Console | None = None) -> None:
             console.print()
 
 
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
 def _fitted(sheet: Sheet, width: int) -> tuple[list[list[int]], list[str]]:
     """Return blocks of numbers of columns, each with the first one, and headings left out."""
     needs = [_need(sheet, number) + _GAP for number in range(len(sheet.columns))]

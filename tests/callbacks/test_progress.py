@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from pfl.callbacks.progress import ProgressBar, closing_sheet
@@ -35,11 +37,36 @@ def test_the_bar_of_clients_is_full_after_each_round_and_begins_anew_with_the_ne
 
     class Looks(Callback):
         def on_result(self, run, result):
-            seen.append(bar._progress.tasks[1].completed)
+            seen.append((bar._progress.tasks[1].completed, bar._progress.tasks[1].total))
 
         def on_round_end(self, run, result):
             task = bar._progress.tasks[1]
             seen.append((task.completed, task.total))
 
     FederatedLoop(5, progress=False, callbacks=[bar, Looks(), Stops()]).fit(FedAvg(mlp()), blobs())
-    assert seen == [1, 2, 3, (3, 3), 1, 2, 3, (3, 3)]
+    assert seen == [(1, 3), (2, 3), (3, 3), (3, 3)] * 2
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [(400, "about 3.3 h of training here; --loop.rounds=5 for a look"), (4, None)],
+)
+def test_a_long_run_says_after_its_first_client_how_long_it_takes(
+    rounds, said, monkeypatch, capsys
+):
+    """The first of three clients takes 10 s: 400 rounds of 30 s."""
+    now = 0.0
+    monkeypatch.setattr("pfl.callbacks.progress.time.perf_counter", lambda: now)
+
+    class Slow(Callback):
+        def on_result(self, run, result):
+            nonlocal now
+            now += 10.0
+
+        def on_round_end(self, run, result):
+            self.should_stop = True
+
+    loop = FederatedLoop(rounds, progress=False, callbacks=[Slow(), ProgressBar()])
+    loop.fit(FedAvg(mlp()), blobs())
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("about")]
+    assert lines == ([said] if said else [])

@@ -19,6 +19,7 @@ from pfl.extras.papers.planned import PlannedRun
 from pfl.extras.papers.render import shortened
 from pfl.extras.papers.shorten import limit_samples
 from pfl.extras.papers.spec import TableFile
+from pfl.results.sheets import duration
 from pfl.results.statistics import NONE
 
 # Options of a loop and of data that make them write files.
@@ -102,11 +103,4 @@ def _left(run: PlannedRun, row: Mapping[str, float]) -> tuple[float, float]:
 
 
 def _costs(seconds: float, moved: float) -> list[str]:
-    return [_duration(seconds), decimal(int(moved))]
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"
+    return [duration(seconds), decimal(int(moved))]
