@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
@@ -14,20 +15,24 @@ from pfl.results.pictures import Picture
 from pfl.results.sheets import rendered
 from pfl.results.style import save
 
+Part: TypeAlias = Sheet | dict[str, Sheet] | list[Picture] | str
 
-def page(title: str, under: str, sections: Mapping[str, Sheet | list[Picture] | str]) -> str:
+
+def page(title: str, under: str, sections: Mapping[str, Part]) -> str:
     """Build the whole page.
 
     Args:
         title: Its heading.
         under: A line below it.
         sections: What each section shows, by its heading: a table (of one without headings, all
-            cells are text); pictures side by side, without those that could not be drawn; or
-            preformatted text, for instance a file.
+            cells are text); groups of rows of one table, by their headings; pictures side by side,
+            without those that could not be drawn; or preformatted text, for instance a file.
     """
     parts = {
         heading: [(_svg(p, p.figure), p.caption) for p in part if p.figure]
         if isinstance(part, list)
+        else {"": part}
+        if isinstance(part, Sheet)
         else part
         for heading, part in sections.items()
     }

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pfl.results import names
 from pfl.results.files import Floats, RunError
+from pfl.results.learnt_nothing import levels
 from pfl.results.runs import At
 from pfl.results.settings import Setting
 from pfl.results.style import (
@@ -73,11 +74,22 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
     axes[2].set_xlabel("simulated" if simulated else "training and aggregation")
     for panel in axes[1:]:
         _spread_costs(panel)
+    _draw_levels(axes, settings, metric)
     axes[1].xaxis.set_major_formatter(EngFormatter("B"))
     axes[2].xaxis.set_major_formatter(EngFormatter("s"))
     per_cent_of(axes[0].yaxis, metric)
     legend_above(figure, axes[0])
     return figure
+
+
+def _draw_levels(axes: Sequence[Axes], settings: Sequence[Setting], metric: str) -> None:
+    """Draw what is scored without learning, if all runs have it in common and come close to it."""
+    (found, *others) = [levels(run, metric) for setting in settings for run in setting.runs]
+    low, high = axes[0].get_ylim()
+    for (what, level), dash in zip(found.items(), (":", "-."), strict=False):
+        if all(found == other for other in others) and low - (high - low) <= level:
+            for panel in axes:
+                panel.axhline(level, color="#7F7F7F", linestyle=dash, linewidth=1, label=what)
 
 
 def _spread_costs(panel: Axes) -> None:

@@ -10,8 +10,9 @@ from pfl.disk.reading import text
 from pfl.federation.summary import KINDS, summarise
 from pfl.results import names
 from pfl.results.find import common_score
-from pfl.results.page import bars, page
-from pfl.results.pictures import Picture, draw
+from pfl.results.learnt_nothing import sentence
+from pfl.results.page import Part, bars, page
+from pfl.results.pictures import draw
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.results.statistics import NONE
@@ -28,6 +29,8 @@ _COSTS = (
     ("optimiser steps", "train/steps", _COUNTED),
     ("simulated time", "comm/seconds", _SECONDS),
 )
+# The group of rows about these clients.
+WORST = "worst tenth of the clients"
 
 
 def report(run: RunFolder) -> str:
@@ -47,7 +50,7 @@ def report(run: RunFolder) -> str:
     ended = run.finished and "fingerprint" in run.summary
     about += [f"fingerprint {run.summary['fingerprint']}"] if ended else []
     config, later = text(run.path / "config.yaml"), _later(run)
-    sections: dict[str, Sheet | list[Picture] | str] = {
+    sections: dict[str, Part] = {
         "Results": _scores(run, judged_by),
         **({"Clients that joined later": later} if later.rows else {}),
         "Cost": _costs(run),
@@ -59,8 +62,11 @@ def report(run: RunFolder) -> str:
     return page(f"{run.method}{data}", ", ".join(about), sections)
 
 
-def _scores(run: RunFolder, judged_by: str) -> Sheet:
-    """Make a row for each metric and a column for each way of choosing rounds."""
+def _scores(run: RunFolder, judged_by: str) -> dict[str, Sheet]:
+    """Make a row for each metric and a column for each way of choosing rounds, in groups of rows.
+
+    There is a group for each kind of models, and one of the worst tenth of the clients.
+    """
     judged = _group(judged_by)
     # Local rounds of clients that join are drawn.
     groups = {
@@ -71,16 +77,25 @@ def _scores(run: RunFolder, judged_by: str) -> Sheet:
     main, *others = run.scores
     listed = [main, *(main + ending for ending in names.SUMMARIES), *others]
     metrics = [f"{one}/{name}" for one in (judged, *sorted(groups - {judged})) for name in listed]
+    shown = [metric for metric in metrics if metric in run.metrics]
     summary = summarise(run.history(), run.scores)
-    rows = [
-        [
-            names.described(metric),
-            *(_number(metric, summary.get(f"{metric}/{at}", np.nan)) for at in KINDS),
-        ]
-        for metric in metrics
-        if metric in run.metrics
-    ]
-    return Sheet("", ["", *(names.rounds(at) for at in KINDS)], rows)
+    kinds = [at for at in KINDS if any(f"{metric}/{at}" in summary for metric in shown)]
+    rows: dict[str, list[list[str]]] = {}
+    for metric in shown:
+        worst = names.parted(metric)[1] == "_worst10"
+        own = names.score(metric).removeprefix("test ")
+        models = names.model(metric)
+        first = models if worst else own
+        group = WORST if worst else models
+        cells = [_number(metric, summary.get(f"{metric}/{at}", np.nan)) for at in kinds]
+        rows.setdefault(group, []).append([first, *cells])
+    ordered = sorted(rows, key=lambda group: group == WORST)
+    heads = ["test", *(names.rounds(at) for at in kinds)]
+    said = sentence(run, judged_by)
+    return {
+        group: Sheet("", heads, rows[group], [said] if said and group == ordered[-1] else [])
+        for group in ordered
+    }
 
 
 def _later(run: RunFolder) -> Sheet:
@@ -137,7 +152,8 @@ def _clients(run: RunFolder, judged_by: str) -> Sheet:
             label = f"samples of each of {len(own)} classes"
             cells += [str((own > 0).sum()), bars(own.tolist(), label)]
         rows.append(cells + [_cell(name, values[name][client]) for name in shown])
-    return Sheet("", heads, rows)
+    known = [n for n, head in enumerate(heads) if {row[n] for row in rows} != {NONE}]
+    return Sheet("", [heads[n] for n in known], [[row[n] for n in known] for row in rows])
 
 
 def _is_listed(column: str, group: str, main: str) -> bool:

@@ -74,6 +74,14 @@ def test_curves_are_means_over_seeds_at_common_rounds(tmp_path):
     assert (band.min(), band.max()) == (pytest.approx(0.2), pytest.approx(1))
 
 
+def test_curves_show_what_is_scored_without_learning_where_they_come_close(tmp_path):
+    for name, accuracies, lines in (("a", [[0.3], [0.5]], 2), ("b", [[0.97], [0.98]], 0)):
+        run = write_run(tmp_path / name, accuracies, labels=[[3, 5, 1, 1]])
+        first = curves(group([RunFolder.read(run)])[0], ACC).axes[0]
+        levels = [line.get_ydata()[0] for line in first.lines[1:]]
+        assert levels == [0.25, 0.5][:lines]
+
+
 def test_curves_show_simulated_seconds_where_every_run_has_them(tmp_path):
     for name, simulated in (("a", True), ("b", False)):
         run = write_run(tmp_path / name, [[0.2], [0.4]], config={"model": {"class_path": "FedAvg"}})

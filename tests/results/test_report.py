@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from pfl.results.files import RunError
+from pfl.results.learnt_nothing import levels
 from pfl.results.report import report
 from pfl.results.runs import RunFolder
 from tests.helpers.messages import parts
@@ -78,12 +79,12 @@ def test_the_summaries_of_another_main_score_are_told(tmp_path):
     run = RunFolder.read(write_run(tmp_path / "a", [[0.02, 0.04]], score="loss"))
     for table in (run.metrics, run.filled):
         table["test/personal/loss_std"] = table["test/personal/loss"] / 3
-    words = " ".join(checked(report(run)).words)
-    assert "test loss of the worst tenth, personal models 0.0400" in " ".join(words.split())
-    assert "test spread of loss over clients, personal models 0.0100" in " ".join(words.split())
+    words = " ".join(" ".join(checked(report(run)).words).split())
+    assert "worst tenth of the clients personal models 0.0400" in words
+    assert "spread of loss over clients 0.0100" in words
     # Runs of earlier versions recorded no scores; they were of classification.
     earlier = report(RunFolder.read(write_run(tmp_path / "b", [[0.5]])))
-    assert "test calibration error, personal models" in earlier
+    assert "calibration error" in earlier
 
 
 def test_what_the_user_wrote_is_text_and_no_markup(tmp_path):
@@ -109,3 +110,46 @@ def test_clients_without_training_or_test_have_strokes(tmp_path):
     text = report(RunFolder.read(run))
     assert "<th>discarded</th>" not in text
     assert "<tr><td>2</td><td>-</td>" in text
+
+
+def test_rows_are_grouped_and_columns_of_strokes_left_out(tmp_path):
+    run = RunFolder.read(write_run(tmp_path / "a", [[0.5, 0.6]]))
+    words = " ".join(checked(report(run)).words)
+    places = [words.index(group) for group in ("personal models", "worst tenth of the clients")]
+    assert places == sorted(places)
+    assert "best round by validation" not in words
+    assert "best round by validation" in report(
+        RunFolder.read(write_run(tmp_path / "b", [[0.5, 0.6]], val=[0.5]))
+    )
+
+
+@pytest.mark.parametrize(("accuracy", "verdict"), [(0.55, True), (0.9, False)])
+def test_a_run_that_has_learnt_nothing_is_seen(tmp_path, accuracy, verdict):
+    """Two of four and 6 of 10 samples have the client's most frequent of five labels."""
+    labels = [[2, 1, 1, 0, 0], [0, 6, 4, 0, 0]]
+    run = RunFolder.read(write_run(tmp_path / "a", [[accuracy, accuracy]], labels=labels))
+    text = report(run)
+    said = (
+        "would be 20.00 % (chance, 5 classes) and 55.00 % (each client&#39;s most frequent label)"
+    )
+    assert said in text
+    assert ("it has learnt nothing yet" in text) == verdict
+    assert levels(run, "test/global/acc")["most frequent label"] == pytest.approx(0.425)
+    assert levels(run, "test/pooled/acc")["most frequent label"] == pytest.approx(0.5)
+    assert levels(run, "test/personal/loss") == {}
+
+
+def test_the_page_suits_a_phone_and_a_dark_screen(real):
+    """Names wrap, stay in view, and nothing but pictures, which shrink, has a width in pixels."""
+    text = report(RunFolder.read(real["FedAS"].folder))
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
+    assert not re.search(r"(?<![a-z-])width: [0-9.]+(px|r?em)", style)
+    (names,) = re.findall(r"th:first-child, td:first-child \{(.*?)\}", style, re.DOTALL)
+    assert "position: sticky" in names
+    assert "white-space: normal" in names
+    (dark,) = re.findall(r"prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}", style, re.DOTALL)
+    rest = style.replace(dark, "").partition("--bar: #0072B2;")[2]
+    # Every colour is one of those that the dark screen has too, but the ground of pictures.
+    assert re.findall("#[0-9a-fA-F]{3,6}", rest) == ["#fff"]
+    assert {*re.findall("--[a-z]+", dark)} == {*re.findall(r"var\((--[a-z]+)\)", style)}
