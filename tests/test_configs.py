@@ -98,6 +98,7 @@ def built(experiment):
 
 @pytest.mark.long
 def test_the_first_line_of_every_configuration_builds_a_method_that_takes_the_data(subtests):
+    """All of them are parsed, and their networks and data built: up to half a minute."""
     for config in CONFIGS:
         with subtests.test(config=str(config)):
             assert str(config) in command(config)
@@ -108,7 +109,10 @@ def test_the_first_line_of_every_configuration_builds_a_method_that_takes_the_da
 
 @pytest.mark.long
 def test_the_stored_text_of_every_configuration_is_the_same_experiment(subtests, tmp_path):
-    """The resolved YAML that a run stores, with every default in it, is read back unchanged."""
+    """The resolved YAML that a run stores, with every default in it, is read back unchanged.
+
+    Each of them is parsed twice: some fifteen seconds.
+    """
     file = tmp_path / "config.yaml"
     for config in CONFIGS:
         with subtests.test(config=str(config)):

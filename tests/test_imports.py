@@ -80,6 +80,7 @@ def test_importing_pfl_imports_nothing_heavy():
 
 @pytest.mark.long
 def test_a_name_imports_only_what_it_needs():
+    """A process of its own imports torch and Lightning anew: ten seconds on busy cores."""
     run(
         "import sys\n"
         "from lightning_modules import FedPer, CNN2\n"

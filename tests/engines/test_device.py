@@ -46,7 +46,11 @@ def same(one, other):
 @pytest.mark.long
 @pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)
 def test_a_device_agrees_with_the_cpu(method):
-    """One client after another and stacked, as far as a method can be."""
+    """One client after another and stacked, as far as a method can be.
+
+    Every operation of the simulated device passes through Python: half a minute for methods that
+    compute with distributions.
+    """
     expected = run(method, "sequential", "cpu")
     with simulated():
         alone, stacked = run(method, "sequential"), run(method, "vectorised")

@@ -140,6 +140,7 @@ def check(*drawn):
 @given(EVERYTHING)
 @settings(max_examples=12, deadline=None, derandomize=True)
 def test_pairings(drawn):
+    """Twelve federations run under three engines, are interrupted and resumed: over ten seconds."""
     check(*drawn)
 
 

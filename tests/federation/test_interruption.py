@@ -311,6 +311,8 @@ def rounds_in(folder):
 @pytest.mark.long
 @pytest.mark.parametrize("every", [1, 10])
 def test_wherever_a_signal_comes_all_files_agree_and_nothing_is_lost(every, tmp_path):
+    """Runs stop at every 29th line of a round and are resumed: some fifteen seconds."""
+
     def short(name, ckpt_path=None):
         loop = FederatedLoop(
             rounds=2,

@@ -369,7 +369,10 @@ def committed(tmp_path_factory):
 
 @pytest.mark.long
 def test_the_committed_pages_are_those_of_the_committed_runs(committed):
-    """``python -m benchmarks.ledger`` finds no difference."""
+    """``python -m benchmarks.ledger`` finds no difference.
+
+    All pages and pictures of all committed runs are made anew: some ten seconds.
+    """
     _, committed = committed
     pages = [*committed.glob("**/*.md"), *committed.glob("**/*.json")]
     assert len(pages) > 30

@@ -228,6 +228,8 @@ def test_a_resumed_run_keeps_the_kinds_whatever_module_resumes_it(tmp_path):
 
 @pytest.mark.long
 def test_every_promise_is_kept():
+    """All of them at once, also those on the simulated device: some ten seconds."""
+
     def build(net, **options):
         return FedSimSup(net, [mlp(hidden=2, seed=7), mlp(hidden=3, seed=8)], **options)
 

@@ -113,6 +113,7 @@ def test_errors_are_one_line(runs, words, message, capsys):
     ],
 )
 def test_what_a_command_does_not_need_is_not_loaded(code, module):
+    """A process of its own imports the command anew: ten seconds on busy cores."""
     ends = f"import sys; {code}; sys.exit({module!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-c", ends], check=False, stdout=subprocess.DEVNULL)
     assert done.returncode == 0

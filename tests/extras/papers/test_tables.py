@@ -127,6 +127,7 @@ def test_the_number_is_the_right_one(stem, row, column, value):
 
 @pytest.mark.long
 def test_every_configuration_file_and_every_setting_parses_and_builds():
+    """Two hundred cells are parsed and built as ``pfl fit`` does it: up to half a minute."""
     chosen = list(telling_cells())
     assert {file for file, _ in chosen} == set(TABLES)
     for file, cell in chosen:

@@ -44,7 +44,10 @@ def wait_for(what, *processes):
 
 @pytest.mark.long
 def test_two_processes_share_a_sweep():
-    """Each point runs once; who ends first waits for the other, and both show all points."""
+    """Each point runs once; who ends first waits for the other, and both show all points.
+
+    Two programs start anew and run six points: some fifteen seconds.
+    """
     write({LR: {"values": [0.01 * number for number in range(1, 7)]}})
     processes = [start(), start()]
     for process in processes:
@@ -70,6 +73,7 @@ def test_a_file_system_without_locks_is_refused_before_anything_is_stored(monkey
 
 @pytest.mark.long
 def test_a_killed_point_is_run_again_and_goes_on_from_its_checkpoint(capsys):
+    """A program starts anew, and two points run for 60 rounds: some fifteen seconds."""
     write()
     process = start(words := "--loop.rounds=60", "--loop.checkpoint_every=1")
     runs = FOLDER / "fedper_synthetic"
