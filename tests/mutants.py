@@ -1,25 +1,38 @@
 """Change the source at random, one place at a time, and see which changes no test notices.
 
-``python -m tests.mutants pfl/disk --tests tests/disk --count 20`` makes 20 mutants of the files,
-drawn by ``--seed``, and runs the tests with each until one fails. It prints a line for each mutant
-and ends with those that survived; their tests are missing. The files themselves are not touched.
-Everything after ``--`` is passed on to pytest.
+``python -m tests.mutants`` makes 200 mutants of all rooms, in proportion to their code lines, and
+``python -m tests.mutants pfl/disk --tests tests/disk --count 20`` makes 20 of one. ``--seed`` draws
+them. The tests run once without a change, which shows what each of them reaches; with each mutant
+run the files of those that reach it, until one fails. A line for each mutant and a table of the
+rooms are printed. No file is touched, and a process that a test starts anew runs without the
+change. Everything after ``--`` is passed on to pytest: ``-- -m long``.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import importlib.machinery
+import json
+import math
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
+from typing import TYPE_CHECKING
+
+from benchmarks.lines import TOPS, code_lines, room
+
+if TYPE_CHECKING:
+    import pytest
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt},
@@ -56,7 +69,7 @@ class Mutant:
         tree = ast.parse(self.file.read_text(encoding="utf-8"))
         node, _ = list(places(tree))[self.number]
         _change(tree, node)
-        return compile(ast.fix_missing_locations(tree), str(self.file.resolve()), "exec")
+        return _compiled(tree, self.file)
 
 
 def places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
@@ -110,92 +123,245 @@ def _change(tree: ast.Module, node: ast.AST) -> None:
                         inside[inside.index(node)] = ast.copy_location(ast.Pass(), node)
 
 
+def _compiled(tree: ast.Module, file: Path) -> CodeType:
+    return compile(ast.fix_missing_locations(tree), str(file.resolve()), "exec")
+
+
+def watched(file: Path, mutants: Sequence[tuple[int, Mutant]]) -> CodeType:
+    """Return the code of a file that calls ``_reached(index)`` where a mutant would be."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    nodes = list(places(tree))
+    for index, mutant in mutants:
+        block, at = _statement(tree, nodes[mutant.number][0])
+        block.insert(at, ast.parse(f"_reached({index})").body[0])
+    return _compiled(tree, file)
+
+
+def _statement(tree: ast.Module, node: ast.AST) -> tuple[list[ast.stmt], int]:
+    """Return the innermost block that holds a node, and the index of its statement there."""
+    found: tuple[list[ast.stmt], int] | None = None
+    for parent in ast.walk(tree):  # from the outside to the inside
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(parent, field, None)
+            for at, statement in enumerate(block if isinstance(block, list) else ()):
+                if any(inner is node for inner in ast.walk(statement)):
+                    found = block, at
+    assert found is not None
+    return found
+
+
 def drawn(files: Sequence[Path], count: int, seed: int) -> list[Mutant]:
-    """Draw mutants of files, each place at most once, in the order of files and lines."""
-    everything = [
-        Mutant(file, number, getattr(node, "lineno", 0), what)
-        for file in files
-        for number, (node, what) in enumerate(places(ast.parse(file.read_text(encoding="utf-8"))))
-    ]
-    chosen = random.Random(seed).sample(everything, min(count, len(everything)))
-    return sorted(chosen, key=lambda one: (str(one.file), one.number))
+    """Draw mutants of files, for each room in proportion to its code lines.
+
+    Each place is drawn at most once. They are in the order of files and lines.
+    """
+    texts = {file: file.read_text(encoding="utf-8") for file in files}
+    lines = Counter[str]()
+    for file, text in texts.items():
+        lines[room(file.as_posix())] += code_lines(text)
+    shares = {name: count * number / lines.total() for name, number in lines.items()}
+    largest = sorted(shares, key=lambda name: shares[name] % 1, reverse=True)
+    rounded_up = {*largest[: count - sum(map(int, shares.values()))]}
+    mutants = []
+    for name, share in shares.items():
+        everything = [
+            Mutant(file, number, getattr(node, "lineno", 0), what)
+            for file, text in texts.items()
+            if room(file.as_posix()) == name
+            for number, (node, what) in enumerate(places(ast.parse(text)))
+        ]
+        number = min(int(share) + (name in rounded_up), len(everything))
+        mutants += random.Random(seed).sample(everything, number)
+    return sorted(mutants, key=lambda one: (str(one.file), one.number))
 
 
-def falls(mutant: Mutant | None, arguments: Sequence[str], limit: float) -> bool:
-    """Return whether a test fails with a mutant, or runs longer than the limit, in seconds.
+class Reaching:
+    """A pytest plug-in that writes which tests reach which mutants, and how long tests take.
 
-    ``None`` stands for the source as it is.
+    Processes that a test forks write into the same file.
+    """
+
+    def __init__(self, file: Path) -> None:
+        # A line is one write, whatever tests make of `os.write`.
+        self._out = open(file, "ab", buffering=0)  # noqa: SIM115
+        self._seen = set[tuple[int, str]]()
+        vars(builtins)["_reached"] = self.reached
+
+    def _write(self, *what: object) -> None:
+        self._out.write(f"{json.dumps(what)}\n".encode())
+
+    def reached(self, index: int) -> None:
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+        if test and (index, test) not in self._seen:
+            self._seen.add((index, test))
+            self._write(index, test)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed or report.when == "call":
+            self._write(report.nodeid, report.failed, report.duration)
+
+
+class First:
+    """A pytest plug-in that runs some tests before others, and leaves some out."""
+
+    def __init__(self, tests: Sequence[str], without: Collection[str]) -> None:
+        self._rank = {test: rank for rank, test in enumerate(tests)}
+        self._without = without
+
+    # After the hook of conftest.py, which marks them, and pytest's own, which leaves some out.
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        kept = [item for item in session.items if item.nodeid not in self._without]
+        session.items = sorted(kept, key=lambda item: self._rank.get(item.nodeid, len(self._rank)))
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """What the tests do without a change.
+
+    Attributes:
+        reached: For each mutant the tests that reach it, quick ones first.
+        seconds: How long each test takes.
+        failed: The tests that fail, which say nothing of a change.
+    """
+
+    reached: Sequence[Sequence[str]]
+    seconds: Mapping[str, float]
+    failed: Collection[str]
+
+
+def unchanged(mutants: Sequence[Mutant], arguments: Sequence[str]) -> Unchanged:
+    """Run the tests without a change."""
+
+    def changed(path: str) -> CodeType | None:
+        inside = [(at, one) for at, one in enumerate(mutants) if str(one.file.resolve()) == path]
+        return watched(Path(path), inside) if inside else None
+
+    seconds: dict[str, float] = {}
+    failed: set[str] = set()
+    reached: list[set[str]] = [set() for _ in mutants]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "reached")
+        passes(changed, arguments, lambda: Reaching(file), math.inf)
+        for line in file.read_text(encoding="utf-8").splitlines():
+            match json.loads(line):
+                case [index, test]:
+                    reached[index].add(test)
+                case [test, fails, duration]:
+                    seconds[test] = duration
+                    failed |= {test} if fails else set()
+    if not seconds:
+        raise SystemExit("no test has run: see what pytest says of them")
+    ordered = [sorted(tests - failed, key=lambda one: seconds.get(one, 0.0)) for tests in reached]
+    return Unchanged(ordered, seconds, failed)
+
+
+def passes(
+    changed: Callable[[str], CodeType | None],
+    arguments: Sequence[str],
+    plugin: Callable[[], object],
+    limit: float,
+) -> bool:
+    """Return whether the tests pass with a changed source, and end in time.
+
+    Args:
+        changed: Returns the code in place of a file's, by its path, or ``None`` to leave the file.
+        arguments: pytest's arguments.
+        plugin: Makes a plug-in of pytest, in the process that runs the tests.
+        limit: Seconds after which the tests are ended.
     """
     child = os.fork()
     if child == 0:
         os.setsid()
         # Whatever a test leaves behind, the child ends here.
-        os._exit(_in_child(mutant, arguments))
+        os._exit(_in_child(changed, arguments, plugin))
     end = time.monotonic() + limit
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            return os.waitstatus_to_exitcode(status) != 0
+            return status == 0
         time.sleep(0.1)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return True
+    return False
 
 
-def _in_child(mutant: Mutant | None, arguments: Sequence[str]) -> int:
-    """Return pytest's exit code with a changed file in the place of the one on disk."""
+def _in_child(
+    changed: Callable[[str], CodeType | None],
+    arguments: Sequence[str],
+    plugin: Callable[[], object],
+) -> int:
+    """Return pytest's exit code with changed files in the place of those on disk."""
     import pytest
 
     loader = importlib.machinery.SourceFileLoader
     usual = loader.get_code
 
     def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> CodeType | None:
-        changed = mutant is not None and self.path == str(mutant.file.resolve())
-        return mutant.code() if mutant is not None and changed else usual(self, fullname)
+        return changed(self.path) or usual(self, fullname)
 
     loader.get_code = get_code  # type: ignore[method-assign]
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *arguments]))
+    return int(pytest.main(["-q", "-p", "no:cacheprovider", *arguments], plugins=[plugin()]))
+
+
+def outcome(
+    mutant: Mutant, tests: Sequence[str], before: Unchanged, passed_on: Sequence[str]
+) -> str:
+    """Return ``fell``, ``survived`` or ``not reached``.
+
+    Tests in the same files run as well: what one of them made may be shared with the others. If
+    they take much longer than without the change, it fell.
+    """
+    if not tests:
+        return "not reached"
+    files = sorted({test.partition("::")[0] for test in tests})
+    usual = sum(s for test, s in before.seconds.items() if test.partition("::")[0] in files)
+    survived = passes(
+        lambda path: mutant.code() if path == str(mutant.file.resolve()) else None,
+        ["-x", *files, *passed_on],
+        lambda: First(tests[:10], before.failed),
+        60 + 5 * usual,
+    )
+    return "survived" if survived else "fell"
 
 
 def main() -> None:
     """Print what falls and what survives."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("sources", nargs="+", type=Path, help="files and folders to change")
-    parser.add_argument("--tests", nargs="+", required=True, help="tests to run for each mutant")
-    parser.add_argument("--count", type=int, default=20, help="number of mutants")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the draw")
-    parser.add_argument("--limit", type=float, default=600, help="seconds for the tests of one")
+    parser.add_argument("sources", nargs="*", type=Path, help="files and folders to change")
+    parser.add_argument("--tests", nargs="+", default=["tests", *TOPS], help="tests to run")
+    parser.add_argument("--count", type=int, default=200, help="number of mutants")
+    parser.add_argument("--seed", type=int, default=66, help="seed of the draw")
     own, passed_on = sys.argv[1:], []
     if "--" in own:
         own, passed_on = own[: own.index("--")], own[own.index("--") + 1 :]
     options = parser.parse_args(own)
     files = [
         file
-        for source in options.sources
+        for source in options.sources or map(Path, TOPS)
         for file in (sorted(source.rglob("*.py")) if source.is_dir() else [source])
     ]
     # Imported once; the children share it. Of the project nothing is imported here.
     import lightning  # noqa: F401
     import torch  # noqa: F401
 
-    arguments = [*options.tests, *passed_on]
-    if falls(None, arguments, options.limit):
-        raise SystemExit("a test fails without any change, or there is none")
-    survivors = []
     mutants = drawn(files, options.count, options.seed)
-    for mutant in mutants:
+    before = unchanged(mutants, [*options.tests, *passed_on])
+    for test in sorted(before.failed):
+        print(f"fails without any change: {test}", flush=True)
+    counts = Counter[tuple[str, str]]()
+    for mutant, tests in zip(mutants, before.reached, strict=True):
         began = time.monotonic()
-        fell = falls(mutant, arguments, options.limit)
-        print(
-            f"{'fell' if fell else 'SURVIVED'} {time.monotonic() - began:.0f} s {mutant}",
-            flush=True,
-        )
-        survivors += [] if fell else [mutant]
-    print(f"{len(mutants) - len(survivors)} of {len(mutants)} fell; survivors:")
-    print("\n".join(map(str, survivors)))
+        what = outcome(mutant, tests, before, passed_on)
+        counts[room(mutant.file.as_posix()), what] += 1
+        print(f"{what} ({time.monotonic() - began:.0f} s) {mutant}", flush=True)
+    print(f"\n| seed {options.seed} | mutants | fell | survived | not reached |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for name in dict.fromkeys(name for name, _ in counts):
+        numbers = [counts[name, what] for what in ("fell", "survived", "not reached")]
+        print(f"| {name} | {sum(numbers)} | {' | '.join(map(str, numbers))} |")
 
 
 if __name__ == "__main__":
