@@ -184,6 +184,7 @@ class Reaching:
     def __init__(self, file: Path) -> None:
         # A line is one write, whatever tests make of `os.write`.
         self._out = open(file, "ab", buffering=0)  # noqa: SIM115
+        self._test = ""
         self._seen = set[tuple[int, str]]()
         vars(builtins)["_reached"] = self.reached
 
@@ -191,10 +192,12 @@ class Reaching:
         self._out.write(f"{json.dumps(what)}\n".encode())
 
     def reached(self, index: int) -> None:
-        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-        if test and (index, test) not in self._seen:
-            self._seen.add((index, test))
-            self._write(index, test)
+        if self._test and (index, self._test) not in self._seen:
+            self._seen.add((index, self._test))
+            self._write(index, self._test)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._test = nodeid
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed or report.when == "call":
