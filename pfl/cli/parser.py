@@ -31,7 +31,7 @@ from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, Needs, comma
 from pfl.cli.explain import UserSettings, with_values
 from pfl.cli.known import KINDS
 from pfl.core.client import ClientModule
-from pfl.disk.yaml_text import YamlError, loaded
+from pfl.disk.yaml_text import YamlError, dumped, loaded
 from pfl.engines.named import NAMES, engine_class
 from pfl.imports.hints import declared
 from pfl.imports.plugins import PACKAGES
@@ -200,7 +200,7 @@ def make_parser(
     set_parsing_settings(import_path_denylist=sorted(sys.stdlib_module_names))
     # Text within a configuration is parsed too: aliases could expand it without end.
     set_loader(MODE, lambda text: _with_paths(loaded(text), own), (yaml.YAMLError, YamlError))
-    set_dumper(MODE, lambda content: yaml.safe_dump(content, sort_keys=False))
+    set_dumper(MODE, dumped)
     return _parser(command, parser_class)
 
 

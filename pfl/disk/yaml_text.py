@@ -48,11 +48,11 @@ for _kind, (_form, _first) in _PLAIN.items():
     _Reader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_form})$"), list(_first)
     )
-# Numbers to the base of 8 or 60 of YAML 1.1, which writes any other such text without quotes.
-_OTHER_BASE = re.compile(
-    r"[-+]?0[0-7_]+|[-+]?[1-9][0-9_]*(?::[0-5]?[0-9])+|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*"
+# Numbers with a leading zero or a colon: YAML 1.1 has bases 8 and 60, and takes some for texts.
+_ODD = re.compile(
+    r"[-+]?0[0-9_]+(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?"
 )
-_ODD = re.compile(r"[-+]?0[0-9_]+|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
 
 
 def ambiguous(text: str) -> str:
@@ -108,8 +108,21 @@ def _check(text: str) -> None:
         elif isinstance(event, yaml.ScalarEvent):
             if bad := re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", event.value):
                 raise YamlError(line, f"text must not have the control character {bad[0]!a}")
-            if event.implicit[0] and not event.style and _OTHER_BASE.fullmatch(event.value):
-                raise YamlError(line, ambiguous(event.value))
+            if event.implicit[0] and not event.style and (what := ambiguous(event.value)):
+                raise YamlError(line, what)
+
+
+class _Writer(yaml.SafeDumper):
+    """Writes a text in quotes if it would be another value, or refused, without them."""
+
+
+for _kind, (_form, _first) in {**_PLAIN, "odd": (_ODD.pattern, "-+0123456789")}.items():
+    _Writer.add_implicit_resolver(f"!{_kind}", re.compile(f"(?:{_form})$"), list(_first))
+
+
+def dumped(content: Any) -> str:  # noqa: ANN401
+    """Return plain values as a YAML text, which :func:`loaded` reads as they are."""
+    return yaml.dump(content, Dumper=_Writer, sort_keys=False)
 
 
 def shipped(package: str, name: str) -> Any:  # noqa: ANN401

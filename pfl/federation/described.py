@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.plain import plain_value
+from pfl.disk.yaml_text import dumped
 from pfl.federation.identity import STARTED
 
 
@@ -27,4 +26,4 @@ def described(loop: Mapping[str, Any], module: ClientModule, data: FederatedData
         "model": plain_value(module),
         "data": plain_value(data),
     }
-    return yaml.safe_dump(content, sort_keys=False)
+    return dumped(content)

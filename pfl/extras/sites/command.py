@@ -23,6 +23,7 @@ from pfl.core.devices import repeatable
 from pfl.core.failure import last_words
 from pfl.disk.lock import locked
 from pfl.disk.writing import write
+from pfl.disk.yaml_text import dumped
 from pfl.engines.transport.clients import Refusal
 from pfl.extras.sites import flower, nvflare
 from pfl.extras.sites.host import Host
@@ -169,7 +170,7 @@ class Workshop:
                 "model": run["model"],
                 "data": {**data, "init_args": {**(data.get("init_args") or {}), **asked}},
             }
-            write(file, yaml.safe_dump(used, sort_keys=False))
+            write(file, dumped(used))
             study = Experiment.parse(make_parser("fit"), ["--config", str(file)])
             trust = replace(_OF_SERVER, filled=study.parser.filled)
             check_calls(study.values.model, ClientModule, ("model",), trust)
