@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -218,6 +219,11 @@ def _pixels(file: str, shape: Shape, seen: list[str] | None = None) -> NDArray[n
         require(
             image.mode[0] not in "IF",
             f"its pixels are {image.mode}, and not bytes, so that values would be cut at 255",
+        )
+        # Pillow would keep the upper byte of each value, which is 0 in many a microscope's image.
+        require(
+            not re.search(";16[BLN]", str(image.tile)),
+            "its pixels have 16 bits a channel; save it with 8, scaled as its values need",
         )
         found = [f"{image.mode} images"]
         if getattr(image, "n_frames", 1) > 1:

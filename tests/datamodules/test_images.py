@@ -1,8 +1,11 @@
 """Folders of images: layouts, decoding, what images are, the cache, and what goes wrong."""
 
 import os
+import struct
 import time
 import unicodedata
+import zlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -189,6 +192,22 @@ def save(path, pixels, **options):
     (pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)).save(path, **options)
 
 
+DEEP = {2: 3, 4: 2, 6: 4}  # channels by PNG's number of a kind of colours
+
+
+def deep(file, colour):
+    """Write a PNG of 4x4 pixels with 16 bits a channel, which Pillow cannot write."""
+
+    def chunk(kind, content):
+        sum32 = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + sum32
+
+    head = struct.pack(">IIBBBBB", 4, 4, 16, colour, 0, 0, 0)
+    rows = b"".join(b"\0" + b"\0\x7f" * 4 * DEEP[colour] for _ in range(4))
+    chunks = chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+
+
 def stored(root, image, suffix="png", **options):
     """Write a picture twice in each of two classes."""
     for name in ("a/0", "a/1", "b/0", "b/1"):
@@ -364,6 +383,8 @@ def pipe(file):
         (pipe, "not a regular file ~ replace"),
         # Pillow would make each value above 255 white.
         (lambda file: save(file, np.full((4, 4), 4000, np.uint16)), "pixels are I ~ not bytes"),
+        # And of 16 bits a channel it would drop the lower 8.
+        *((partial(deep, colour=colour), "16 bits a channel ~ save it with 8") for colour in DEEP),
         (lambda file: save(file, np.zeros((4, 5, 3), np.uint8)), "5x4 ~ 4x4 ~ image_size"),
     ],
 )
