@@ -71,6 +71,7 @@ class Checkpoint(Callback):
             "template": checkpoint.move(run.template, "cpu"),
             "constants": run.constants,
             "stacked": run.stacked,
+            "tested": None if run.tested is None else [*run.tested],
             "op_threads": torch.get_num_threads(),
             "history": run.history,
             "failures": run.failures,

@@ -8,18 +8,34 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from pfl.core.held_out import members
-from pfl.core.seeds import derive
+from pfl.core.data import FederatedData
+from pfl.core.held_out import holders, members
+from pfl.core.seeds import derive, generator
 from pfl.core.server import ServerState
 from pfl.core.types import NO_CLIENT, Job, Result, Scores, Split
 from pfl.federation import soundness
+from pfl.federation.identity import FEW
 from pfl.federation.run import Row, Run
+from pfl.federation.sampling import subset
 from pfl.federation.settings import Settings
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator
 
 # Jobs made at a time: each holds its client's kept state, and thousands would fill the memory.
 BLOCK = 256
+# Number of clients that ``auto`` tests of a population of more than a few; the tests of thousands
+# would be most of a round. As many as most federations of the field have.
+SAMPLE = 100
+
+
+def chosen(settings: Settings, data: FederatedData) -> list[int] | None:
+    """Return the clients that a new run tests before its last round; ``None`` for all."""
+    count = settings.evaluate_clients
+    if count == "auto":
+        count = SAMPLE if data.num_clients > FEW else None
+    if count is None:
+        return None
+    return subset(holders(data, "test"), count, generator(settings.seed, "evaluate"))
 
 
 class Evaluator:

@@ -7,10 +7,11 @@ from lightning.fabric import Fabric
 from pfl.core.data import FederatedData, ReportsReading
 from pfl.core.data_view import DataView
 from pfl.core.devices import on_host
-from pfl.core.held_out import held_out
+from pfl.core.held_out import held_out, members
 from pfl.core.plain import spelled
 from pfl.engines.op_threads import OpThreads
 from pfl.federation.rounds import Federation
+from pfl.federation.run import Run
 
 # What a repetition gives; docs/ideas.md says more.
 SAME_BITS = "with the same versions, kind of processor and op threads; elsewhere equal to rounding"
@@ -37,6 +38,7 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
         "device": _device(fabric),
         "buffers": "local, so no global model is tested" if local else module.buffer_policy,
         "evaluated": ", ".join(evaluator.points),
+        "tested": _tested(run),
         "engine": engine,
         "groups": evaluator.group_sizes(),
         **uplink,
@@ -58,6 +60,16 @@ def _held_out(data: FederatedData) -> str:
         return ""
     choosing = f"{len(validation)} more choose" if validation else "those that train choose"
     return f"{len(unseen)} clients join later; {choosing} the baseline's epochs"
+
+
+def _tested(run: Run) -> str:
+    """Describe the clients that are tested; an empty text if all of them always are."""
+    if run.tested is None:
+        return ""
+    count, every = len(run.tested), len(members(run.data))
+    return (
+        f"the same {count} of {every:,} clients (loop.evaluate_clients), all after the last round"
+    )
 
 
 def _data(data: FederatedData) -> str:

@@ -9,7 +9,8 @@ except
 - options that were added or removed since runs were first stored, at the value that makes no
   difference (:data:`_CAME_OR_WENT`), so that runs of earlier and later versions have the same
   identity;
-- settings that are null and have always been null.
+- settings that are null and have always been null;
+- ``loop.evaluate_clients: auto`` of a population in which it tests everybody.
 
 A class of this project is identified by its name alone, wherever its file is; any other class by
 its import path. Nothing is imported for this. Of a class of neither this project nor its libraries
@@ -74,6 +75,8 @@ _PLACES = {
 _CLASSES = {"loop.engine", "loop.loggers", "model.task", "data.metrics"}
 # Callbacks that do not count for the identity.
 _LISTENERS = {"Checkpoint", "LightningLogger", "ProgressBar", "Records", "WandB"}
+# Largest number of clients up to which the default tests all of them, as earlier versions do.
+FEW = 1_000
 # Data sets that are defined by a folder or file: only its own name counts, not its parents.
 _NAMED = {
     *("ImageFolder.root", "DomainFolder.root", "TabularData.path", "HFDataset.path"),
@@ -104,6 +107,12 @@ def of_run(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None)
     recorded = {} if recorded is None else recorded
     noise, files = recorded.get("noise"), recorded.get("sources") or {}
     found = _flat(config, "") | ({} if noise is None else {"model.noise": noise})
+    count = found.get("data.num_clients")
+    many = isinstance(count, int) and count > FEW
+    if found.get("loop.evaluate_clients") == "auto" and not (
+        many or "evaluated_clients" in recorded
+    ):
+        del found["loop.evaluate_clients"]
     return found | {f"source.{name}": value for name, value in files.items()}
 
 

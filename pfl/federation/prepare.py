@@ -9,12 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pfl.core.held_out import holders
-from pfl.core.seeds import generator
 from pfl.core.state import constants, fingerprint, nbytes, to
 from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
-from pfl.federation import header, resume, sampling
+from pfl.federation import evaluation, header, resume
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Run
@@ -49,7 +47,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     content = {} if file is None else resume.read(file, wanted)
     context = _context(wanted, content, scope)
     coordinator = _coordinator(wanted, context)
-    run = _run(wanted, coordinator, context)
+    run = _run(wanted, coordinator, context, content)
     # What a client keeps, and its group, may depend on the initial values.
     context.load({})
     if content:
@@ -93,12 +91,14 @@ def _coordinator(wanted: Wanted, context: Context) -> Coordinator:
     return coordinator
 
 
-def _run(wanted: Wanted, coordinator: Coordinator, context: Context) -> Run:
+def _run(
+    wanted: Wanted, coordinator: Coordinator, context: Context, content: Mapping[str, Any]
+) -> Run:
     """Return the run before its first round."""
-    settings, tested = wanted.settings, None
-    if settings.evaluate_clients is not None:
-        rng = generator(settings.seed, "evaluate")
-        tested = sampling.subset(holders(context.data, "test"), settings.evaluate_clients, rng)
+    settings = wanted.settings
+    # Under the default, a resumed run goes on with the clients it began with.
+    resumes = bool(content) and settings.evaluate_clients == "auto"
+    tested = content.get("tested") if resumes else evaluation.chosen(settings, context.data)
     limits = (step.max_rounds(settings.rounds) for step in coordinator.uplink)
     run = Run(
         module=wanted.module,

@@ -42,8 +42,9 @@ class Settings:
             tested.
         evaluate_from: Round of the first test; ``None`` is ``evaluate_every``.
         evaluate_clients: Number of clients to test, drawn once for the whole run from those with
-            test data (``evaluated_clients`` in the records). The planned last round tests all of
-            them in any case; ``None`` always does.
+            test data (``evaluated_clients`` in the records). The planned last round tests all
+            clients in any case; ``None`` always does, ``auto`` if there are at most 1,000, and
+            takes 100 otherwise.
         evaluate_at: Points at which personalised models are tested; ``None`` takes the method's
             own. The first gives ``test/personal/...``, further ones ``test/personal_<point>/...``.
         unseen_every: Rounds from one test of the clients that are held out (``data.unseen``) to the
@@ -87,7 +88,7 @@ class Settings:
     workers: int | None = None
     evaluate_every: int = 1
     evaluate_from: int | None = None
-    evaluate_clients: int | None = None
+    evaluate_clients: int | Literal["auto"] | None = "auto"
     evaluate_at: list[EvaluationPoint] | None = None
     unseen_every: int | None = None
     join_rounds: int = 5
@@ -113,7 +114,9 @@ class Settings:
             rounds=self.rounds, workers=self.workers, checkpoint_every=self.checkpoint_every
         )
         at_least_one(evaluate_every=self.evaluate_every, evaluate_from=self.evaluate_from)
-        at_least_one(evaluate_clients=self.evaluate_clients, unseen_every=self.unseen_every)
+        at_least_one(unseen_every=self.unseen_every)
+        if self.evaluate_clients != "auto":
+            at_least_one(evaluate_clients=self.evaluate_clients)
         positive(gradient_clip_val=self.gradient_clip_val)
         not_negative(kept_memory=self.kept_memory, join_rounds=self.join_rounds)
         not_negative(tune_epochs=self.tune_epochs)

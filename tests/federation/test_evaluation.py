@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,6 +13,10 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.pfedvem import PFedVEM
 from pfl.engines.sequential import SequentialEngine
+from pfl.federation.checkpoint import load, save
+from pfl.federation.evaluation import SAMPLE
+from pfl.federation.identity import FEW
+from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.results.runs import RunFolder
 from tests.helpers.discovery import build
@@ -120,6 +125,39 @@ def test_the_tested_clients_are_the_seeds_choice_and_survive_a_resume(tmp_path):
     longer = loop.fit(FedPer(mlp(), optimizer=SGD), blobs((6,) * 6), str(first.folder))
     assert longer.tested == first.tested
     assert len(longer.latest.clients) == 6
+
+
+def crowd(count, folder, ckpt_path=None, rounds=2, **loop):
+    """A run of a population from which one client trains a round."""
+    options = {"default_root_dir": str(folder), "progress": False, **loop}
+    loop = FederatedLoop(rounds, UniformSampler(1 / count), **options)
+    return loop.fit(FedAvg(mlp(), optimizer=SGD), blobs((2,) * count), ckpt_path)
+
+
+def test_of_a_large_population_a_hundred_are_tested_unless_all_are_wanted(tmp_path):
+    """And all after the last round; of a thousand clients, all in each round."""
+    few, many = (crowd(count, tmp_path / str(count)) for count in (FEW, FEW + 1))
+    assert few.tested is None
+    assert "tested" not in few.header
+    assert Counter(number for number, _ in rows_of(few)) == {1: FEW, 2: FEW}
+    assert Counter(number for number, _ in rows_of(many)) == {1: SAMPLE, 2: FEW + 1}
+    assert many.header["tested"].startswith("the same 100 of 1,001 clients")
+    whole = crowd(FEW + 1, tmp_path / "all", evaluate_clients=None)
+    assert Counter(number for number, _ in rows_of(whole)) == {1: FEW + 1, 2: FEW + 1}
+    assert whole.fingerprint == many.fingerprint
+    assert whole.latest.clients == many.latest.clients
+
+
+def test_a_resumed_run_of_a_large_population_goes_on_testing_whom_it_tested(tmp_path):
+    """All, if it is of an earlier version, whose checkpoints name nobody."""
+    run = crowd(FEW + 1, tmp_path / "new", evaluate_clients=3)
+    last = run.folder / "checkpoints" / "last.ckpt"
+    longer = crowd(FEW + 1, tmp_path / "new", str(run.folder), rounds=4)
+    assert longer.tested == run.tested
+    content = load(last)
+    del content["tested"]
+    save(last, content)
+    assert crowd(FEW + 1, tmp_path / "new", str(run.folder), rounds=4).tested is None
 
 
 def test_more_than_there_are_with_test_data_are_all_of_them(tmp_path):

@@ -65,6 +65,20 @@ def test_an_identity_is_flat():
     assert identity.of_run(CONFIGURATION) == IDENTITY
 
 
+def test_the_default_of_tests_counts_where_it_samples_clients():
+    """Runs of earlier versions tested everybody, as those of few clients still do."""
+    auto, everybody = (changed("loop/evaluate_clients", value) for value in ("auto", None))
+    assert identity.of_run(auto) == identity.of_run(everybody) == IDENTITY
+    marked = {**IDENTITY, "loop.evaluate_clients": "auto"}
+    assert identity.of_run(auto, {"evaluated_clients": [0, 1]}) == marked
+    for count, same in ((1000, True), (1001, False), ("many", True)):
+        names = (changed("data/init_args/num_clients", count), auto, everybody)
+        for config in names[1:]:
+            config["data"]["init_args"]["num_clients"] = count
+        assert (identity.of_run(auto) == identity.of_run(everybody)) is same
+        assert identity.of_run(everybody) == identity.of_run(names[0])
+
+
 def test_the_name_of_a_run_tells_method_and_data_and_stays_what_it_is():
     """Runs that tables keep are found at once only under the same name."""
     assert name_of(CONFIGURATION) == "fedper_synthetic_4c997f3643e6"
