@@ -323,6 +323,13 @@ def test_several_values_are_of_one_class(wards, options, labels, names):
     assert (data.contents.targets.labels.tolist(), [*data.class_names]) == (labels, names)
 
 
+@pytest.mark.parametrize(("count", "name"), [(4, "1 or 2 or 3 or 4"), (5, "other")])
+def test_many_values_of_one_class_have_no_long_name(wards, count, name):
+    rows = "".join(f"30,a,{value}\n" for value in range(count + 1))
+    options = {"positive": 0, "negative": [*range(1, count + 1)]}
+    assert [*wards(f"age,ward,ill\n{rows}", "ill", **options).class_names] == [name, "0"]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

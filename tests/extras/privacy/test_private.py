@@ -20,6 +20,7 @@ from pfl.extras.privacy.clients import ClientAccount
 from pfl.extras.privacy.privacy import Privacy, poisson_rate
 from pfl.extras.privacy.refusal import unsupported_reason
 from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.run import Callback
 from pfl.federation.sampling import (
     BernoulliSampler,
     FixedStragglers,
@@ -279,6 +280,18 @@ def test_statistics_of_batch_norms_do_not_travel():
 def test_a_delta_that_could_publish_a_client_is_refused():
     with pytest.raises(ValueError, match=parts("delta=0.5 ~ below 0.333")):
         run(FedAvg, noisy(delta=0.5))
+
+
+def test_too_few_clients_for_an_adaptive_clip_are_refused_before_the_run_begins():
+    begun = []
+
+    class Notes(Callback):
+        def on_fit_start(self, run):
+            begun.append(run)
+
+    with pytest.raises(ValueError, match=parts("adaptive: ~ 1.5 clients ~ sigma=0.5")):
+        run(FedAvg, noisy(adaptive=True), callbacks=[Notes()])
+    assert begun == []
 
 
 def test_the_server_knows_no_sizes():

@@ -12,8 +12,10 @@ from lightning.fabric import Fabric
 
 from lightning_modules import MOON, CD2PFed, FedAvg, FedBN
 from pfl.core.client import ClientModule
-from pfl.core.task import Classification
+from pfl.core.task import Classification, MultiLabel, Regression
 from pfl.core.types import Outcome, Phase
+from pfl.extras.privacy import separable
+from pfl.extras.privacy.budget import _unseen
 from pfl.extras.privacy.separable import unsupported_reason
 from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import blobs, mlp, normed
@@ -182,6 +184,16 @@ def test_precisions_in_which_torch_has_it(method, precision):
     before = torch.get_rng_state()
     assert said_in(precision, module) is None
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "task", [Classification(), MultiLabel(), Regression(quantiles=(0.1, 0.5, 0.9))]
+)
+def test_random_samples_of_a_site_have_targets_as_its_own(task):
+    data = blobs(task=task)
+    own, random = data.split(0, "train"), separable._batch(_unseen(data, 0), data.split(0, "train"))
+    assert random.y.shape[1:] == own.targets.shape[1:]
+    assert random.y.is_floating_point() == own.targets.is_floating_point()
 
 
 def test_the_check_leaves_the_run_as_it_was():
