@@ -244,7 +244,9 @@ def unchanged(mutants: Sequence[Mutant], arguments: Sequence[str]) -> Unchanged:
     reached: list[set[str]] = [set() for _ in mutants]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "reached")
-        passes(changed, arguments, lambda: Reaching(file), math.inf)
+        code = exit_code(changed, arguments, lambda: Reaching(file), math.inf)
+        if code not in (0, 1):  # all passed, or some failed
+            raise SystemExit(f"without any change, pytest ends with exit code {code}")
         for line in file.read_text(encoding="utf-8").splitlines():
             match json.loads(line):
                 case [index, test]:
@@ -252,19 +254,17 @@ def unchanged(mutants: Sequence[Mutant], arguments: Sequence[str]) -> Unchanged:
                 case [test, fails, duration]:
                     seconds[test] = duration
                     failed |= {test} if fails else set()
-    if not seconds:
-        raise SystemExit("no test has run: see what pytest says of them")
     ordered = [sorted(tests - failed, key=lambda one: seconds.get(one, 0.0)) for tests in reached]
     return Unchanged(ordered, seconds, failed)
 
 
-def passes(
+def exit_code(
     changed: Callable[[str], CodeType | None],
     arguments: Sequence[str],
     plugin: Callable[[], object],
     limit: float,
-) -> bool:
-    """Return whether the tests pass with a changed source, and end in time.
+) -> int | None:
+    """Return pytest's exit code with a changed source, or ``None`` if it did not end in time.
 
     Args:
         changed: Returns the code in place of a file's, by its path, or ``None`` to leave the file.
@@ -281,11 +281,11 @@ def passes(
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            return status == 0
+            return os.waitstatus_to_exitcode(status)
         time.sleep(0.1)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return False
+    return None
 
 
 def _in_child(
@@ -321,13 +321,13 @@ def outcome(
         return "not reached"
     files = sorted({test.partition("::")[0] for test in tests})
     usual = sum(s for test, s in before.seconds.items() if test.partition("::")[0] in files)
-    survived = passes(
+    code = exit_code(
         lambda path: mutant.code() if path == str(mutant.file.resolve()) else None,
         ["-x", *files, *passed_on],
         lambda: First(tests[:10], before.failed),
         60 + 5 * usual,
     )
-    return "survived" if survived else "fell"
+    return "survived" if code == 0 else "fell"  # also if it did not end
 
 
 def main() -> None:
