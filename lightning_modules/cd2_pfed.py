@@ -239,7 +239,11 @@ class CD2Server(Server[CD2State]):
         return Broadcast(shared=shared_part(state.shared, private))
 
     def welcome(
-        self, state: CD2State, info: ClientInfo, members: Sequence[ClientInfo]
+        self,
+        state: CD2State,
+        info: ClientInfo,
+        members: Sequence[ClientInfo],
+        upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
         """Return the broadcast, and whole entries if a newcomer keeps any."""
         _, kept = Server(inherits=self.inherits).welcome(state, info, members)

@@ -343,7 +343,11 @@ class SimSupServer(Server[SimSupState]):
         return Broadcast(shared={name: v[client].clone() for name, v in state.shared.items()})
 
     def welcome(
-        self, state: SimSupState, info: ClientInfo, members: Sequence[ClientInfo]
+        self,
+        state: SimSupState,
+        info: ClientInfo,
+        members: Sequence[ClientInfo],
+        upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
         """Send the mixture of all members' models, weighted by label similarity.
 

@@ -259,7 +259,11 @@ class VEMServer(Server[ServerState]):
     momentum: float = 0.0
 
     def welcome(
-        self, state: ServerState, info: ClientInfo, members: Sequence[ClientInfo]
+        self,
+        state: ServerState,
+        info: ClientInfo,
+        members: Sequence[ClientInfo],
+        upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
         """Return the broadcast, and a posterior that is the prior: its head, and one variance.
 

@@ -39,7 +39,7 @@ from pfl.loop import FederatedLoop
 
 
 class _FromData(NamedTuple):
-    """An argument of networks whose value comes from the data.
+    """An argument of networks and methods whose value comes from the data.
 
     Attributes:
         hint: Its type.
@@ -50,10 +50,11 @@ class _FromData(NamedTuple):
     source: str
 
 
-# Arguments that networks take from the data, by name.
+# Arguments that networks and methods take from the data, by name.
 FROM_DATA = {
     "num_classes": _FromData(int, "outputs"),
     "input_shape": _FromData(tuple[int, ...], "input_shape"),
+    "num_clients": _FromData(int, "num_clients"),
 }
 # Packages whose classes the help lists without their path.
 _SHORT = (*PACKAGES, "torch.optim.")

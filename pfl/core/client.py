@@ -175,6 +175,12 @@ class ClientModule(Learner):
         return False
 
     @property
+    def needs_public(self) -> bool:
+        """``True`` if a part of a plan goes through public data (``data.public``)."""
+        parts = (*self.plan(), *self.adapt(), *self.introduce())
+        return any(part.split == "public" for part in parts)
+
+    @property
     def evaluate_at(self) -> EvaluationPoint:
         """When the method's personalised models are tested."""
         return "post_broadcast"
@@ -268,6 +274,15 @@ class ClientModule(Learner):
         """Declare what to run on the client's training data before the test.
 
         It runs after :meth:`personalise`, on a copy that is discarded after the test.
+        """
+        return ()
+
+    def introduce(self) -> Plan:
+        """Declare how a client that joins later introduces itself: by default not at all.
+
+        It runs after :meth:`receive` of what :meth:`pfl.core.server.Server.welcome` sends to
+        everybody; the :meth:`upload` after it goes to ``welcome`` once more. Nothing else of it is
+        left. With steps of the uplink, such as privacy, nothing is sent past them.
         """
         return ()
 

@@ -98,7 +98,11 @@ class Server(Generic[StateT]):
         return Broadcast(shared=state.shared)
 
     def welcome(
-        self, state: StateT, info: ClientInfo, members: Sequence[ClientInfo]
+        self,
+        state: StateT,
+        info: ClientInfo,
+        members: Sequence[ClientInfo],
+        upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
         """Return what a client that joins a trained federation starts with; the state is unchanged.
 
@@ -106,6 +110,9 @@ class Server(Generic[StateT]):
             state: The server's state.
             info: The newcomer, with the number of finished rounds; its own number is no member's.
             members: The clients that trained, as :meth:`init` got them.
+            upload: What the newcomer sent after its introduction
+                (:meth:`pfl.core.client.ClientModule.introduce`), which began with what this method
+                returns without it; ``None`` if there is none.
 
         Returns:
             The message to the newcomer, and entries that it keeps; those that are not given have

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pfl.core.checks import tuples
+from pfl.core.checks import one_of, tuples
 from pfl.core.seeds import derive
 from pfl.disk.form import STRICT
 
@@ -44,12 +44,17 @@ class Batch(NamedTuple):
             the same number.
         noise: Standard normal draws by name, as declared by :attr:`Phase.noise`; empty under a
             plain Trainer, where a layer draws its own.
+        index: (B,) position of each sample among those that the part goes through, for values that
+            a client keeps of single samples; ``None`` under a plain Trainer and where single
+            samples are private.
     """
 
     x: Any
     y: Tensor
     weight: Tensor | None = None
     noise: Mapping[str, Tensor] | None = None
+    # The tuple's search of this name serves nobody here.
+    index: Tensor | None = None  # type: ignore[assignment]
 
 
 class Outcome(NamedTuple):
@@ -93,21 +98,23 @@ class Phase:
 
     Attributes:
         name: Unique within the plan; part of the phase's seeds and of the names of its losses.
+        split: The samples that it trains on: the client's training data, or the ``public`` data,
+            which belong to no client (``data.public``).
         objective: The loss terms of a batch, as a function of the module's state and the batch that
             changes neither (batch norms' running statistics excepted).
-        epochs: Epochs over the client's training data; zero skips the phase. It may be a function
-            of the client's own entries and its info, called right before the phase.
+        epochs: Epochs over these samples; zero skips the phase. It may be a function of the
+            client's own entries and its info, called right before the phase.
         steps: Number of optimiser steps instead of epochs (an epoch may end within them); may be
             such a function too.
         trains: Patterns of the parameter names that this phase trains. All others are left out of
             the optimiser and get no gradient.
         optimizer: Factory for this phase; ``None`` uses the module's ``configure_optimizers``.
         batch_size: Samples in a step; ``None`` uses the data module's batch size.
-        full_batch: One step an epoch, over all data of the client.
+        full_batch: One step an epoch, over all samples.
         drop_last: Leave out the last batch if it is not full; ``None`` uses the data module's
             setting.
-        share: Fraction of the client's samples that the phase sees, in (0, 1]; drawn anew for each
-            client and round, at least one batch. Not with ``full_batch``.
+        share: Fraction of the samples that the phase sees, in (0, 1]; drawn anew for each client
+            and round, at least one batch. Not with ``full_batch``.
         until: Called after each epoch with the losses of the last step of every epoch so far;
             ``True`` ends the phase early. Clients then differ in length: not vectorizable.
         evals: Patterns of submodule names that stay in eval mode (frozen batch-norm statistics).
@@ -120,6 +127,7 @@ class Phase:
 
     name: str
     objective: Callable[[Batch], Terms | Outcome]
+    split: Literal["train", "public"] = "train"
     epochs: Count = 1
     steps: Count | None = None
     trains: Patterns = ("*",)
@@ -134,12 +142,13 @@ class Phase:
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse patterns that are no tuple.
+        """Refuse patterns that are no tuple, and samples on which nothing is trained.
 
         Raises:
             ValueError: They are something else.
         """
         tuples(trains=self.trains, evals=self.evals)
+        one_of("split of a Phase", self.split, ("train", "public"))
 
     @property
     def label(self) -> str:
@@ -154,12 +163,14 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """One pass over the client's training data, in stored order and in eval mode, without training.
+    """One pass over a client's samples, in stored order and in eval mode, without training.
 
     Attributes:
         name: Unique within the plan.
         then: Computes from the totals new values of entries of the module's state dict (buffers, or
-            parameters set in closed form). Not called for a client without data.
+            parameters set in closed form). Not called for a client without such samples.
+        split: The samples that it goes through: the client's training or validation data (``train``
+            or ``val``), or the ``public`` data, which belong to no client.
         statistic: Returns named sums over one batch; the engine adds them up over the batches. Like
             an objective it changes nothing.
         collect: Returns (B, ...) rows of one batch by name, for what cannot be added up.
@@ -172,9 +183,18 @@ class Pass:
 
     name: str
     then: Callable[[Totals], State]
+    split: Literal["train", "val", "public"] = "train"
     statistic: Callable[[Batch], State] | None = None
     collect: Callable[[Batch], State] | None = None
     when: Callable[[State, ClientInfo], bool] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse samples that only a test may see.
+
+        Raises:
+            ValueError: They are something else.
+        """
+        one_of("split of a Pass", self.split, ("train", "val", "public"))
 
     @property
     def label(self) -> str:

@@ -15,7 +15,7 @@ from pfl.core.held_out import held_out, holders, members
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
 from pfl.core.state import to
-from pfl.core.types import Batch, Job, Pass, Phase, Scores, Split, State, Terms
+from pfl.core.types import Batch, Job, Pass, Phase, Scores, Split, State, Terms, Upload
 from pfl.federation import soundness
 from pfl.federation.evaluation import Evaluator
 from pfl.federation.run import Row
@@ -32,11 +32,12 @@ ZERO_SHOT, JOINED, TUNED = "unseen", "unseen_joined", "unseen_tuned"
 class Newcomers:
     """Lets held-out clients join by the method's own means, and tests them; changes nothing.
 
-    A newcomer gets what :meth:`pfl.core.server.Server.welcome` returns, and takes local rounds by
-    the method's own plan. The broadcast is always the same, nothing is uploaded, and the learning
-    rate is that of the last round. It is tested at the run's first point of evaluation. Before its
-    first local round nothing is trained on its data, not even where a method tunes before a test;
-    passes without training, such as IFCA's choice, take place.
+    A newcomer gets what :meth:`pfl.core.server.Server.welcome` returns, introduces itself if the
+    method says how (:meth:`pfl.core.client.ClientModule.introduce`), and takes local rounds by the
+    method's own plan. The broadcast is then always the same, nothing more is uploaded, and the
+    learning rate is that of the last round. It is tested at the run's first point of evaluation.
+    Before its first local round nothing else is trained on its data, not even where a method tunes
+    before a test; passes without training, such as IFCA's choice, take place.
 
     Attributes:
         clients: The clients whose scores are reported.
@@ -94,11 +95,19 @@ class Newcomers:
         coordinator, context = self._coordinator, self._context
         info = info_of(context.data, client, self._settings.rounds)
         info = replace(info, round=state.round)
-        broadcast, kept = coordinator.welcome(state, info)
-        kept = to(kept, context.fabric.device)
         seed = derive(self._settings.seed, "join", state.round, client)
-        job = Job(info=info, kept=kept, broadcast=broadcast, seed=seed)
-        return replace(job, kept=kept | _norm_statistics(context, job))
+        job = self._welcomed(Job(info=info, kept={}, broadcast=None, seed=seed), state)
+        # What a newcomer sent would pass by the steps of the uplink.
+        if not coordinator.uplink and (upload := client_round.introduced(context, job)):
+            job = self._welcomed(job, state, upload)
+        return job
+
+    def _welcomed(self, job: Job, state: ServerState, upload: Upload | None = None) -> Job:
+        """Return the job of a newcomer with what the server answers."""
+        broadcast, kept = self._coordinator.welcome(state, job.info, upload)
+        kept = to(kept, self._context.fabric.device)
+        job = replace(job, kept=kept, broadcast=broadcast)
+        return replace(job, kept=kept | _norm_statistics(self._context, job))
 
     def joined(self, state: ServerState, client: int) -> Job:
         """Return the job of a newcomer after ``join_rounds`` local rounds."""

@@ -118,7 +118,8 @@ def _padded(batch: Batch) -> Batch:
     weight = torch.ones(len(again))
     weight[-PADDING:] = 0
     x = each(lambda value: value[again], batch.x)
-    return batch._replace(x=x, y=batch.y[again], weight=weight)
+    index = None if batch.index is None else batch.index[again]
+    return batch._replace(x=x, y=batch.y[again], weight=weight, index=index)
 
 
 @promise("upload changes nothing")

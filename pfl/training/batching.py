@@ -155,6 +155,12 @@ def _epoch(context: Context, job: Job, phase: Phase, samples: int, epoch: int) -
     return batches
 
 
+def read(split: ClientSplit, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
+    """Return the samples at ``positions`` of a split, with these as their index."""
+    batch = split.batch(positions, rng)
+    return batch._replace(index=positions.to(batch.y.device))
+
+
 def chunks(samples: int, size: int) -> Sequence[Tensor]:
     """Return positions 0 to ``samples - 1`` in chunks of ``size``; no chunk without samples."""
     starts = range(0, samples, size)
@@ -170,7 +176,7 @@ class Feed:
     Args:
         job: The job, whose seed determines the transforms.
         phase: The phase.
-        split: The client's training data.
+        split: The samples of the phase.
         held: All samples in stored order, from :func:`hold`; ``split`` is not used then.
     """
 
@@ -192,12 +198,12 @@ class Feed:
         The phase's map is applied only if they are held.
         """
         if self.held is None:
-            return self._split.batch(positions, self._transforms)
+            return read(self._split, positions, self._transforms)
         if self._phase.full_batch:
             return self.held
         index = positions.to(self.held.y.device)
         x = each(lambda value: value.index_select(0, index), self.held.x)
-        return Batch(x, self.held.y.index_select(0, index))
+        return Batch(x, self.held.y.index_select(0, index), index=index)
 
 
 def map_inputs(phase: Phase, batch: Batch, held: bool) -> Batch:
@@ -220,7 +226,7 @@ def hold(context: Context, phase: Phase, length: Length, split: ClientSplit) -> 
     first = split.batch(torch.zeros(1, dtype=torch.int64)).x
     if not fits(phase, first, 1, len(split)):
         return None
-    return split.batch(torch.arange(len(split)))
+    return read(split, torch.arange(len(split)))
 
 
 def constant(context: Context, phase: Phase, length: Length, split: ClientSplit) -> bool:
@@ -248,9 +254,10 @@ def _mapped(context: Context, phase: Phase, split: ClientSplit) -> Batch | None:
     xs, ys = list[Inputs](), []
     with torch.no_grad():
         for positions in chunks(len(split), context.data.eval_batch_size):
-            batch = split.batch(positions)
+            batch = read(split, positions)
             xs.append(phase.inputs(batch))
             ys.append(batch.y)
             if not fits(phase, xs[0], len(ys[0]), len(split)):
                 return None
-    return Batch(joined(torch.cat, xs), torch.cat(ys))
+    y = torch.cat(ys)
+    return Batch(joined(torch.cat, xs), y, index=torch.arange(len(y), device=y.device))

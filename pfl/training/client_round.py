@@ -18,7 +18,7 @@ from pfl.core.data import ClientSplit
 from pfl.core.failure import at_work, during
 from pfl.core.state import clone, each_finite, entry, residuals_of
 from pfl.core.types import Job, Pass, Phase, Plan, Result, Scores, Split, State, Upload
-from pfl.training.batching import chunks
+from pfl.training.batching import chunks, read
 from pfl.training.context import Context
 from pfl.training.gradients import gradient_step
 from pfl.training.metrics import Scorer
@@ -51,6 +51,20 @@ def train(context: Context, job: Job) -> Result:
         means = [tally.terms.values()], [tally.logged.values()]
         (result,) = results([job], [message], [tally], *means, scores)
     return result
+
+
+def introduced(context: Context, job: Job) -> Upload | None:
+    """Return what a client that joins later sends after its introduction; ``None`` without one."""
+    if not context.introduction:
+        return None
+    tally = Tally()
+    with during(f"the introduction of client {job.info.client}"), context.isolated(job):
+        context.load(job.kept)
+        with torch.no_grad():
+            begin(context.module, job)
+        run_plan(context, job, context.introduction, tally)
+        with torch.no_grad():
+            return None if tally.idle else context.module.upload(job.info)
 
 
 def begin(module: ClientModule, job: Job) -> None:
@@ -221,8 +235,8 @@ def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
 def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
     """Run phases and passes in order; return the optimiser state that the client keeps."""
     kept: State = {}
-    split = context.data.split(job.info.client, "train")
     for part in plan:
+        split = context.samples_of(part, job.info.client)
         with during(part.label):
             if isinstance(part, Phase):
                 kept |= run_phase(context, job, part, split, tally)
@@ -232,7 +246,7 @@ def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
 
 
 def takes_part(part: Pass, entries: State, job: Job, split: ClientSplit) -> bool:
-    """Return ``True`` if a client with these entries and training data takes part in a pass."""
+    """Return ``True`` if a client with these entries and samples takes part in a pass."""
     with torch.no_grad():
         wanted = part.when is None or part.when(entries, job.info)
     return wanted and (len(split) > 0 or not part.walks)
@@ -247,7 +261,7 @@ def run_pass(context: Context, job: Job, part: Pass, split: ClientSplit, tally: 
     if part.walks:
         for positions in chunks(len(split), context.data.batch_size):
             with context.fabric.autocast():
-                batch = split.batch(positions)
+                batch = read(split, positions)
                 added = part.statistic(batch) if part.statistic else {}
                 tally.collect(part.collect(batch) if part.collect else {})
             for name, value in added.items():

@@ -15,7 +15,7 @@ from torch import nn
 from pfl.core import devices
 from pfl.core.batch_norms import batch_norms
 from pfl.core.client import ClientModule
-from pfl.core.data import FederatedData
+from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.elsewhere import reference_of
 from pfl.core.failure import ExplainedError
 from pfl.core.own_stream import OwnStream
@@ -51,6 +51,7 @@ class Context:
             ``True`` if they have no running statistics, and so use the batch in eval mode too.
         plan: The module's plan for training.
         adapt: The module's plan before a test.
+        introduction: The module's plan for a client that joins later.
 
     Args:
         module: The module; it is moved to the device and converted to the precision.
@@ -64,7 +65,8 @@ class Context:
 
     Raises:
         MethodError: A plan is not a declaration, the module overrides ``training_step``, the method
-            does not suit the data's task, or a phase has nothing to train in this network.
+            does not suit the data's task, a phase has nothing to train in this network, or there
+            are no public data that it needs.
     """
 
     def __init__(
@@ -122,8 +124,11 @@ class Context:
         }
         self.plan: Plan = declared(module, "plan")
         self.adapt: Plan = declared(module, "adapt")
-        for part in (*self.plan, *self.adapt):
+        self.introduction: Plan = declared(module, "introduce")
+        for part in (*self.plan, *self.adapt, *self.introduction):
             self._check_trains(part)
+            if part.split == "public":
+                public_of(data, method.__name__)
         self._modules = dict(module.named_modules())
         self._parameters = dict(module.named_parameters())
         self._trained: dict[Patterns, frozenset[str]] = {}
@@ -171,6 +176,16 @@ class Context:
         device = self.fabric.device
         index: int | list[int] = 1 if device.index is None else [device.index]
         return devices.fabric(device.type, index, precision)
+
+    def samples_of(self, part: Phase | Pass, client: int) -> ClientSplit:
+        """Return the samples that a part of a plan goes through at a client.
+
+        Raises:
+            MethodError: They are public, and there are none.
+        """
+        if part.split != "public":
+            return self.data.split(client, part.split)
+        return public_of(self.data, type(self.module).__name__)
 
     def load(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Reset the module to the template, with the kept values in place.
@@ -269,6 +284,21 @@ class Context:
             return nullcontext()
         seed = job.seed_of("dropout")
         return OwnStream(seed) if self.beside_others else scoped(seed, self.module.device)
+
+
+def public_of(data: FederatedData, who: str) -> ClientSplit:
+    """Return the data that belong to no client.
+
+    Raises:
+        MethodError: There are none.
+    """
+    public = data.public_split()
+    if public is None:
+        raise MethodError(
+            f"{who} needs public data, and the data have none: set data.public to a data set "
+            "that belongs to no client"
+        )
+    return public
 
 
 def doubled(value: torch.Tensor) -> torch.Tensor:

@@ -61,8 +61,8 @@ class _Unread(Tensor):
         return result
 
 
-def declared(module: ClientModule, verb: Literal["plan", "adapt"]) -> Plan:
-    """Return what ``module.plan()`` or ``module.adapt()`` declares for every client.
+def declared(module: ClientModule, verb: Literal["plan", "adapt", "introduce"]) -> Plan:
+    """Return what ``module.plan()``, or another such verb, declares for every client.
 
     Raises:
         MethodError: The method reads the value of an entry, returns something other than phases and

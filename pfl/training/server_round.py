@@ -12,14 +12,14 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from pfl.core.data import ClientSplit, absent_info, info_of
+from pfl.core.data import absent_info, info_of
 from pfl.core.failure import during
 from pfl.core.held_out import held_out, members
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
 from pfl.core.types import Broadcast, ClientInfo, Job, Result, Split, State, Upload
-from pfl.training.context import Context
+from pfl.training.context import Context, public_of
 from pfl.training.declaration import MethodError
 from pfl.training.uplink import Start, UplinkStep
 
@@ -56,7 +56,7 @@ class Coordinator:
         self.server.seed = derive(seed, "server")
         self.client_class = type(context.module)
         if self.server.needs_public:
-            self.server.public = _public(context)
+            self.server.public = public_of(data, f"the server of {type(context.module).__name__}")
         self._numbers = {client: number for number, client in enumerate(members(data))}
         self.clients = [
             (info_of if client in self._numbers else absent_info)(data, client, rounds)
@@ -112,14 +112,23 @@ class Coordinator:
         """Return the number by which the server knows a member."""
         return self._numbers[client]
 
-    def welcome(self, state: ServerState, info: ClientInfo) -> tuple[Broadcast, State]:
-        """Return what a newcomer starts with; see :meth:`pfl.core.server.Server.welcome`."""
+    def welcome(
+        self, state: ServerState, info: ClientInfo, upload: Upload | None = None
+    ) -> tuple[Broadcast, State]:
+        """Return what a newcomer starts with; see :meth:`pfl.core.server.Server.welcome`.
+
+        ``upload`` is what it sent after its introduction.
+        """
         _check_welcomes(self.server)
         (known,) = self._disclosed([info])
         # Also for a member, where it plays a newcomer.
         known = replace(known, client=len(self._numbers) + info.client)
         with during(f"the server's welcome to client {info.client}"):
-            welcomed: tuple[Broadcast, State] = self.server.welcome(state, known, self._members)
+            # A server that knows no introductions need not take what they send.
+            sent = () if upload is None else (replace(upload, client=known.client),)
+            welcomed: tuple[Broadcast, State] = self.server.welcome(
+                state, known, self._members, *sent
+            )
         return welcomed
 
     def reported(self, state: ServerState) -> dict[str, dict[int, float]]:
@@ -218,16 +227,6 @@ def _check_welcomes(server: Server[Any]) -> None:
             f"{type(server).__name__} has a model for each member (per_client) and none for "
             "clients that are held out: override welcome() to say what they start with"
         )
-
-
-def _public(context: Context) -> ClientSplit:
-    public = context.data.public_split()
-    if public is None:
-        raise MethodError(
-            f"the server of {type(context.module).__name__} needs public data, and the data have "
-            "none: set data.public to a data set that belongs to no client"
-        )
-    return public
 
 
 def uploads_of(results: Iterable[Result]) -> list[Upload]:

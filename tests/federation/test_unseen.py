@@ -33,7 +33,7 @@ from pfl.core.held_out import HeldOut
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign, named
 from pfl.core.task import Classification, Regression
-from pfl.core.types import Broadcast, ClientInfo
+from pfl.core.types import Broadcast, ClientInfo, Phase
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
 from pfl.federation.sampling import UniformSampler
@@ -46,10 +46,12 @@ from pfl.results.report import report
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.testing.compare import difference
+from pfl.testing.contract import check_method
 from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import blobs, mlp, normed
 from pfl.training import client_round
 from pfl.training.declaration import MethodError
+from pfl.training.uplink import UplinkStep
 from tests.helpers.messages import parts
 from tests.helpers.tables import csv_rows
 
@@ -289,6 +291,49 @@ def test_a_server_with_models_for_members_only_says_what_newcomers_get():
     fit(Silent(mlp(), optimizer=SGD), held(), 1)
     with pytest.raises(MethodError, match=parts("Rows ~ per_client ~ override welcome()")):
         fit(Silent(mlp(), optimizer=SGD), held(0, 3), 1)
+
+
+class Introduces(FedAvg):
+    """FedAvg whose newcomers train one epoch, and get their own answer back."""
+
+    def introduce(self):
+        return [Phase(name="introduction", objective=self.losses)]
+
+    def server(self):
+        return Answers()
+
+
+class Answers(Server):
+    def welcome(self, state, info, members, upload=None):
+        if upload is None:
+            return super().welcome(state, info, members)
+        assert (upload.client, upload.samples) == (info.client, info.samples)
+        return Broadcast(upload.shared), {}
+
+
+def test_a_newcomer_starts_with_the_answer_to_its_introduction():
+    """The answer is one step on all of its data from the broadcast; the run is FedAvg's."""
+    data = held(3, batch_size=9)
+    run = fit(Introduces(mlp(), optimizer=SGD), data, 2, join_rounds=0)
+    assert run.fingerprint == fit(FedAvg(mlp(), optimizer=SGD), data, 2, join_rounds=0).fingerprint
+    expected, own = FedAvg(mlp(), optimizer=SGD), data.split(3, "train")
+    assign(expected, run.server.shared)
+    cross_entropy(expected(own.x), own.targets).backward()
+    expected.configure_optimizers().step()
+    found = run.personal(3).module.state_dict()
+    assert all(torch.allclose(found[name], v) for name, v in expected.state_dict().items())
+
+
+def test_introductions_keep_all_promises():
+    check_method(Introduces)
+
+
+def test_what_would_pass_by_the_uplink_is_not_sent():
+    """With a step of the uplink, newcomers have what the server sends to everybody."""
+    data, loop = held(3), {"uplink": [UplinkStep()], "join_rounds": 0}
+    run = fit(Introduces(mlp(), optimizer=SGD), data, 1, **loop)
+    found = run.personal(3).module.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in run.server.shared.items())
 
 
 def test_the_default_is_initial_values():

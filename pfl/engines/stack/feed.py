@@ -53,7 +53,7 @@ class StackedFeed:
         self._phase = phase
         self._lengths = lengths
         self._steps = steps
-        self._splits = stack.splits[: len(steps)]
+        self._splits = stack.samples_of(phase)[: len(steps)]
         self._feeds = [
             batching.Feed(job, phase, split, None)
             for job, split in zip(stack.jobs, self._splits, strict=False)
@@ -103,7 +103,7 @@ class StackedFeed:
             return batch._replace(weight=inputs.weights) if empty else batch
         elif self._phase.full_batch:
             x = each(lambda value: value[:count, :size], self._held.x)
-            batch = Batch(x, self._held.y[:count, :size])
+            batch = Batch(x, self._held.y[:count, :size], index=inputs.positions)
         else:
             rows = (inputs.positions + self._starts[:count]).flatten()
 
@@ -111,7 +111,8 @@ class StackedFeed:
                 chosen = value.flatten(0, 1).index_select(0, rows)
                 return chosen.reshape(*inputs.positions.shape, *value.shape[2:])
 
-            batch = Batch(each(taken, self._held.x), taken(self._held.y))
+            x = each(taken, self._held.x)
+            batch = Batch(x, taken(self._held.y), index=inputs.positions)
         if self._apart:
             return batch
         # Also where nothing is padded: all steps are then alike, and vmap computes the unweighted

@@ -45,7 +45,8 @@ class Gather:
             of: (K,) the client of each row; by default the first K in order.
 
         Returns:
-            ``x``: (K, B, ...), ``y``: (K, B, ...), normalised in one operation.
+            ``x``: (K, B, ...), ``y``: (K, B, ...), normalised in one operation; ``index`` is
+            ``positions``.
         """
         starts = self._starts[: len(positions)] if of is None else self._starts[of]
         joined = self._joined.batch((starts + positions).flatten())
@@ -53,7 +54,8 @@ class Gather:
         def apart(value: Tensor) -> Tensor:
             return value.reshape(*positions.shape, *value.shape[1:])
 
-        return Batch(each(apart, joined.x), apart(joined.y))
+        index = positions.to(joined.y.device)
+        return Batch(each(apart, joined.x), apart(joined.y), index=index)
 
     def chunk(self, start: int, sizes: Sequence[int]) -> Batch:
         """Return ``sizes`` samples of each of the first clients, from position ``start`` on.

@@ -15,8 +15,9 @@ from torch.func import vmap
 from pfl.core.data import ClientSplit
 from pfl.core.failure import during
 from pfl.core.state import call_with, copy_all, each, joined
-from pfl.core.types import Batch, Inputs, Job, State
+from pfl.core.types import Batch, Inputs, Job, Pass, Phase, State
 from pfl.engines.stack.gather import Gather
+from pfl.training.batching import read
 from pfl.training.context import Context
 
 ReturnT = TypeVar("ReturnT")
@@ -48,10 +49,9 @@ class Stack:
         }
         self._buffers = {name for name, _ in context.module.named_buffers()}
 
-    @property
-    def splits(self) -> list[ClientSplit]:
-        """The clients' training data; the common test set is tested for a client that has none."""
-        return [self.context.data.split(job.info.client, "train") for job in self.jobs]
+    def samples_of(self, part: Phase | Pass) -> list[ClientSplit]:
+        """Return the samples that a part of a plan goes through, for each client."""
+        return [self.context.samples_of(part, job.info.client) for job in self.jobs]
 
     def some(self, rows: Sequence[int]) -> Stack:
         """Return a stack of some of the clients, in the given order.
@@ -126,17 +126,21 @@ class Stack:
         }
 
         noise = dict(batch.noise or {})
+        index = batch.index is not None
 
         def one(x: Inputs, y: Tensor, *others: Tensor) -> ReturnT:
             values = iter(others)
             entries = {name: next(values) for name in state}
             draws = {name: next(values) for name in noise}
-            single = Batch(x, y, next(values, None), draws or None)
+            places = next(values) if index else None
+            single = Batch(x, y, next(values, None), draws or None, places)
             return call_with(self.context.module, entries, call, single)
 
         randomness = "different" if self.context.stochastic else draws
         # As separate arguments, because vmap walks through dictionaries in Python, at every call.
         others = [*state.values(), *noise.values()]
+        if batch.index is not None:
+            others.append(batch.index)
         if batch.weight is not None:
             others.append(batch.weight)
         result: ReturnT = vmap(one, randomness=randomness)(batch.x, batch.y, *others)
@@ -185,7 +189,8 @@ def groups(sizes: Sequence[int], batch: Batch, apart: bool) -> Iterator[Group]:
         rows = torch.tensor(members)
         noise = {name: draws[rows] for name, draws in (batch.noise or {}).items()}
         x = each(itemgetter((rows, slice(size))), batch.x)
-        part = Batch(x, batch.y[rows, :size], None, noise)
+        index = None if batch.index is None else batch.index[rows, :size]
+        part = Batch(x, batch.y[rows, :size], None, noise, index)
         yield Group(rows, dict.fromkeys(members, size), part)
 
 
@@ -213,7 +218,7 @@ def walk(splits: Sequence[ClientSplit], size: int, apart: bool) -> Iterator[Grou
 
 
 def _batch_of(split: ClientSplit, start: int, size: int) -> Batch | None:
-    return split.batch(torch.arange(start, start + size)) if size else None
+    return read(split, torch.arange(start, start + size)) if size else None
 
 
 def pad(batches: Sequence[Batch | None]) -> Batch:
@@ -228,17 +233,18 @@ def pad(batches: Sequence[Batch | None]) -> Batch:
     sizes = [0 if batch is None else len(batch.y) for batch in batches]
     size = max(sizes)
     model = next(batch for batch in batches if batch is not None)
-    xs, ys = [], []
+    padded = list[Batch]()
     for batch in batches:
         # A client without samples borrows some; its results are ignored.
         real = model if batch is None else batch
         if len(real.y) < size:
-            index = torch.arange(size, device=real.y.device) % len(real.y)
-            real = Batch(each(itemgetter(index), real.x), real.y[index])
-        xs.append(real.x)
-        ys.append(real.y)
-    x, y = joined(torch.stack, xs), torch.stack(ys)
-    return Batch(x, y, weights(sizes, x, y))
+            rows = torch.arange(size, device=real.y.device) % len(real.y)
+            index = None if real.index is None else real.index[rows]
+            real = Batch(each(itemgetter(rows), real.x), real.y[rows], index=index)
+        padded.append(real)
+    x, y = joined(torch.stack, [one.x for one in padded]), torch.stack([one.y for one in padded])
+    places = [one.index for one in padded if one.index is not None]
+    return Batch(x, y, weights(sizes, x, y), index=torch.stack(places) if places else None)
 
 
 def weights(sizes: Sequence[int], x: Inputs, y: Tensor) -> Tensor | None:

@@ -36,17 +36,19 @@ def run_plan(stack: Stack, plan: Plan, tally: StackedTally) -> list[State]:
 
 def run_pass(stack: Stack, part: Pass, tally: StackedTally) -> None:
     """Walk over the data once, sum the statistic, and write the entries that ``then`` returns."""
-    context, sums = stack.context, dict[str, Tensor]()
+    context, sums, splits = stack.context, dict[str, Tensor](), stack.samples_of(part)
     rows = [
         row
-        for row, (job, split) in enumerate(zip(stack.jobs, stack.splits, strict=True))
+        for row, (job, split) in enumerate(zip(stack.jobs, splits, strict=True))
         if takes_part(part, stack.own(row) if part.when else {}, job, split)
     ]
+    # The clients that still have samples are always the first rows.
+    rows.sort(key=lambda row: -len(splits[row]))
     context.set_mode(None)
     if part.walks and rows:
         some, size, apart = stack.some(rows), context.data.batch_size, context.couples_samples(None)
         with context.fabric.autocast():
-            for group in walk(some.splits[: len(rows)], size, apart):
+            for group in walk([splits[row] for row in rows], size, apart):
                 if part.statistic is not None:
                     added = some.together(part.statistic, group.rows, group.batch)
                     for name, value in added.items():
@@ -71,11 +73,12 @@ def run_phase(stack: Stack, phase: Phase, tally: StackedTally) -> dict[int, Stat
         batching.length(phase, stack.own(row) if phase.varies else {}, job.info)
         for row, job in enumerate(stack.jobs)
     ]
+    splits = stack.samples_of(phase)
     schedule = [
         list(batching.steps(stack.context, job, phase, length, len(split)))
-        for job, length, split in zip(stack.jobs, lengths, stack.splits, strict=True)
+        for job, length, split in zip(stack.jobs, lengths, splits, strict=True)
     ]
-    for row, (split, length) in enumerate(zip(stack.splits, lengths, strict=True)):
+    for row, (split, length) in enumerate(zip(splits, lengths, strict=True)):
         tally.clients[row].skipped += bool(len(split) and length and not schedule[row])
     # Clients with more steps come first, so that those still training are always the first rows.
     rows = sorted((r for r, steps in enumerate(schedule) if steps), key=lambda r: -len(schedule[r]))
@@ -114,7 +117,7 @@ def _take_steps(
     taken_by = None
     if (own := gradient_step(part.jobs[0])) is not None:
         count = len(places)
-        held = [len(split) for split in part.splits[:count]]
+        held = [len(split) for split in part.samples_of(phase)[:count]]
         taken_by = own.gradients(context, phase, part.jobs[:count], held, trained, len(schedule))
 
     def step(single: Batch) -> Entries:

@@ -60,6 +60,8 @@ def _declared(context: Context, part: Phase | Pass) -> str | None:
     """Return what a part of a plan declares that reads data without noise."""
     if isinstance(part, Pass):
         return "it takes statistics of the samples, without noise" if part.walks else None
+    if part.split == "public":
+        return "it trains on public data, whose steps are not accounted for"
     if context.couples_samples(part.evals):
         return "batch norm mixes the samples of a batch; use group norm (norm: group)"
     if part.share < 1 or part.until is not None:
@@ -170,6 +172,8 @@ def _coupled(context: Context, phase: Phase, batch: Batch) -> str | None:
                         )
     except MethodError as error:
         return str(error)
+    except (TypeError, ValueError) as error:
+        return f"it needs what private samples do not have, such as their index: {error}"
     return None
 
 
