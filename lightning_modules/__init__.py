@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from lightning_modules.nets import GRUNet as GRUNet
     from lightning_modules.nets import LeNet5 as LeNet5
     from lightning_modules.nets import LoRA as LoRA
+    from lightning_modules.nets import PerClient as PerClient
     from lightning_modules.nets import Projected as Projected
     from lightning_modules.nets import ResNet18 as ResNet18
     from lightning_modules.nets import SplitNet as SplitNet

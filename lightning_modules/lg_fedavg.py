@@ -55,9 +55,20 @@ class LGFedAvg(ClientModule):
         super().__init__(net, **options)
         not_negative(warm_start_rounds=warm_start_rounds)
         self.warm_start_rounds = warm_start_rounds
-        self.head, self.body = last_layers(net, num_global_layers, prefix="net.")
+        self.num_global_layers = num_global_layers
+        last_layers(net, num_global_layers)  # refuses a network with fewer layers
         # Whether the client has a backbone of its own.
         self.started = nn.Buffer(torch.tensor(False))
+
+    @property
+    def head(self) -> Patterns:
+        """The last layers, of the network that the client has."""
+        return last_layers(self.net, self.num_global_layers, prefix="net.")[0]
+
+    @property
+    def body(self) -> Patterns:
+        """The layers before them."""
+        return last_layers(self.net, self.num_global_layers, prefix="net.")[1]
 
     @property
     def shared(self) -> Patterns:

@@ -11,6 +11,7 @@ from lightning_modules.nets.plain import MLP as MLP
 from lightning_modules.nets.plain import FashionCNN as FashionCNN
 from lightning_modules.nets.plain import LeNet5 as LeNet5
 from lightning_modules.nets.recurrent import GRUNet as GRUNet
+from lightning_modules.nets.split import PerClient as PerClient
 from lightning_modules.nets.split import Projected as Projected
 from lightning_modules.nets.split import SplitNet as SplitNet
 from lightning_modules.nets.split import last_layers as last_layers

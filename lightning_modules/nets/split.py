@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Literal
 
 from torch import Tensor, nn
 
 from lightning_modules.layers import VariationalLinear
 from pfl.core.checks import at_least_one
+from pfl.core.per_client import Variants
 from pfl.core.types import Patterns
 
 
@@ -53,6 +55,36 @@ class SplitNet(nn.Module):
         """Return (B, C) logits."""
         logits: Tensor = self.head(self.backbone(x))
         return logits
+
+
+class PerClient(Variants, SplitNet):
+    """Networks that differ between clients: each client has one of them.
+
+    A method takes it as its network. A client trains, keeps and exports its own network only. What
+    travels must have the same names and shapes in all of them, as a head does where all backbones
+    have the same number of features. Scores are also averaged over the clients of each network.
+
+    From a configuration, each network draws its initial values by itself, from the run's seed.
+
+    Args:
+        nets: The networks, at least one.
+        by: Which client has which of k networks: ``cycle`` gives client i number i mod k,
+            ``domain`` gives those of one domain the same, in the order of domains; a list has the
+            number of each client's network.
+
+    Raises:
+        ValueError: There is no network, or a number in the list is none of theirs.
+
+    Example:
+        >>> nets = [SplitNet(nn.Linear(4, size), nn.Linear(size, 2)) for size in (3, 5)]
+        >>> PerClient(nets).features, PerClient(nets[::-1]).features
+        (3, 5)
+    """
+
+    def __init__(
+        self, nets: list[nn.Module], by: Literal["cycle", "domain"] | list[int] = "cycle"
+    ) -> None:
+        super().__init__(nets, by)
 
 
 def must_be_split(net: nn.Module) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 from jsonargparse import Namespace
+from torch import nn
 
 from pfl.cli import catalogue, names, shipped
 from pfl.cli.explain import MissingError, UsageError, UserSettings, explained, placed, sources
@@ -19,6 +20,7 @@ from pfl.cli.parser import FROM_DATA, Parser, from_data, with_class_paths
 from pfl.cli.untrusted import UntrustedFile
 from pfl.core.client import ClientModule
 from pfl.core.data import DataSource
+from pfl.core.per_client import Variants, count
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
 from pfl.disk.yaml_text import ambiguous
@@ -161,9 +163,15 @@ class Experiment:
         """The method, with initial weights that depend only on the seed."""
         model, data = self.model, self.data
         with explained(self.settings, *REFUSALS, part="model"):
-            with scoped(derive(self.values.seed, "init")):
-                module: ClientModule = self.make("model", model)
-            check_fit(module, data)
+            seed = derive(self.values.seed, "init")
+            several = _names_variants(model)
+            with scoped(seed):
+                module: ClientModule = self.make(
+                    "model", model, _each_from(seed) if several else ()
+                )
+            for number in reversed(range(count(module))):
+                module.take_variant(number)
+                check_fit(module, data)
         return module
 
     @property
@@ -180,6 +188,28 @@ class Experiment:
             Namespace({key: value}), instantiate_groups=False, instantiators=instantiators
         )
         return made[key]
+
+
+def _names_variants(value: Any) -> bool:  # noqa: ANN401
+    """Return ``True`` if networks in a part of a configuration differ between clients."""
+    content = mapping_of(value)
+    named = content.get("class_path") if isinstance(content, Mapping) else None
+    made = catalogue.find(named) if isinstance(named, str) else None
+    if isinstance(made, type) and issubclass(made, Variants):
+        return len(content["init_args"]["nets"]) > 1
+    return any(map(_names_variants, inner_values(value)))
+
+
+def _each_from(seed: int) -> list[Instantiator]:
+    """Return what builds every network from the same seed, whatever is built before it."""
+
+    def build(made: type, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        if issubclass(made, ClientModule | Variants):
+            return made(*arguments, **options)
+        with scoped(seed):
+            return made(*arguments, **options)
+
+    return [(build, nn.Module, True)]
 
 
 def as_in_yaml(value: Any) -> Any:  # noqa: ANN401

@@ -193,7 +193,7 @@ def explain(error: Exception, settings: UserSettings) -> str:
     if option := re.search(r"Option '(\w+)' is not accepted", message):
         if option[1] == "class_path":
             what = "put the arguments of a class under init_args"
-        elif any(item.text for item in there):
+        elif any(item.text for item in there) or _is_list(path, settings):
             path = (*path, option[1])
             there = settings_of(settings, path) or there
             made = next(one for one in map(_class_of, classes) if one is not None)
@@ -217,6 +217,12 @@ def explain(error: Exception, settings: UserSettings) -> str:
     elif unfit := re.search(r"path (\S+) does not implement protocol (\w+)", message):
         what = _unlike(*unfit.groups())
     return message_at(there[-1].place if there else "", path, what)
+
+
+def _is_list(path: Keys, settings: UserSettings) -> bool:
+    """Return ``True`` if the value at some keys is a list of objects."""
+    inner = (item.keys[len(path) :][:1] for item in settings if item.keys[: len(path)] == path)
+    return any(keys and keys[0].isdigit() for keys in inner)
 
 
 def _class_of(name: str) -> type | None:

@@ -26,6 +26,7 @@ from pfl.core.data_view import DataView
 from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
 from pfl.core.held_out import KnowsOrigins, client_names, held_out, warn_of_name
+from pfl.core.per_client import Variants, variants
 from pfl.core.sheet import Sheet
 from pfl.core.types import Split
 from pfl.disk.writing import csv_text, no_link, write
@@ -263,9 +264,21 @@ def recipe_of(experiment: Experiment) -> dict[str, Any]:
     """Return the arguments of a method as plain values, as an exported file stores them.
 
     They name Lightning's own instantiator, which builds networks and optimisers from their class
-    paths, so that ``load_from_checkpoint`` needs no arguments.
+    paths, so that ``load_from_checkpoint`` needs no arguments. Of networks that differ between
+    clients, the method has the one as which it acts.
     """
     built = Namespace(model=experiment.model)
     content = yaml.safe_load(experiment.parser.dump(built, skip_validation=True))
-    arguments: dict[str, Any] = content["model"]["init_args"]
+    networks = variants(experiment.module)
+    arguments = _own_network(content["model"]["init_args"], networks[0] if networks else None)
     return {**arguments, "_instantiator": INSTANTIATORS[0]}
+
+
+def _own_network(value: Any, networks: Variants | None) -> Any:  # noqa: ANN401
+    """Return a part of a configuration with one network in the place of several."""
+    if networks is None or not isinstance(value, dict):
+        return value
+    name = type(networks).__name__
+    if str(value.get("class_path")).rpartition(".")[2] == name:
+        return value["init_args"]["nets"][networks.number]
+    return {key: _own_network(item, networks) for key, item in value.items()}

@@ -14,6 +14,7 @@ from pfl.core.batch_norms import norm_statistics
 from pfl.core.checks import known_words, not_negative, tuples, within
 from pfl.core.learner import Learner
 from pfl.core.noise import GENERATOR
+from pfl.core.per_client import count, named, variants
 from pfl.core.server import Server
 from pfl.core.space import Dimension
 from pfl.core.state import (
@@ -293,6 +294,21 @@ class ClientModule(Learner):
     def server(self) -> Server[Any]:
         """Return the server's part of the method."""
         return Server(weighting=self.weighting)
+
+    def take_variant(self, number: int) -> None:
+        """Play clients with one of several networks (:class:`pfl.core.per_client.Variants`)."""
+        if found := variants(self):
+            for one in found:
+                one.take(number)
+            self._matched.clear()
+
+    def initial_values(self) -> State:
+        """Return the entries of all variants, by the names of :func:`pfl.core.per_client.named`."""
+        values: State = {}
+        for number in reversed(range(count(self))):
+            self.take_variant(number)
+            values |= {named(number, name): value for name, value in self.state_dict().items()}
+        return values
 
     def describe(self) -> State:
         """Return named scalars that describe the current model, for analyses; by default none."""

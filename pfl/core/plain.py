@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from pfl.core.client import ClientModule
+from pfl.core.per_client import Variants
 
 # Longer lists are given by their length.
 _LISTED = 100
@@ -55,6 +56,8 @@ def _arguments(value: object) -> Mapping[str, Any]:
         return {**value.hparams, **objects, "optimizer": value.optimizer(value.parameters())}
     if isinstance(value, Optimizer):
         return value.defaults
+    if isinstance(value, Variants):
+        return {"nets": value.nets, "by": value.by}
     if isinstance(value, nn.Module):
         entries = [(name, list(item.shape)) for name, item in value.state_dict().items()]
         text = f"{value} {entries}"

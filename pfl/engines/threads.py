@@ -150,7 +150,7 @@ def unsupported_reason(context: Context, workers: int) -> str | None:
         return f"threads bring no gain on {context.fabric.device}"
     if workers == 1:
         return "there is only one core or one client"
-    if context.stochastic and not _draws_alone(context):
+    if any(one.stochastic and not _draws_alone(one) for one in context.each_variant()):
         return "what the network draws cannot be drawn from a stream of each thread"
     outside = torch.get_default_dtype()
     with context.fabric.autocast():
@@ -166,7 +166,7 @@ def _draws_alone(context: Context) -> bool:
     within the backward pass, which seeds torch's default stream again, and where a layer draws in a
     way of its own.
     """
-    copied = context.replica()
+    copied = context.replica(alone=True)
     inputs = each(lambda value: torch.cat([value, value]), an_input(context.data))
     before, found = default_streams(context.fabric.device), []
     for stream in (scoped(0), OwnStream(0)):

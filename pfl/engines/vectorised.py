@@ -71,10 +71,14 @@ class VectorisedEngine(SequentialEngine):
     def setup(self, context: Context) -> str:
         """Find out whether the method can be stacked."""
         super().setup(context)
-        self.unsupported = unsupported_reason(context, self.dropout) or disagreement(context)
+        reasons = (
+            unsupported_reason(one, self.dropout) or disagreement(one)
+            for one in context.each_variant()
+        )
+        self.unsupported = next(filter(None, reasons), None)
         if self.unsupported:
             return f"sequential, not vectorised: {self.unsupported}"
-        self._size = self.clients or capacity(context)
+        self._size = self.clients or capacity(context.of_variant(0))
         if self._size >= context.data.num_clients:
             return "vectorised: all clients in one stack"
         why = "" if self.clients else ", which fill half of the free memory"
@@ -119,7 +123,8 @@ def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
         job = jobs[index]
         rate = context.module.lr_factor(job.info)
         kept = frozenset(of_all_phases(job.kept))
-        key = (job.model, job.broadcast is None, job.splits, rate, kept)
+        variant = context.variant_of(job.info.client)
+        key = (variant, job.model, job.broadcast is None, job.splits, rate, kept)
         groups.setdefault(key, []).append(index)
     return list(groups.values())
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pfl.core.data import FederatedData
 from pfl.core.held_out import holders, members
+from pfl.core.per_client import variants
 from pfl.core.seeds import derive, generator
 from pfl.core.server import ServerState
 from pfl.core.types import NO_CLIENT, Job, Result, Scores, Split
@@ -64,6 +65,9 @@ class Evaluator:
         self.personal_is_global = module.personal_is_global()
         self.labels = module.groups
         self.groups = [module.group(info) for info in self.clients if self.labels]
+        if not self.labels and (found := variants(module)):
+            self.labels = found[0].labels
+            self.groups = [context.variant_of(info.client) for info in self.clients]
         if not self.labels:
             self.labels, self.groups = getattr(context.data, "groups", ((), []))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lightning.fabric import Fabric
+from torch import nn
 
 from pfl.core.data import FederatedData, ReportsReading
 from pfl.core.data_view import DataView
@@ -23,14 +24,13 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
     module, data, planned = run.module, run.data, federation.settings.rounds
     training = sum(info.samples > 0 for info in evaluator.clients)
     local = module.buffer_policy == "local" and not evaluator.has_global_model
-    size = sum(parameter.numel() for parameter in module.net.parameters())
     host = on_host(fabric.device)
     uplink: dict[str, str] = {}
     for step in federation.coordinator.uplink:
         uplink |= step.described(planned, run.rounds)
     lines = {
         "method": type(module).__name__,
-        "network": f"{type(module.net).__name__}, {size:,} parameters",
+        "network": "; ".join(map(_network, getattr(module.net, "nets", [module.net]))),
         "data": _data(data),
         "read": data.reading.line() if isinstance(data, ReportsReading) else "",
         "clients": f"{data.num_clients}, of which {training} hold training data",
@@ -46,6 +46,12 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
         "same bits": SAME_BITS if host else "",
     }
     return {topic: line for topic, line in lines.items() if line}
+
+
+def _network(net: nn.Module) -> str:
+    """Describe a network by its class and size."""
+    size = sum(parameter.numel() for parameter in net.parameters())
+    return f"{type(net).__name__}, {size:,} parameters"
 
 
 def _device(fabric: Fabric) -> str:

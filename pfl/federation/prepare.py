@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pfl.core.per_client import count
 from pfl.core.state import constants, fingerprint, nbytes, to
 from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
@@ -43,15 +44,18 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         scope: Releases the engine.
     """
     # A checkpoint has the types of the run's precision, and is compared with the module.
-    wanted.settings.fabric.strategy.precision.convert_module(wanted.module)
+    for number in reversed(range(count(wanted.module))):
+        wanted.module.take_variant(number)
+        wanted.settings.fabric.strategy.precision.convert_module(wanted.module)
     content = {} if file is None else resume.read(file, wanted)
     context = _context(wanted, content, scope)
     coordinator = _coordinator(wanted, context)
     run = _run(wanted, coordinator, context, content)
     # What a client keeps, and its group, may depend on the initial values.
-    context.load({})
+    for one in context.each_variant():
+        one.load({})
     if content:
-        resume.restore(content, run, coordinator.clients, context.fabric.device)
+        resume.restore(content, run, coordinator.clients, context)
     _bound(run, wanted, coordinator)
     origin = None if file is None else resume.folder_of(file)
     federation = Federation(wanted.settings, context, coordinator, run, wanted.root, origin)
@@ -107,8 +111,8 @@ def _run(
         rounds=min([settings.rounds, *limits]),
         name=wanted.name,
         server=coordinator.start(),
-        template=context.template,
-        constants=fingerprint([constants(wanted.module)]),
+        template=context.initial_values,
+        constants=fingerprint([constants(one.module) for one in context.each_variant()]),
         reports=coordinator.server.reports,
         scores=context.scorer.better,
         tested=tested,

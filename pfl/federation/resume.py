@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.plain import plain_value
@@ -25,6 +23,7 @@ from pfl.federation.later import ADVICE
 from pfl.federation.run import Callback, Run, load_states
 from pfl.federation.settings import Settings
 from pfl.federation.store import KeptStates
+from pfl.training.context import Context
 
 FILE = Path("checkpoints", "last.ckpt")
 ROUNDS = "loop.rounds"
@@ -169,12 +168,12 @@ def read(file: Path, wanted: Wanted) -> Mapping[str, Any]:
     # The hash of data at sites is known once the sites have reported it.
     if wanted.data.description().get("hash") is not None:
         _check_partition(content, wanted.data)
-    schema.check_tensors("template", content["template"], wanted.module.state_dict())
+    schema.check_tensors("template", content["template"], wanted.module.initial_values())
     return content
 
 
 def restore(
-    content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo], device: torch.device
+    content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo], context: Context
 ) -> None:
     """Restore a new run to the state in a checkpoint.
 
@@ -182,7 +181,8 @@ def restore(
         CheckpointError: The checkpoint does not fit the run; the run is unchanged.
     """
     _check_partition(content, run.data)
-    schema.check(content, run, clients)
+    schema.check(content, run, clients, context)
+    device = context.fabric.device
     run.round = content["round"]
     run.server = checkpoint.unpack(run.server, content["server"], device)
     bounded = isinstance(run.kept, KeptStates)

@@ -96,7 +96,7 @@ class Federation:
         joins = client not in members(self.run.data)
         make = self.newcomers.joined if joins else self.evaluator.job
         client_round.become_tested(self.context, make(self.run.server, client))
-        return self.context
+        return self.context.of(client)
 
     @contextmanager
     def computing(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from pfl.core.state import form_of, residuals_of
 from pfl.core.types import ClientInfo, State
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run, by_name
+from pfl.training.context import Context
 from pfl.training.optimizer_state import of_all_phases
 
 
@@ -57,7 +58,9 @@ def check_types(content: Mapping[str, Any]) -> None:
         raise _wrong(f"{place}: {first['msg']}, got {_shown(first['input'])}") from error
 
 
-def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -> None:
+def check(
+    content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo], context: Context
+) -> None:
     """Refuse a checkpoint from which a run cannot be resumed.
 
     The run is before its first round, with the module at its initial values.
@@ -79,13 +82,13 @@ def check(content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo]) -
             if not 0 <= client < len(clients):
                 raise _wrong(f"{where}: there is no client {client}, only 0 to {len(clients) - 1}")
     _check_server(content["server"], run.server, content["round"])
-    _check_kept(content["kept"], run, clients)
+    _check_kept(content["kept"], clients, context)
     for name, callback in by_name(run.callbacks).items():
         _check_callback(name, callback, content["callbacks"].get(name, {}))
 
 
-def _check_kept(kept: Mapping[int, State], run: Run, clients: Sequence[ClientInfo]) -> None:
-    steps = dict[str, tuple[int, str]]()
+def _check_kept(kept: Mapping[int, State], clients: Sequence[ClientInfo], context: Context) -> None:
+    steps = dict[tuple[str, int], tuple[int, str]]()
     for client, state in kept.items():
         where = f"kept of client {client}"
         try:
@@ -97,18 +100,20 @@ def _check_kept(kept: Mapping[int, State], run: Run, clients: Sequence[ClientInf
         unsent = residuals_of(state)
         apart = optimizer.keys() | unsent.keys()
         held = {name: value for name, value in state.items() if name not in apart}
-        names = run.module.kept_names(clients[client])
-        check_tensors(where, held, {name: run.template[name] for name in names})
+        own = context.of(client)
+        names = own.module.kept_names(clients[client])
+        check_tensors(where, held, {name: own.template[name] for name in names})
         residuals = {name.partition(":")[2]: value for name, value in unsent.items()}
         entries = {
-            name: _leading(run.template[name], value)
+            name: _leading(own.template[name], value)
             for name, value in residuals.items()
-            if name in run.template
+            if name in own.template
         }
         check_tensors(f"{where}, residual", residuals, entries)
         # Optimisers differ in what they keep of a parameter, but it is alike for all clients.
         for name, value in optimizer.items():
-            other, right = steps.setdefault(name, (client, form_of(value)))
+            key = name, context.variant_of(client)
+            other, right = steps.setdefault(key, (client, form_of(value)))
             if (form := form_of(value)) != right:
                 raise _wrong(
                     f"{where}.{name} must be {right}, as that of client {other}, got {form}"

@@ -104,10 +104,11 @@ class Newcomers:
 
     def _welcomed(self, job: Job, state: ServerState, upload: Upload | None = None) -> Job:
         """Return the job of a newcomer with what the server answers."""
+        context = self._context.of(job.info.client)
         broadcast, kept = self._coordinator.welcome(state, job.info, upload)
-        kept = to(kept, self._context.fabric.device)
+        kept = to(kept, context.fabric.device)
         job = replace(job, kept=kept, broadcast=broadcast)
-        return replace(job, kept=kept | _norm_statistics(self._context, job))
+        return replace(job, kept=kept | _norm_statistics(context, job))
 
     def joined(self, state: ServerState, client: int) -> Job:
         """Return the job of a newcomer after ``join_rounds`` local rounds."""
@@ -160,7 +161,8 @@ class Newcomers:
 
         The optimiser is plain SGD with the first learning rate of the method's own.
         """
-        context, client = self._context, job.info.client
+        client = job.info.client
+        context = self._context.of(client)
         module, data = context.module, context.data
         job = replace(job, seed=derive(job.seed, "test"))
         untrained = [part for part in context.adapt if isinstance(part, Pass)]

@@ -38,7 +38,8 @@ def train(context: Context, job: Job) -> Result:
     Raises:
         TypeError: The module's optimiser configuration is not a single optimiser.
     """
-    module, tally = context.module, Tally()
+    context, tally = context.of(job.info.client), Tally()
+    module = context.module
     with during(at_work([job])):
         with context.isolated(job):
             context.load(job.kept)
@@ -55,9 +56,9 @@ def train(context: Context, job: Job) -> Result:
 
 def introduced(context: Context, job: Job) -> Upload | None:
     """Return what a client that joins later sends after its introduction; ``None`` without one."""
+    context, tally = context.of(job.info.client), Tally()
     if not context.introduction:
         return None
-    tally = Tally()
     with during(f"the introduction of client {job.info.client}"), context.isolated(job):
         context.load(job.kept)
         with torch.no_grad():
@@ -146,12 +147,14 @@ def answers(context: Context, job: Job) -> Answers:
 def all_answers(context: Context, jobs: Iterable[Job]) -> Iterator[Answers]:
     """Yield the answers of several jobs; a global model that they share is loaded once."""
     loaded: Job | None = None
+    played = context
     for job in jobs:
-        if loaded is None or not _shares_model(loaded, job):
-            become_tested(context, job)
-        loaded = job
+        own = context.of(job.info.client)
+        if loaded is None or own is not played or not _shares_model(loaded, job):
+            become_tested(own, job)
+        loaded, played = job, own
         with during(f"{at_work([job])}, the test"):
-            answers = on_splits(context, job.info.client, job.splits)
+            answers = on_splits(own, job.info.client, job.splits)
         yield answers
 
 
@@ -184,6 +187,7 @@ def _scored(scorer: Scorer, answers: Sequence[Answers]) -> list[Scores]:
 
 def become_tested(context: Context, job: Job, adapt: Plan | None = None) -> None:
     """Turn the module into the model that a job tests; ``adapt`` replaces the method's own."""
+    context = context.of(job.info.client)
     with during(f"{at_work([job])}, before the test"), context.isolated(job):
         context.load(job.kept)
         with torch.no_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from pfl.core import devices
+from pfl.core import devices, per_client
 from pfl.core.batch_norms import batch_norms
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit, FederatedData
@@ -21,7 +21,7 @@ from pfl.core.failure import ExplainedError
 from pfl.core.own_stream import OwnStream
 from pfl.core.seeds import scoped
 from pfl.core.state import clone, copy_all, matches
-from pfl.core.types import Job, Pass, Patterns, Phase, Plan, State
+from pfl.core.types import NO_CLIENT, Job, Pass, Patterns, Phase, Plan, State
 from pfl.training.declaration import MethodError, declared
 from pfl.training.metrics import Scorer
 
@@ -52,16 +52,19 @@ class Context:
         plan: The module's plan for training.
         adapt: The module's plan before a test.
         introduction: The module's plan for a client that joins later.
+        variants: One context for each network of which clients have one, this one first; they
+            share the module, which plays one of them at a time.
 
     Args:
         module: The module; it is moved to the device and converted to the precision.
         data: The federation's data, already on the device.
         stop: An event shared by several contexts; ``None`` creates one.
-        template: Template of another context or a checkpoint; ``None`` uses the module's current
-            values.
+        template: Template of another context or a checkpoint, of all variants; ``None`` uses the
+            module's current values.
         trainable: Names from another context; ``None`` uses the module's ``requires_grad``.
         beside_others: Whether other threads train clients at the same time, so that what layers
             draw must leave torch's default stream alone.
+        variant: The number of the variant; ``None`` makes the contexts of all.
 
     Raises:
         MethodError: A plan is not a declaration, the module overrides ``training_step``, the method
@@ -80,7 +83,10 @@ class Context:
         template: State | None = None,
         trainable: set[str] | None = None,
         beside_others: bool = False,
+        variant: int | None = None,
     ) -> None:
+        number = variant or 0
+        module.take_variant(number)
         method = type(module)
         if method.training_step is not ClientModule.training_step:
             raise MethodError(
@@ -110,7 +116,8 @@ class Context:
         self.gradient_clip_val = gradient_clip_val
         self.stop = threading.Event() if stop is None else stop
         self.entries: State = module.state_dict()
-        self.template = clone(self.entries) if template is None else template
+        own = None if template is None else per_client.of_variant(template, number)
+        self.template = clone(self.entries) if own is None else own
         wanted = {name for name, p in module.named_parameters() if p.requires_grad}
         self.trainable = wanted if trainable is None else trainable
         self.beside_others = beside_others
@@ -135,6 +142,75 @@ class Context:
         self._modes: dict[Patterns | None, list[bool]] = {}
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)
         self._scaler_start = self.scaler.state_dict() if self.scaler is not None else {}
+        self.variants = [self]
+        self._number, found = number, per_client.variants(module)
+        self._networks = found[0] if found and variant is None else None
+        if self._networks is not None:
+            self._networks.check(data)
+            self._add_variants(len(self._networks.nets), template)
+
+    def _add_variants(self, count: int, template: State | None) -> None:
+        """Make the contexts of the other networks, in which what travels must be alike."""
+        first = {name: self.template[name] for name in self.module.shared_names()}
+        for number in range(1, count):
+            one = Context(
+                self.module,
+                self.data,
+                self.fabric,
+                self.gradient_clip_val,
+                stop=self.stop,
+                template=template,
+                beside_others=self.beside_others,
+                variant=number,
+            )
+            self.variants.append(one)
+            other = {name: one.template[name] for name in self.module.shared_names()}
+            if (apart := per_client.disagreement(first, other)) is not None:
+                raise MethodError(
+                    f"{type(self.module).__name__} sends what is not alike in all networks: "
+                    f"{apart}; networks of clients may differ in what stays with them"
+                )
+        self.module.take_variant(0)
+
+    def of(self, client: int) -> Context:
+        """Return the context of a client's network, as which the module then acts.
+
+        What belongs to no client is played by the first network.
+        """
+        return self.of_variant(self.variant_of(client))
+
+    def of_variant(self, number: int) -> Context:
+        """Return the context of one of the networks, as which the module then acts."""
+        if len(self.variants) == 1:
+            return self
+        one = self.variants[number]
+        one.data = self.data
+        self.module.take_variant(one._number)
+        return one
+
+    def each_variant(self) -> Iterator[Context]:
+        """Yield the contexts of all networks, as which the module acts in turn.
+
+        Afterwards it acts as the first.
+        """
+        for number in range(len(self.variants)):
+            yield self.of_variant(number)
+        self.of_variant(0)
+
+    def variant_of(self, client: int) -> int:
+        """Return which of the networks a client has."""
+        if self._networks is None or client == NO_CLIENT:
+            return 0
+        return self._networks.of_client(client, self.data)
+
+    @property
+    def initial_values(self) -> State:
+        """The templates of all variants; see :func:`pfl.core.per_client.initial_values`."""
+        return {
+            per_client.named(one._number, name): value
+            for one in self.variants
+            for name, value in one.template.items()
+        }
 
     def replica(
         self,
@@ -143,10 +219,12 @@ class Context:
         template: State | None = None,
         stop: threading.Event | None = None,
         beside_others: bool = False,
+        alone: bool = False,
     ) -> Context:
         """Return a context with a copy of the module on another Fabric; the rest is shared.
 
-        By default, the Fabric has the same device and precision.
+        By default, the Fabric has the same device and precision. ``alone`` copies this variant
+        only, as which every client of the data is then played.
         """
         if fabric is None:
             fabric = self._like(self.fabric.strategy.precision.precision)
@@ -157,15 +235,19 @@ class Context:
             fabric,
             self.gradient_clip_val,
             stop=stop,
-            template=template or self.template,
+            template=template or self.initial_values,
             trainable=self.trainable,
             beside_others=beside_others,
+            variant=self._number if alone else None,
         )
 
     def in_double(self, data: FederatedData | None = None) -> Context:
-        """Return a copy in float64 and without dropout, by which two ways are compared."""
-        template = {name: doubled(value) for name, value in self.template.items()}
-        copied = self.replica(self._like("64-true"), data, template)
+        """Return a copy in float64 and without dropout, by which two ways are compared.
+
+        Every client of the data has this network.
+        """
+        template = {name: doubled(value) for name, value in self.initial_values.items()}
+        copied = self.replica(self._like("64-true"), data, template, alone=True)
         for child in copied.module.modules():
             if drops_out(child):
                 setattr(child, "p" if isinstance(child, DROPOUTS) else "dropout", 0.0)

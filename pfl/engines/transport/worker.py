@@ -57,7 +57,7 @@ class Recipe:
         return cls(
             module=replica,
             data=context.data,
-            template=to(context.template, "cpu"),
+            template=to(context.initial_values, "cpu"),
             trainable=context.trainable,
             gradient_clip_val=context.gradient_clip_val,
             accelerator="cuda" if gpu else "cpu",

@@ -146,7 +146,7 @@ class Workshop:
 
     def __init__(self, owner: Experiment, folder: Path) -> None:
         self._owner, self._folder = owner, folder
-        self._arguments: dict[str, Any] = {}
+        self._study: Experiment | None = None
         given = owner.values.export
         self._file = None if given is None else resume.beside(Path(given), folder)
 
@@ -190,7 +190,7 @@ class Workshop:
                 write(self._folder / TRANSFORMS, content)
         except (UsageError, *REFUSALS) as error:
             raise Refusal(f"the run's method cannot be built here: {error}") from error
-        self._arguments = recipe_of(study)
+        self._study = study
         return context
 
     def export(self, context: Context) -> None:
@@ -198,10 +198,10 @@ class Workshop:
 
         A full disk is the owner's matter, and does not end the run.
         """
-        if self._file is None:
+        if self._file is None or self._study is None:
             return
         try:
-            export.write(self._file, context.module, self._arguments)
+            export.write(self._file, context.module, recipe_of(self._study))
         except OSError as error:
             _notify(f"the model was not written: {error}")
 

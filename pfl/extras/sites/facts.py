@@ -27,7 +27,7 @@ def facts(context: Context) -> dict[str, str]:
         "pfl": metadata.version("pfl-lightning"),
         **_flat(plain_value(module), "model"),
         "model's source": _source(type(module)),
-        "initial values": digest(context.template),
+        "initial values": digest(context.initial_values),
         "frozen weights": digest(constants(module)),
         "trainable": " ".join(sorted(context.trainable)),
         "precision": str(precision),

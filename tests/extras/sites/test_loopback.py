@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,8 @@ from torch import nn
 from lightning_modules.cd2_pfed import CD2PFed
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
+from lightning_modules.fedproto import FedProto
+from lightning_modules.nets import PerClient, SplitNet
 from lightning_modules.scaffold import SCAFFOLD
 from pfl.callbacks.progress import closing_sheet
 from pfl.core.held_out import HeldOut
@@ -38,6 +41,15 @@ from tests.helpers.toy import blobs, mlp, normed
 def test_every_method_gives_the_sequential_bits(method):
     alone, away = (
         fit(build(method, mlp(), optimizer=SGD), engine) for engine in ("sequential", "loopback")
+    )
+    assert same(away, alone)
+
+
+def test_sites_have_networks_of_their_own():
+    nets = [mlp(), mlp(seed=2), SplitNet(nn.Linear(5, 6), nn.Linear(6, 3))]
+    alone, away = (
+        fit(FedProto(PerClient(deepcopy(nets)), optimizer=SGD), engine)
+        for engine in ("sequential", "loopback")
     )
     assert same(away, alone)
 
