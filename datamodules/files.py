@@ -222,7 +222,7 @@ def _pixels(file: str, shape: Shape, seen: list[str] | None = None) -> NDArray[n
         )
         # Pillow would keep the upper byte of each value, which is 0 in many a microscope's image.
         require(
-            not re.search(";16[BLN]", str(image.tile)),
+            not re.search(";16[BLN]", str(getattr(image, "tile", ""))),
             "its pixels have 16 bits a channel; save it with 8, scaled as its values need",
         )
         found = [f"{image.mode} images"]
