@@ -165,6 +165,13 @@ class Column:
         by_text = dict(zip(texts, found.tolist(), strict=True))
         return np.array([by_text.get(text, np.nan) for text in self.texts])[self.codes]
 
+    @property
+    def crowded(self) -> bool:
+        """Whether single precision gives most of the different numbers the value of another."""
+        with np.errstate(over="ignore"):
+            kept = np.unique(self.numbers[~self.missing].astype(np.float32))
+        return self.kind == "numbers" and 2 * len(kept) < len(self.present)
+
     def labels(self) -> NDArray[Any]:
         """Return (n,) numbers if all present values are numbers (integers if whole), else texts.
 

@@ -14,15 +14,17 @@ from datamodules.targets import Floats
 _WEEK = re.compile(r"(\d{4})-?W(\d{2})(?:-?(\d))?")
 _QUARTER = re.compile(r"(\d{4})-?Q([1-4])")
 # Whole numbers that may be dates, by their number of digits, in the order in which they are tried.
-_COMPACT = {6: ("%Y%m", "%G%V%u"), 8: ("%Y%m%d",), 12: ("%Y%m%d%H%M",), 14: ("%Y%m%d%H%M%S",)}
+_COMPACT = {6: ("%Y%m", "%G%V%u"), 7: ("%Y%j",), 8: ("%Y%m%d",), 10: ("%Y%m%d%H",)}
+_COMPACT |= {12: ("%Y%m%d%H%M",), 14: ("%Y%m%d%H%M%S",)}
 _ISO = re.compile(r"\d{4}-\d{2}(?:-\d{2}(?:[T ]\d{2}(?::?\d{2}.*)?)?)?")
 
 
 def dates_of(texts: Sequence[str], form: str | None) -> Floats | None:
     """Return the seconds since 1970 of dates, UTC if there is no time zone.
 
-    Without a form, dates are ISO 8601 (also months, weeks and quarters), or whole numbers of 6, 8,
-    12 or 14 digits that are all dates, such as 202603, 20260331 and 20260331120000.
+    Without a form, dates are ISO 8601 (also months, weeks and quarters), or whole numbers of 6, 7,
+    8, 10, 12 or 14 digits that are all dates, such as 202603, 2026090 (a day of the year), 20260331
+    and 20260331120000. All times of day have a zone, or none.
 
     Args:
         texts: Texts without blanks around them.
@@ -40,7 +42,8 @@ def dates_of(texts: Sequence[str], form: str | None) -> Floats | None:
     if all(text.isdecimal() for text in texts):
         return _of_numbers(texts)
     words = [_plain(text) for text in texts]
-    if not all(_ISO.fullmatch(word) for word in words):
+    zoned = {bool(re.search(r"Z|[+-]\d{2}(:?\d{2})?$", word[10:])) for word in words if word[10:]}
+    if len(zoned) > 1 or not all(_ISO.fullmatch(word) for word in words):
         return None
     return _parsed(words, "ISO8601")
 

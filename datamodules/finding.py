@@ -47,7 +47,9 @@ def subfolders(folder: Path, layout: str) -> list[Path]:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; {layout}")
-    folders = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    # What macOS puts into archives is no class.
+    hidden = (".", "__MACOSX")
+    folders = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(hidden))
     if not folders:
         raise FileNotFoundError(f"the folder {folder} contains no folders; {layout}")
     return folders

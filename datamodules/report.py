@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -117,11 +118,14 @@ def counted(
         own = labels[np.concatenate([held.train, held.val, held.test])]
         counts = np.bincount(own, minlength=len(classes)).tolist()
         clients[names[client] if names else str(client)] = counts
-    return replace(report, classes=tuple(classes), clients=clients)
+    doubts = report.doubts
+    if targets.has_classes and len({*labels.tolist()}) == 1:
+        doubts += (f"all samples are of the class {classes[labels[0]]!r}: nothing can be learnt",)
+    return replace(report, classes=tuple(classes), clients=clients, doubts=doubts)
 
 
 def of_table(
-    table: Table, uses: Mapping[str, str], dropped: int = 0, times: str = "", read: str = ""
+    table: Table, uses: Mapping[str, str], dropped: int, times: str, read: str, as_is: bool
 ) -> Report:
     """Describe a table.
 
@@ -131,13 +135,14 @@ def of_table(
         dropped: Number of rows that were left out for a missing value.
         times: The kind of the column of times: ``numbers`` or ``dates``.
         read: What the samples are, if they are not the rows.
+        as_is: Whether numbers are not standardised.
     """
     columns = [
         _column(table, name, uses.get(name, "none"), times if uses.get(name) == "time" else "")
         for name in table.columns
     ]
     doubts = chain.from_iterable(
-        _doubts(name, table[name], uses[name]) for name in table.columns if name in uses
+        _doubts(name, table[name], uses[name], as_is) for name in table.columns if name in uses
     )
     rows = f"{len(table):,} rows"
     left = [(f"{dropped:,} rows", "a value is missing")] if dropped else []
@@ -175,8 +180,10 @@ def identifies(column: Column) -> bool:
 _FEW = 20
 
 
-def _doubts(name: str, column: Column, use: str) -> Iterator[str]:
+def _doubts(name: str, column: Column, use: str, as_is: bool) -> Iterator[str]:
     """Yield what may be wrong with a column that is used."""
+    if as_is and use in ("feature", "target") and column.crowded:
+        yield f"{name!r} has numbers that single precision does not tell apart: standardise them"
     for text, count in column.present.items():
         if text.lower() in _NOTHING and (column.kind != "numbers"):
             yield (
@@ -205,6 +212,8 @@ def _of_numbers(name: str, column: Column) -> Iterator[str]:
             )
     if len(numbers) >= _FEW and column.seconds is not None:
         yield f"{name!r} is read as numbers, but all of them are dates, such as {numbers[0]:.0f}"
+    if code := next((text for text in column.present if re.match(r"0\d\d", text)), ""):
+        yield f"{name!r} is read as numbers, but {code!r} may be a code: categories would name it"
     steps = np.diff(numbers)
     if len(numbers) >= _FEW and (steps == 1).all():
         yield f"{name!r} numbers the rows: as an input it says where a row stands"

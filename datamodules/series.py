@@ -192,6 +192,11 @@ class TimeSeries(TableData):
             )
         read = f"{len(starts):,} windows of {len(everything):,} rows"
         report = self.described(everything, self.features, times=kind, read=read)
+        gaps = times[:-1][(np.diff(run) > 0) & (clients[1:] == clients[:-1])]
+        if kind == "numbers" and len(gaps):
+            first = f"{len(gaps)} gaps, the first after {gaps[0]:.15g}"
+            doubt = f"{self.time_column!r} has {first}: date_format reads numbers that are dates"
+            report = replace(report, doubts=(*report.doubts, doubt))
         return _Windows(values, clients, times, starts, report)
 
     def _sorted(self, table: Table) -> tuple[Table, NDArray[Any], Floats, str]:

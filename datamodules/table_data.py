@@ -92,7 +92,7 @@ class TableData(TensorData):
         """Describe what the columns of a table were read as; see :func:`of_table`."""
         uses = {self.client_column or "": "client", self.time_column or "": "time"}
         uses |= dict.fromkeys(features, "feature") | dict.fromkeys(self.target, "target")
-        return of_table(table, uses, dropped, times, read)
+        return of_table(table, uses, dropped, times, read, self.standardise == "none")
 
 
 def _check_clients(client_column: str | None, partition: Partitioner | str | None) -> None:

@@ -113,7 +113,7 @@ class Table:
             if dates_of([text], form) is None and (form or np.isnan(self.spelling.number(text))):
                 rows = np.array([cell == text for cell in column.texts])[column.codes]
                 self.refuse(name, np.flatnonzero(rows & ~column.missing), why)
-        raise ValueError(f"{self.path}: {name!r} holds both numbers and dates")
+        raise ValueError(f"{self.path}: {name!r} mixes dates and numbers, or time zones and none")
 
     def refuse(self, name: str, rows: Ints, why: str) -> None:
         """Refuse the first of some rows, if there are any.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -111,8 +110,6 @@ class TensorData(FederatedDataModule):
     def _tensors(self) -> NamedTensors:
         tensors = NamedTensors.of(self.read(), self._task)
         tensors.check(self.incomplete)
-        if self._learnt is None:
-            _warn_of_numbers(tensors)
         if self._learnt is None or not tensors.task.has_classes:
             return tensors
         known = _known_classes(tensors.class_names, self._learnt.class_names)
@@ -120,7 +117,8 @@ class TensorData(FederatedDataModule):
 
     def report(self) -> Report:
         """Describe the tensors."""
-        shapes, doubts = [], []
+        shapes = []
+        doubts = [] if self._learnt else [*_doubts(self._tensors, self._task is None)]
         for name, value in self._tensors.parts().items():
             shapes.append(f"{name}: {value.dtype} {tuple(value.shape)}".replace("torch.", ""))
             if name.startswith("x") and channels_last(value):
@@ -222,16 +220,23 @@ class TensorData(FederatedDataModule):
         return self._tensors.y[torch.from_numpy(ids)]
 
 
-def _warn_of_numbers(tensors: NamedTensors) -> None:
-    """Warn of classes that are numbered from one on: the first output would stay unused."""
-    if isinstance(tensors.task, Classification) and tensors.class_names[:1] == ["0"]:
-        least = int(tensors.y.min())
-        if least > 0:
-            warnings.warn(
-                f"the smallest class in y is {least}, but classes are numbered from 0: the network "
-                "gets outputs that no sample has as its class",
-                stacklevel=2,
+def _doubts(known: NamedTensors, inferred: bool) -> Iterator[str]:
+    """Yield what may be wrong with targets, also if the task is inferred from their type."""
+    y, values = known.y, np.unique(known.y.numpy())
+    if isinstance(known.task, Classification) and known.class_names[:1] == ["0"]:
+        least, absent = int(y.min()), int((torch.bincount(y) == 0).sum())
+        if least > 0 or 2 * absent > int(y.max()):
+            yield (
+                f"the smallest class in y is {least} and the largest {y.max()}, {absent} between 0 "
+                "and it have no sample: they are numbered from 0, and each gets an output"
             )
+    elif not inferred or y.dim() < 2 or (values % 1 != 0).any():
+        return
+    elif y.shape[1] > 1 and bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all()):
+        yield "each row of y has a single 1: give y.argmax(1) if the columns are classes"
+    # So few different whole numbers may be classes.
+    elif y.shape[1] == 1 and len(values) <= 20 < len(y):
+        yield "y has floats, which are numbers to predict: give y.long() if they are classes"
 
 
 def _known_classes(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:

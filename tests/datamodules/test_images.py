@@ -394,6 +394,12 @@ def test_an_image_that_cannot_be_used_is_named(folder, damage, message):
         make(folder).setup()
 
 
+def test_what_macos_adds_to_an_archive_is_no_class(pictures, write):
+    root = pictures({"cat": 8, "dog": 8})
+    write(b"no image", "pictures/__MACOSX/cat/._00.png")
+    assert list(make(root).class_names) == ["cat", "dog"]
+
+
 def test_all_unreadable_images_are_named_at_once_or_skipped(pictures, write):
     root = pictures({"cat": 6, "dog": 6})
     for name in ("cat/01", "dog/00", "dog/04"):

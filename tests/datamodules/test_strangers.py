@@ -144,6 +144,11 @@ def test_a_date_in_another_form_is_refused_and_its_form_asked_for(write, stamp):
         (["1970-W01", "1970W02"], [-3 * 86400, 4 * 86400]),
         (["197001", "197053"], [-3 * 86400, (-3 + 52 * 7) * 86400]),
         (["1970Q2"], [90 * 86400]),
+        (["1970032", "1971001"], [31 * 86400, 365 * 86400]),
+        (["1970010123"], [23 * 3600]),
+        # Seconds since 1970 are numbers.
+        (["1774735200", "1774738800"], None),
+        (["1970-01-01T00:00", "1970-01-01T00:00Z"], None),
         (["20261301"], None),
         (["202600"], None),
         (["12345678"], None),
@@ -307,6 +312,78 @@ def test_the_report_says_what_each_column_was_read_as(write):
     }
     assert data.reading.clients == {"S0": [10, 10], "S1": [10, 10]}
     assert data.reading.line().startswith("40 rows; 6 columns (1 numbers, 3 category, 1 dates")
+
+
+@pytest.mark.parametrize(
+    ("stamps", "gap"),
+    [
+        (lambda day: f"{day:%y%m%d}", "260131"),
+        (lambda day: f"{day:%m.%d}", "1.31"),
+    ],
+)
+def test_gaps_of_numbers_that_may_be_dates_are_warned_of(write, stamps, gap):
+    rows = "".join(f"S,{stamps(day)},{n}\n" for n, day in enumerate(DAYS))
+    series = TimeSeries(write(f"site,day,load\n{rows}"), "load", "site", 2, time_column="day")
+    with pytest.warns(UserWarning, match=parts(f"'day' has ~ the first after {gap}: date_format")):
+        series.setup()
+
+
+@pytest.mark.parametrize(
+    ("cell", "warning"),
+    [
+        (lambda n: f"0{1000 + n % 5}", "'a' is read as numbers, but '01000' may be a code"),
+        (lambda n: f"{17 * 10**11 + n % 9}", "'a' has numbers that single precision does not tell"),
+        (lambda n: f"{n % 9}e-50", "'a' has numbers that single precision does not tell"),
+        (lambda n: f"{2**60 + n % 9}", "'a' has numbers that single precision does not tell"),
+        (lambda n: f"0{n % 7}", None),
+        (lambda n: f"{n % 9}e-30", None),
+        (lambda n: f"{5 + n % 9 * 1e-5}", None),
+    ],
+)
+def test_numbers_that_a_network_would_not_see_as_they_are(write, cell, warning):
+    rows = "".join(f"{cell(n)},S{n % 3},{'pq'[n // 2 % 2]}\n" for n in range(60))
+    file = write(f"a,site,y\n{rows}")
+    data = TabularData(file, "y", client_column="site")
+    data.setup()
+    assert [one.startswith(str(warning)) for one in data.reading.doubts] == [True] * bool(warning)
+    scaled = TabularData(file, "y", client_column="site", standardise="train")
+    assert not [one for one in scaled.reading.doubts if "precision" in one]
+
+
+def test_targets_that_single_precision_does_not_tell_apart_are_warned_of(write):
+    rows = "".join(f"{n % 5},S{n % 3},{n}e-50\n" for n in range(60))
+    data = TabularData(write(f"a,site,y\n{rows}"), "y", task="regression", client_column="site")
+    with pytest.warns(UserWarning, match=parts("'y' has numbers ~ single precision")):
+        data.setup()
+
+
+def test_a_set_of_a_single_class_is_warned_of(write):
+    file = write("a,site,y\n" + "".join(f"{n % 5},S{n % 3},p\n" for n in range(60)))
+    with pytest.warns(UserWarning, match=parts("all samples are of the class 'p'")):
+        TabularData(file, "y", client_column="site").setup()
+
+
+LABELS = torch.arange(60) % 3
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "warning"),
+    [
+        (LABELS.float(), "regression", "give y.long() if they are classes"),
+        (torch.eye(3)[LABELS], "regression", "give y.argmax(1) if the columns are classes"),
+        (torch.eye(3)[LABELS].long(), "multilabel", "give y.argmax(1)"),
+        (torch.where(LABELS == 2, 255, LABELS), "classification", "largest 255, 253 between"),
+        (LABELS / 2, "regression", None),
+        (LABELS[:, None] == torch.tensor([0, 0, 1]), "multilabel", None),
+    ],
+)
+def test_targets_of_a_type_that_may_mean_another_task(y, task, warning):
+    """A task that is given says what the type means; unlabelled samples stay doubtful."""
+    arrays = {"x": torch.arange(60.0)[:, None], "y": y, "client": LABELS}
+    doubts = TensorData(arrays).reading.doubts
+    assert [warning in one for one in doubts] == [True] * (warning is not None)
+    meant = TensorData(arrays, task=task).reading.doubts
+    assert len(meant) == (task == "classification")
 
 
 def test_nothing_is_warned_of_where_nothing_is_doubtful(write):
