@@ -52,7 +52,9 @@ def bare(
 
     Several workers are Python threads, each with one op thread and its own network.
     """
-    train, test = ([_whole(data, c, n) for c in range(data.num_clients)] for n in ("train", "test"))
+    own_train, own_test = (
+        [_whole(data, c, n) for c in range(data.num_clients)] for n in ("train", "test")
+    )
     nets = [copy.deepcopy(net).to(device) for _ in range(workers)]
     start = {name: value.clone() for name, value in nets[0].state_dict().items()}
     idle: SimpleQueue[nn.Module] = SimpleQueue()
@@ -62,25 +64,25 @@ def bare(
     def work(number: int, client: int) -> None:
         own = idle.get()
         own.load_state_dict(start)
-        _train(own, train[client], data.batch_size, generator(number, "bare", client))
+        train(own, own_train[client], data.batch_size, generator(number, "bare", client))
         _ = {name: value.clone() for name, value in own.state_dict().items()}
         idle.put(own)
 
     def tested(client: int) -> float:
         own = idle.get()
-        x, y = test[client]
+        x, y = own_test[client]
         with torch.inference_mode():
             found = float((own.eval()(x).argmax(-1) == y).float().mean()) if len(y) else 0.0
         idle.put(own)
         return found
 
-    order = sorted(range(data.num_clients), key=lambda c: -len(train[c][1]))
-    with _pool(workers) as pool:
+    order = sorted(range(data.num_clients), key=lambda c: -len(own_train[c][1]))
+    with pool(workers) as started:
         for number in range(sys.maxsize):
             begin = time.perf_counter()
-            list(pool.map(partial(work, number), order))
+            list(started.map(partial(work, number), order))
             trained = _since(begin, device)
-            list(pool.map(tested, order))
+            list(started.map(tested, order))
             yield Turn(trained, evaluate=_since(begin, device) - trained)
 
 
@@ -91,7 +93,7 @@ def _whole(data: FederatedData, client: int, name: Split) -> tuple[torch.Tensor,
     return batch.x, batch.y
 
 
-def _train(
+def train(
     net: nn.Module,
     samples: tuple[torch.Tensor, torch.Tensor],
     batch_size: int,
@@ -108,7 +110,7 @@ def _train(
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[Executor | type[_Here]]:
+def pool(workers: int) -> Iterator[Executor | type[_Here]]:
     """Yield a pool of threads with one op thread each; for one worker, the calling thread."""
     if workers == 1:
         yield _Here
