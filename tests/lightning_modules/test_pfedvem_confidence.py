@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.distributions import Normal, kl_divergence
+from torch.nn import functional as F
 
 from lightning_modules.layers import inverse_softplus
 from lightning_modules.nets import LeNet5
@@ -88,6 +89,24 @@ def test_momentum_keeps_a_share_of_the_old():
     after = VEMServer(momentum=0.25).aggregate(START, [sent(0, 3, 2.0, 4.0, 1.0)])
     assert after.shared["net.backbone.w"].tolist() == [4.0]
     assert after.shared["server_head_bias"].tolist() == [11.0]
+
+
+def test_a_newcomer_has_the_servers_head_and_the_mean_confidence():
+    """Confidences 1 and 3: tau is 2, and the standard deviation its inverse's root."""
+    after = VEMServer().aggregate(START, [sent(0, 30, 2.0, 0.0, 1.0), sent(4, 10, 6.0, 4.0, 3.0)])
+    _, kept = VEMServer().welcome(after, info(9), [])
+    assert kept["confidence"].item() == 2.0
+    assert torch.equal(kept["net.head.mean_weight"], after.shared["server_head_weight"])
+    for name in ("net.head.raw_std_weight", "net.head.raw_std_bias"):
+        torch.testing.assert_close(F.softplus(kept[name]), torch.full_like(kept[name], 2**-0.5))
+
+
+def test_a_benchmark_draws_both_rates_from_the_papers_range():
+    rates = [one for one in PFedVEM.space() if one.log]
+    assert [(rate.name, rate.low, rate.high) for rate in rates] == [
+        ("lr_head", 1e-4, 0.1),
+        ("lr_base", 1e-4, 0.1),
+    ]
 
 
 # The start.

@@ -52,9 +52,12 @@ def test_the_same_command_gives_the_same_bytes(finished, tmp_path):
 
 def test_finished_pieces_are_not_computed_again(copied, monkeypatch):
     monkeypatch.setattr(Bench, "computed", lambda *given: pytest.fail("computed again"))
-    before = content(copied)
+    file = copied / "out" / "seconds.json"
+    before, seconds = content(copied), file.read_text()
+    assert {*json.loads(seconds)} == {"FedAvg", "FedAvgP"}
+    file.unlink()
     assert again(copied) == 0
-    assert content(copied) == before
+    assert (content(copied), file.read_text()) == (before, seconds)
 
 
 def test_an_interrupted_benchmark_goes_on_with_equal_rows(copied, capsys):

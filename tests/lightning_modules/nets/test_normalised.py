@@ -31,6 +31,15 @@ def test_group_norm_takes_any_width():
     assert CNN8(10, (3, 21, 21), "group", projector=100)(torch.zeros(1, 3, 21, 21)).shape == (1, 10)
 
 
+def test_feature_maps_of_cnn8():
+    """No padding; kernels 3, 1, 3, 3, 1, 3, 3, 1, with stride two in the third and the sixth."""
+    x, sizes = torch.zeros(1, 3, 96, 96), []
+    for layer in CNN8(10).eval().backbone:
+        x = layer(x)
+        sizes += [x.shape[-1]] if isinstance(layer, nn.Conv2d) else []
+    assert sizes == [94, 94, 46, 44, 44, 21, 19, 19]
+
+
 def test_first_stage_of_univarfls_resnet_halves_the_image():
     first = ResNet18(10, first_stride=2).backbone.layer1(torch.zeros(1, 64, 8, 8))
     assert first.shape == (1, 64, 4, 4)
