@@ -112,6 +112,16 @@ def test_clients_without_training_or_test_have_strokes(tmp_path):
     assert "<tr><td>2</td><td>-</td>" in text
 
 
+def test_a_clients_labels_are_counted_and_drawn(tmp_path):
+    """Bars stand 30 apart; 4 samples are half as high as 8."""
+    run = write_run(tmp_path / "a", [[0.5, 0.6]], labels=[[0, 4, 8], [1, 0, 0]])
+    found = re.findall(r'<td>(\d)</td><td><svg.*?d="(.*?)"', report(RunFolder.read(run)))
+    assert found == [
+        ("2", "M30.0 16v-8.0h25.5V16zM60.0 16v-16.0h25.5V16z"),
+        ("1", "M0.0 16v-16.0h25.5V16z"),
+    ]
+
+
 def test_rows_are_grouped_and_columns_of_strokes_left_out(tmp_path):
     run = RunFolder.read(write_run(tmp_path / "a", [[0.5, 0.6]]))
     words = " ".join(checked(report(run)).words)
