@@ -1,4 +1,4 @@
-"""A server that several methods share, and the step that others take, too."""
+"""Servers that step towards the average, or beyond it, and the step itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pfl.core.checks import not_negative
 from pfl.core.server import Server, ServerState
 from pfl.core.state import add, select, subtract
-from pfl.core.types import Patterns, State, Upload
+from pfl.core.types import ClientInfo, Patterns, State, Upload
 
 
 @dataclass(eq=False)
@@ -45,6 +45,34 @@ class MovingServer(Server[ServerState]):
     def merge_mean(self, state: ServerState, mean: Upload, count: float) -> ServerState:
         """Take the same step towards the mean; see :meth:`pfl.core.server.Server.merge_mean`."""
         return self.merge(state, [mean])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DampedState(ServerState):
+    """The shared values, and the sum of all members' weights."""
+
+    total: int
+
+
+class DampedServer(Server[DampedState]):
+    """A server that averages as if absent members had sent back the last global values.
+
+    So do the authors of FedEM (Marfoq et al., NeurIPS 2021, arXiv 2108.10252).
+    """
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> DampedState:
+        """Add up the weights of all members."""
+        return DampedState(shared=shared, total=self._total(clients))
+
+    def merge(self, state: DampedState, uploads: Sequence[Upload]) -> DampedState:
+        """Return the state with the average over all members."""
+        after = super().merge(state, uploads)
+        share = self._total(uploads) / state.total
+        return replace(after, shared=stepped(state.shared, after.shared, share))
+
+    def _total(self, clients: Sequence[ClientInfo | Upload]) -> int:
+        samples = [client.samples for client in clients]
+        return sum(samples if self.weighting == "samples" else map(bool, samples))
 
 
 def stepped(old: State, new: State, scale: float, names: Patterns = ("*",)) -> State:

@@ -18,6 +18,8 @@ MOVED = {
     "FedAS": (BODY, BODY + 1),
     # Down the means, up the trace, sums and counts.
     "FedASVariant": (BODY + MEANS, BODY + 1 + MEANS + 3),
+    # Three components.
+    "FedEM": 3 * NET,
     # Down the centroids; up also counts, variance and profile.
     "FedPAC": (NET + MEANS, NET + MEANS + 3 + 1 + MEANS),
     # Embeddings, two maps of the valve, and four vectors of its norms.

@@ -23,6 +23,7 @@ from lightning_modules import (
     FedASVariant,
     FedAvgP,
     FedDyn,
+    FedEM,
     FedPAC,
     FedPer,
     FedProto,
@@ -68,6 +69,7 @@ RANGES = {
     },
     FedAvgP: {"negative": {"ft_epochs": -1, "ft_lr": -1}},
     FedDyn: {"positive": {"alpha": (0.0, -1.0)}},
+    FedEM: {"at least 1": {"components": 0}},
     FedPAC: {
         "negative": {"alignment": -1, "head_lr": -1, "head_epochs": -1},
         "[0, 1)": {"min_share": 1.0},
@@ -149,6 +151,7 @@ def test_a_pull_that_overshoots_is_warned_of(method, option, message):
 
 # What some methods draw when they are built, and the entry that it becomes.
 DRAWN = {
+    "FedEM": "others.0.head.weight",
     "GPFL": "embeddings",
     "IFCA": "clusters.1.head.weight",
     "MOON": "net.backbone.projector.0.weight",

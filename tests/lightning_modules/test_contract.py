@@ -79,8 +79,9 @@ TASK_PROMISES = {
     MultiLabel(): ("padding_does_not_count",),
 }
 NEED_CLASSES = {
-    *("CD2PFed", "CD2PFedAligned", "FedAS", "FedPAC", "FedProto", "FedROD", "FedSimSup", "GPFL"),
-    *("FedASVariant", "FedSimSupSerial", "PFedBayes", "PFedFDA", "PFedVEM", "UniVarFL"),
+    *("CD2PFed", "CD2PFedAligned", "FedAS", "FedASVariant", "FedEM", "FedPAC", "FedProto"),
+    *("FedROD", "FedSimSup", "FedSimSupSerial", "GPFL", "PFedBayes", "PFedFDA", "PFedVEM"),
+    *("UniVarFL",),
 }
 
 

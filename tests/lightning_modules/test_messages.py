@@ -40,6 +40,7 @@ PLACES = {
     "FedASVariant": (BODY, (*HEAD, *PREVIOUS), ("trace", "feature_sums", "feature_counts")),
     "FedBN": (("net.backbone.0.", *HEAD), ("net.backbone.1.",), ()),
     "FedDyn": (NET, ("travelled",), ()),
+    "FedEM": ((*NET, "others."), ("mixture", "participated"), ()),
     "FedPAC": ((*NET, "centroids"), (), ("counts", "variance", "profile")),
     "FedProto": (("prototypes",), NET, ("classes", "means", "counts")),
     "FedROD": (NET, PERSONAL, ()),

@@ -33,6 +33,7 @@ REFUSED = {
     "FedALA": "not vectorizable",
     "FedAS": f"pass 'targets': {STATISTICS}",
     "FedASVariant": f"pass 'targets': {STATISTICS}",
+    "FedEM": f"pass 'e_step': {STATISTICS}",
     "FedPAC": f"pass 'statistics': {STATISTICS}",
     "FedProto": f"pass 'prototypes': {STATISTICS}",
     "FedROD": COUNTS,

@@ -7,9 +7,9 @@ import torch
 
 from lightning_modules.pfedbayes import PFedBayes
 from lightning_modules.pfedme import PFedMe
-from lightning_modules.steps.servers import MovingServer
+from lightning_modules.steps.servers import DampedServer, MovingServer
 from pfl.core.server import ServerState
-from pfl.core.types import Upload
+from pfl.core.types import ClientInfo, Upload
 from tests.helpers.federation import SGD, Federation, differing
 from tests.helpers.messages import parts
 from tests.helpers.toy import normed
@@ -54,3 +54,12 @@ def test_without_uploads_it_stays():
 def test_a_step_backwards_is_refused():
     with pytest.raises(ValueError, match=parts("server_step ~ negative ~ -1")):
         MovingServer(step=-1)
+
+
+@pytest.mark.parametrize(("weighting", "expected"), [("samples", 2.0), ("uniform", 3.0)])
+def test_absent_members_damp_the_step(weighting, expected):
+    """From 1 towards 3, by half: 3 + 1 of 8 samples; or towards 4, by 2 of 3 members with data."""
+    members = [ClientInfo(i, n, None) for i, n in enumerate((3, 1, 4, 0))]
+    server = DampedServer(weighting)
+    after = server.aggregate(server.init(START.shared, members), UPLOADS)
+    assert after.shared["w"].item() == expected

@@ -1,0 +1,135 @@
+"""FedEM: each client's data are a mixture of M distributions, each with a network that all share.
+
+Marfoq et al., "Federated Multi-Task Learning under a Mixture of Distributions", NeurIPS 2021, arXiv
+2108.10252; the authors' released code.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from lightning_modules.base import ClientModule, ClientOptions
+from lightning_modules.layers import copy_into, frozen
+from lightning_modules.losses import mean
+from lightning_modules.nets.initial import redraw, seed_of
+from lightning_modules.steps.servers import DampedServer
+from pfl.core.checks import at_least_one
+from pfl.core.seeds import derive
+from pfl.core.server import Server
+from pfl.core.space import Dimension
+from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
+
+
+class FedEM(ClientModule):
+    """M shared networks, and private proportions in which a client mixes their predictions.
+
+    A round is a step of federated EM. The E step, over all training samples and without training,
+    computes how far each component is responsible for a sample, ``q_m ~ pi_m exp(-loss_m)``; its
+    mean over the samples is the client's new mixture pi. The M step trains all components on their
+    losses weighted by these responsibilities, which stay constant. All M components travel both
+    ways; the mixture stays. A client is tested with the mixed probabilities. One that has never
+    taken part fits its mixture before the test, by one E step.
+
+    Args:
+        net: The first component. The others are copies in which every submodule that has
+            ``reset_parameters`` is drawn anew, because equal components would stay equal.
+        components: M, the number of components (the authors use 3).
+        damped: Let absent members count in the average with the last global components, as in the
+            authors' code, which makes the step smaller.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: ``components`` is less than 1.
+    """
+
+    kept = ("mixture", "participated")
+    global_model = False
+    vectorizable = True
+    needs_classes = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        components: int = 3,
+        damped: bool = False,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__(net, **options)
+        at_least_one(components=components)
+        self.damped = damped
+        self.others = nn.ModuleList(copy.deepcopy(net) for _ in range(components - 1))
+        for number, other in enumerate(self.others, start=1):
+            redraw(other, derive(seed_of(net), "component", number))
+        self.anchors = frozen(self._components())
+        self.mixture = nn.Buffer(torch.full((components,), 1 / components))
+        self.prior = nn.Buffer(self.mixture.clone())
+        self.participated = nn.Buffer(torch.tensor(False))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return M around the authors' value."""
+        return (Dimension("components", choices=(2, 3, 4)),)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """All components."""
+        return ("net.*", "others.*")[: len(self.mixture)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, C) logarithms of the mixed probabilities."""
+        rows = torch.stack([net(x).log_softmax(-1) for net in self._components()])
+        return (rows + self.mixture.log()[:, None, None]).logsumexp(0)
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load the components; the E step compares these, under the client's last mixture."""
+        super().receive(broadcast, info)
+        copy_into(self.anchors, self._components())
+        self.prior.copy_(self.mixture)
+
+    def plan(self) -> Plan:
+        """Declare the E step and the M step."""
+        local = Phase(name="local", objective=self._m_step, epochs=self.epochs)
+        return [Pass(name="e_step", statistic=self._sums, then=self._mix), local]
+
+    def adapt(self) -> Plan:
+        """Declare the E step for a client that has never taken part."""
+        e_step = Pass(name="e_step", statistic=self._sums, then=self._mix)
+        return [replace(e_step, when=lambda entries, _: not entries["participated"])]
+
+    def server(self) -> Server[Any]:
+        """Return a server that averages each component."""
+        return DampedServer(self.weighting) if self.damped else super().server()
+
+    def _components(self) -> nn.ModuleList:
+        return nn.ModuleList([self.net, *self.others])
+
+    def _losses(self, nets: Iterable[nn.Module], batch: Batch) -> Tensor:
+        """Return the (B, M) losses of each sample under each network."""
+        return torch.stack([self.task.sample_losses(net(batch.x), batch.y) for net in nets], -1)
+
+    def _responsibilities(self, batch: Batch) -> Tensor:
+        """Return (B, M): for each sample, how far each received component is responsible."""
+        with torch.no_grad():
+            losses = self._losses(self.anchors.module.children(), batch)
+        return (self.prior.log() - losses).softmax(-1)
+
+    def _sums(self, batch: Batch) -> State:
+        q = self._responsibilities(batch)
+        return {"q": (q if batch.weight is None else q * batch.weight[:, None]).sum(0)}
+
+    def _mix(self, totals: Totals) -> State:
+        mixture = totals.sums["q"] / totals.sums["q"].sum()
+        return {"mixture": mixture, "participated": torch.ones_like(self.participated)}
+
+    def _m_step(self, batch: Batch) -> Terms:
+        """Return the loss of all components; its divisor is the batch size, not the sum of q."""
+        losses = self._responsibilities(batch) * self._losses(self._components(), batch)
+        return {self.task.loss_name: mean(losses.sum(-1), batch.weight)}
