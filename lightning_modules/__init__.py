@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lightning_modules.freeze import Freeze as Freeze
     from lightning_modules.gpfl import GPFL as GPFL
     from lightning_modules.ifca import IFCA as IFCA
+    from lightning_modules.knn_per import KNNPer as KNNPer
     from lightning_modules.lg_fedavg import LGFedAvg as LGFedAvg
     from lightning_modules.local import Local as Local
     from lightning_modules.lp_ft import LPFT as LPFT

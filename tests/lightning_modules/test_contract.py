@@ -21,6 +21,7 @@ from lightning_modules import (
     FedPAC,
     FedProto,
     FedSimSup,
+    KNNPer,
     PerFedAvg,
     PFedFDA,
     PFedVEM,
@@ -53,6 +54,7 @@ VARIANTS = [
     (FedPAC, {"alignment": 0.0}),
     (FedProto, {"weighting": "samples"}),
     (FedSimSup, {"local_unit": "steps"}),
+    (KNNPer, {"mix": "logits", "capacity": 5, "neighbours": 2, "tune": True}),
     (PerFedAvg, {"variant": "hf", "inner_lr": 0.3}),
     (PFAKD, {"teacher_mode": "eval", "distill_reduction": "sum_dim"}),
     (PFedFDA, {"stats": "fresh_pass"}),
@@ -80,8 +82,8 @@ TASK_PROMISES = {
 }
 NEED_CLASSES = {
     *("CD2PFed", "CD2PFedAligned", "FedAS", "FedASVariant", "FedEM", "FedPAC", "FedProto"),
-    *("FedROD", "FedSimSup", "FedSimSupSerial", "GPFL", "PFedBayes", "PFedFDA", "PFedVEM"),
-    *("UniVarFL",),
+    *("FedROD", "FedSimSup", "FedSimSupSerial", "GPFL", "KNNPer", "PFedBayes", "PFedFDA"),
+    *("PFedVEM", "UniVarFL"),
 }
 
 
@@ -115,7 +117,7 @@ def test_a_task_that_is_not_the_datas_is_refused_by_name():
 
 NEED_PARTS = {
     *("CD2PFedAligned", "FedAS", "FedASVariant", "FedBABU", "FedPAC", "FedPer", "FedProto"),
-    *("FedRep", "FedROD", "FedSimSupSerial", "Freeze", "GPFL", "LPFT", "MOON", "PFAKD"),
+    *("FedRep", "FedROD", "FedSimSupSerial", "Freeze", "GPFL", "KNNPer", "LPFT", "MOON", "PFAKD"),
     *("PFedFDA", "PFedVEM", "UniVarFL"),
 }
 

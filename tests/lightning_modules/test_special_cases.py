@@ -36,6 +36,7 @@ from lightning_modules import (
     FedRep,
     FedROD,
     Freeze,
+    KNNPer,
     LGFedAvg,
     Local,
     UniVarFL,
@@ -186,6 +187,12 @@ CASES = {
     ),
     "fedrod": partial(agree, (FedROD, {"gamma": 0}), AVG, same=close),
     "ifca": partial(agree, (IFCA, {"k": 1}), AVG, PERSONAL, renamed="clusters.0.", both=TWO),
+    **{
+        f"knn-per-{mix}": partial(
+            agree, (KNNPer, {"share": 0.0, "mix": mix}), AVG, GLOBAL, *((PERSONAL,) * own), both=TWO
+        )
+        for mix, own in (("probabilities", False), ("logits", True))
+    },
     "lg-all": partial(
         agree, (LGFedAvg, {"num_global_layers": 2, "weighting": "samples"}), AVG, nets=SMALL
     ),

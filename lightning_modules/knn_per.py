@@ -1,0 +1,131 @@
+"""kNN-Per: FedAvg, whose predictions each client mixes with those of its own nearest samples.
+
+Marfoq et al., "Personalized Federated Learning through Local Memorization", ICML 2022, arXiv
+2111.09360; the authors' released code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from lightning_modules.base import ClientModule, ClientOptions
+from lightning_modules.losses.numerics import one_hot
+from lightning_modules.nets import SplitNet
+from lightning_modules.nets.split import must_be_split
+from lightning_modules.steps.neighbours import class_votes, hits, memory
+from pfl.core.checks import at_least_one, positive, within
+from pfl.core.space import Dimension
+from pfl.core.types import Batch, Pass, Plan, State, Terms, Totals
+
+
+class KNNPer(ClientModule):
+    """FedAvg; before a test, each client stores its samples and consults the nearest of them.
+
+    Training is that of FedAvg. Before a test a client stores the features z_j of its training
+    samples under the received backbone, with their labels. For a test sample the k rows with the
+    smallest squared distances d_j vote with weights ``exp(-d_j / (D s))``, and the class shares of
+    their votes are mixed with the network's probabilities: ``lambda p_knn + (1 - lambda) p``. The
+    network travels both ways, and nothing stays. The global model is the network alone.
+
+    With ``tune``, a client with validation data takes the lambda of most right predictions on them,
+    in steps of 0.01, before each test.
+
+    Args:
+        net: A ``SplitNet``, whose backbone gives the features (B, D).
+        neighbours: k; a client with fewer samples consults all of them.
+        share: lambda, the share of the neighbours, where it is not tuned.
+        tune: Whether clients with validation data choose lambda on them, as in the paper.
+        scale: s, the width of the kernel.
+        capacity: Q, the number of samples that a client can store. Of more than these it stores Q
+            that are evenly spaced in its data; the authors draw them.
+        mix: ``probabilities`` as printed, or ``logits``, which the authors' script mixes with the
+            class shares.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        TypeError: ``net`` has no backbone or no head.
+        ValueError: A number is out of range.
+    """
+
+    vectorizable = True
+    needs_classes = True
+    net: SplitNet
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        neighbours: int = 10,
+        share: float = 0.5,
+        tune: bool = False,
+        scale: float = 1.0,
+        capacity: int = 1000,
+        mix: Literal["probabilities", "logits"] = "probabilities",
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__(net, **options)
+        must_be_split(net)
+        at_least_one(neighbours=neighbours, capacity=capacity)
+        within("[0, 1]", share=share)
+        positive(scale=scale)
+        self.neighbours = min(neighbours, capacity)
+        self.tune = tune
+        self.scale = scale
+        self.mix = mix
+        self.share = nn.Buffer(torch.tensor(float(share)))
+        self.bank = nn.Buffer(torch.zeros(capacity, net.features))
+        self.labels = nn.Buffer(torch.zeros(capacity, dtype=torch.int64))
+        self.filled = nn.Buffer(torch.zeros(capacity, dtype=torch.bool))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return k as the authors sweep it."""
+        return (Dimension("neighbours", choices=(1, 3, 5, 7, 10)),)
+
+    def losses(self, batch: Batch) -> Terms:
+        """Return the loss of the network alone."""
+        return self.supervised(self.net(batch.x), batch)
+
+    def adapt(self) -> Plan:
+        """Declare storing the client's samples, and choosing lambda."""
+        memorise = Pass(name="memorise", collect=self._features, then=self._store)
+        tune = Pass(name="tune", split="val", statistic=self._hits, then=self._choose)
+        return [memorise, tune] if self.tune else [memorise]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, C) logarithms of the mixed probabilities; logits while nothing is stored."""
+        logits, own, votes = self._parts(x)
+        mixed = torch.lerp(own, votes, self.share.to(own.dtype))
+        if self.mix == "probabilities":
+            mixed = mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log()
+        return torch.where(self.filled.any(), mixed, logits)
+
+    def _parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (B, C) logits, and the two predictions that are mixed: its own, and the votes."""
+        z = self.net.backbone(x)
+        logits: Tensor = self.net.head(z)
+        labels = one_hot(self.labels, self.net.num_classes, self.bank)
+        width = z.shape[-1] * self.scale
+        votes = class_votes(z, self.bank, labels, self.filled, self.neighbours, width)
+        own = logits if self.mix == "logits" else logits.softmax(-1)
+        return logits, own, votes.to(own.dtype)
+
+    def _features(self, batch: Batch) -> State:
+        with torch.no_grad():
+            return {"z": self.net.backbone(batch.x), "y": batch.y}
+
+    def _store(self, totals: Totals) -> State:
+        return memory(totals.rows["z"], totals.rows["y"], self.bank)
+
+    def _hits(self, batch: Batch) -> State:
+        with torch.no_grad():
+            _, own, votes = self._parts(batch.x)
+        return {"hits": hits(own, votes, batch.y, batch.weight)}
+
+    def _choose(self, totals: Totals) -> State:
+        return {"share": totals.sums["hits"].argmax() / 100}
