@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedrod import FedROD as FedROD
     from lightning_modules.fedsimsup import FedSimSup as FedSimSup
     from lightning_modules.fedsimsup_serial import FedSimSupSerial as FedSimSupSerial
+    from lightning_modules.fedtgp import FedTGP as FedTGP
     from lightning_modules.finetune import FineTuned as FineTuned
     from lightning_modules.freeze import Freeze as Freeze
     from lightning_modules.gpfl import GPFL as GPFL

@@ -20,6 +20,7 @@ from lightning_modules.nets.split import must_be_split
 from lightning_modules.steps.prototypes import (
     known,
     means_pass,
+    means_upload,
     merge_prototypes,
     unknown_prototypes,
 )
@@ -55,7 +56,7 @@ class FedProto(ClientModule):
 
     shared = ("prototypes",)
     kept = ("net.*",)
-    extra = ("classes", "means", "counts")
+    extra: tuple[str, ...] = ("classes", "means", "counts")
     global_model = False
     vectorizable = True
     needs_classes = True
@@ -110,14 +111,11 @@ class FedProto(ClientModule):
 
         With ``weighting: samples`` their counts are sent as well.
         """
-        classes = info.class_counts.nonzero()[:, 0]
-        extra = {
-            "classes": classes.to(torch.int32),
-            "means": self.means[classes.to(self.means.device)].clone(),
-        }
+        sent = means_upload(self.means, info)
         if self.weighting == "samples":
-            extra["counts"] = self.counts[classes.to(self.counts.device)]
-        return Upload(client=info.client, samples=info.samples, shared={}, extra=extra)
+            classes = sent.extra["classes"].long()
+            sent.extra["counts"] = self.counts[classes.to(self.counts.device)]
+        return sent
 
     def server(self) -> Server[ServerState]:
         """Return a server that averages prototypes class by class."""

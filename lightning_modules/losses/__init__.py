@@ -13,6 +13,7 @@ from lightning_modules.losses.anchors import symmetric_kl as symmetric_kl
 from lightning_modules.losses.class_vectors import angular as angular
 from lightning_modules.losses.class_vectors import class_mean_alignment as class_mean_alignment
 from lightning_modules.losses.class_vectors import magnitude as magnitude
+from lightning_modules.losses.class_vectors import prototype_contrast as prototype_contrast
 from lightning_modules.losses.class_vectors import prototype_mse as prototype_mse
 from lightning_modules.losses.classification import cross_entropy as cross_entropy
 from lightning_modules.losses.classification import (

@@ -62,6 +62,34 @@ def prototype_mse(
     return mean(squares * present[y], weight)
 
 
+def prototype_contrast(
+    z: Tensor, y: Tensor, prototypes: Tensor, margin: float, weight: Tensor | None = None
+) -> Tensor:
+    """Compute the cross-entropy of minus the distances from all prototypes, with a margin.
+
+    The logits are minus the Euclidean distances, and the own class's distance is longer by the
+    margin: FedTGP (Zhang et al., AAAI 2024, arXiv 2401.03230). Squared distances below 1e-12 are
+    taken for 1e-12, so that the gradient is finite.
+
+    Args:
+        z: (B, D) features.
+        y: (B,) labels.
+        prototypes: (C, D).
+        margin: What is added to the distance from the prototype of the own class.
+        weight: (B,) or ``None``.
+
+    Example:
+        >>> import torch
+        >>> z, y = torch.tensor([[0.0]]), torch.tensor([0])
+        >>> prototype_contrast(z, y, torch.tensor([[1.0], [3.0]]), margin=2.0)  # log 2
+        tensor(0.6931)
+    """
+    squares = (at_least_float32(z)[:, None] - prototypes).square().sum(-1)
+    distances = squares.clamp_min(1e-12).sqrt()
+    own = one_hot(y, len(prototypes), distances)
+    return cross_entropy(-(distances + margin * own), y, weight)
+
+
 def angular(z: Tensor, y: Tensor, embeddings: Tensor, weight: Tensor | None = None) -> Tensor:
     """Compute the cross-entropy of the cosines between features and class embeddings.
 

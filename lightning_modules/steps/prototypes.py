@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_modules.losses.numerics import at_least_float32, full_precision, one_hot
 from pfl.core.devices import widest
-from pfl.core.types import Batch, Pass, State, Totals
+from pfl.core.types import Batch, ClientInfo, Pass, State, Totals, Upload
 
 
 def class_sums(
@@ -77,6 +77,42 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
         [[2.0], [0.0]]
     """
     return sums / counts.clamp_min(1)[:, None]
+
+
+def means_upload(means: Tensor, info: ClientInfo) -> Upload:
+    """Return an upload of one row for each class that the client holds, and of nothing else.
+
+    Args:
+        means: (C, D) class means.
+        info: The client.
+
+    Returns:
+        In ``extra``, (C_i,) numbers of the classes, ascending, and their (C_i, D) ``means``.
+    """
+    classes = info.class_counts.nonzero()[:, 0]
+    extra = {"classes": classes.to(torch.int32), "means": means[classes.to(means.device)].clone()}
+    return Upload(client=info.client, samples=info.samples, shared={}, extra=extra)
+
+
+def class_gaps(means: Tensor, classes: Tensor, num_classes: int) -> Tensor:
+    """Return how far the mean of each class is from the nearest one of another class.
+
+    Args:
+        means: (n, D) means, several of a class.
+        classes: (n,) their classes; a class without means has no gap.
+        num_classes: Number of classes, C.
+
+    Returns:
+        One gap for each class that has means, by class; infinite if it is the only one.
+
+    Example:
+        >>> class_gaps(torch.tensor([[0.0], [2.0], [4.0]]), torch.tensor([0, 0, 2]), 3)
+        tensor([3., 3.])
+    """
+    sums, counts = class_sums(means, classes, num_classes)
+    centres = class_means(sums, counts)[counts > 0]
+    apart = (centres[:, None] - centres).square().sum(-1).sqrt()
+    return apart.fill_diagonal_(torch.inf).amin(1)
 
 
 def unknown_prototypes(num_classes: int, features: int) -> Tensor:

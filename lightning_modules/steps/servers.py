@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
 
 from pfl.core.checks import not_negative
-from pfl.core.server import Server, ServerState
-from pfl.core.state import add, select, subtract
+from pfl.core.seeds import generator
+from pfl.core.server import Server, ServerState, StateT
+from pfl.core.state import add, clone, select, subtract
 from pfl.core.types import ClientInfo, Patterns, State, Upload
 
 
@@ -73,6 +78,72 @@ class DampedServer(Server[DampedState]):
     def _total(self, clients: Sequence[ClientInfo | Upload]) -> int:
         samples = [client.samples for client in clients]
         return sum(samples if self.weighting == "samples" else map(bool, samples))
+
+
+@dataclass(eq=False)
+class MeansServer(Server[StateT]):
+    """A server that trains values of its own on the class means that clients send.
+
+    It takes steps of plain SGD; clients send what
+    :func:`~lightning_modules.steps.prototypes.means_upload` returns.
+
+    Args:
+        weighting: Not used.
+        server_lr: Learning rate.
+        server_epochs: Epochs over all means of the round.
+        server_batch: Batch size, in means.
+    """
+
+    reports: ClassVar = {}
+    server_lr: float = 0.01
+    server_epochs: int = 100
+    server_batch: int = 10
+
+    def batches(self, count: int, round: int) -> Iterable[Tensor]:
+        """Return the positions of ``count`` means in batches, in a new order in each epoch."""
+        rng = generator(self.seed, "means", round)
+        orders = (torch.randperm(count, generator=rng) for _ in range(self.server_epochs))
+        return (batch for order in orders for batch in torch.split(order, self.server_batch))
+
+    def descended(
+        self, start: State, loss: Callable[[State, Tensor], Tensor], batches: Iterable[Tensor]
+    ) -> tuple[State, float]:
+        """Return the values after a step on each batch, and the mean loss (0 without a step).
+
+        Args:
+            start: The values to train; they are not changed.
+            loss: Loss of some values on a batch.
+            batches: The batches.
+
+        Example:
+            >>> def halved(state, rows):
+            ...     return 0.5 * (state["w"] * rows).square().sum()
+            >>> server, start = MeansServer(server_lr=0.5), {"w": torch.tensor([8.0])}
+            >>> server.descended(start, halved, torch.ones(2, 1))
+            ({'w': tensor([2.])}, 20.0)
+        """
+        values, losses = clone(start), []
+        trained = [value.requires_grad_() for value in values.values()]
+        optimizer = torch.optim.SGD(trained, self.server_lr)
+        with torch.enable_grad():
+            for batch in batches:
+                found = loss(values, batch)
+                slopes = torch.autograd.grad(found, trained, allow_unused=True)
+                for value, slope in zip(trained, slopes, strict=True):
+                    value.grad = slope
+                optimizer.step()
+                losses.append(found.detach())
+        return clone(values), float(torch.stack(losses).mean()) if losses else 0.0
+
+
+def uploaded_means(uploads: Sequence[Upload], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the (n, D) class means of some uploads, and their (n,) classes.
+
+    They are in the order of uploads and classes, and the means are of the type of ``like``.
+    """
+    means = torch.cat([upload.extra["means"] for upload in uploads])
+    classes = torch.cat([upload.extra["classes"] for upload in uploads])
+    return means.to(like), classes.to(like.device, torch.int64)
 
 
 def stepped(old: State, new: State, scale: float, names: Patterns = ("*",)) -> State:

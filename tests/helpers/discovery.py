@@ -54,6 +54,7 @@ FEWER = {
     "FedBABU": {"ft_epochs": 2},
     "FedRep": {"head_epochs": 2},
     "FedSimSup": {"sup_epochs": 2, "epochs": 1},
+    "FedTGP": {"server_epochs": 3},
     "LPFT": {"lp_epochs": 2, "ft_epochs": 2},
     "PFedBayes": {"inner_steps": 2},
     "PFedMe": {"inner_steps": 2},

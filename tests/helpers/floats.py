@@ -38,12 +38,14 @@ MOVED = {
     # The network and a variate.
     "SCAFFOLD": 2 * NET,
 }
+# What those receive that send a row and its number for each class that the client has.
+ROWS = {"FedProto": MEANS, "FedTGP": MEANS}
 
 
 def floats(module, info):
     """Return what a participant receives and sends in a round, as :class:`Subject` wants it."""
-    if type(module).__name__ == "FedProto":
-        # A row and its number for each class that the client has.
-        return MEANS, int((info.label_counts > 0).sum()) * (6 + 1)
+    down = ROWS.get(type(module).__name__)
+    if down is not None:
+        return down, int((info.label_counts > 0).sum()) * (6 + 1)
     moved = MOVED[type(module).__name__]
     return moved if isinstance(moved, tuple) else (moved, moved)

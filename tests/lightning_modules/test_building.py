@@ -31,6 +31,7 @@ from lightning_modules import (
     FedRep,
     FedROD,
     FedSimSup,
+    FedTGP,
     KNNPer,
     LGFedAvg,
     PerFedAvg,
@@ -80,6 +81,10 @@ RANGES = {
     FedRep: {"negative": {"head_epochs": -1}},
     FedROD: {"negative": {"gamma": -1}},
     FedSimSup: {"negative": {"lr_sup": -1.0, "lr_inter": -1.0, "sup_epochs": -1, "mix_C": -1.0}},
+    FedTGP: {
+        "negative": {"prototype_weight": -1, "margin": -1, "server_lr": -1, "server_epochs": -1},
+        "at least 1": {"server_batch": 0},
+    },
     GPFL: {"negative": {"magnitude_weight": -1, "guide_decay": -0.1}},
     IFCA: {"at least 1": {"k": 0}},
     KNNPer: {
@@ -190,6 +195,7 @@ FOR_THE_SERVER = {
         **{"mix_C": 2.0, "mix_gamma": 0.5},
         **{"absent_rule": "size_average", "zero_similarity": "uniform"},
     },
+    FedTGP: {"margin": 3.0, "server_epochs": 2, "server_lr": 0.5, "server_batch": 4},
     IFCA: {"k": 3},
     LGFedAvg: {"warm_start_rounds": 3},
     PFedBayes: {"server_step": 0.5},

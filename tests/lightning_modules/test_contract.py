@@ -21,6 +21,7 @@ from lightning_modules import (
     FedPAC,
     FedProto,
     FedSimSup,
+    FedTGP,
     KNNPer,
     PerFedAvg,
     PFedFDA,
@@ -54,6 +55,7 @@ VARIANTS = [
     (FedPAC, {"alignment": 0.0}),
     (FedProto, {"weighting": "samples"}),
     (FedSimSup, {"local_unit": "steps"}),
+    (FedTGP, {"proto_model": "received", "server_epochs": 3}),
     (KNNPer, {"mix": "logits", "capacity": 5, "neighbours": 2, "tune": True}),
     (PerFedAvg, {"variant": "hf", "inner_lr": 0.3}),
     (PFAKD, {"teacher_mode": "eval", "distill_reduction": "sum_dim"}),
@@ -82,8 +84,8 @@ TASK_PROMISES = {
 }
 NEED_CLASSES = {
     *("CD2PFed", "CD2PFedAligned", "FedAS", "FedASVariant", "FedEM", "FedPAC", "FedProto"),
-    *("FedROD", "FedSimSup", "FedSimSupSerial", "GPFL", "KNNPer", "PFedBayes", "PFedFDA"),
-    *("PFedVEM", "UniVarFL"),
+    *("FedROD", "FedSimSup", "FedSimSupSerial", "FedTGP", "GPFL", "KNNPer", "PFedBayes"),
+    *("PFedFDA", "PFedVEM", "UniVarFL"),
 }
 
 
@@ -117,8 +119,8 @@ def test_a_task_that_is_not_the_datas_is_refused_by_name():
 
 NEED_PARTS = {
     *("CD2PFedAligned", "FedAS", "FedASVariant", "FedBABU", "FedPAC", "FedPer", "FedProto"),
-    *("FedRep", "FedROD", "FedSimSupSerial", "Freeze", "GPFL", "KNNPer", "LPFT", "MOON", "PFAKD"),
-    *("PFedFDA", "PFedVEM", "UniVarFL"),
+    *("FedRep", "FedROD", "FedSimSupSerial", "FedTGP", "Freeze", "GPFL", "KNNPer", "LPFT"),
+    *("MOON", "PFAKD", "PFedFDA", "PFedVEM", "UniVarFL"),
 }
 
 

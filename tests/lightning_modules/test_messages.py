@@ -45,6 +45,7 @@ PLACES = {
     "FedProto": (("prototypes",), NET, ("classes", "means", "counts")),
     "FedROD": (NET, PERSONAL, ()),
     "FedSimSup": (NET, ("supervisor.", "participated"), ()),
+    "FedTGP": (("prototypes",), NET, ("classes", "means")),
     "GPFL": ((*BODY, "embeddings", "valve."), HEAD, ()),
     "IFCA": (("clusters.",), (), ("cluster",)),
     "LGFedAvg": (HEAD, (*BODY, "started"), ()),

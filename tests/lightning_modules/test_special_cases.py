@@ -35,6 +35,7 @@ from lightning_modules import (
     FedProxP,
     FedRep,
     FedROD,
+    FedTGP,
     Freeze,
     KNNPer,
     LGFedAvg,
@@ -186,6 +187,7 @@ CASES = {
         agree, (FedRep, {"head_epochs": 0, "body_epochs": 2}), (Freeze, TWO), nets=SMALL
     ),
     "fedrod": partial(agree, (FedROD, {"gamma": 0}), AVG, same=close),
+    "fedtgp": partial(agree, (FedTGP, {"prototype_weight": 0}), LOCAL, both=TWO),
     "ifca": partial(agree, (IFCA, {"k": 1}), AVG, PERSONAL, renamed="clusters.0.", both=TWO),
     **{
         f"knn-per-{mix}": partial(

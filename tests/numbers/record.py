@@ -41,6 +41,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "FedPer": [{"persist_optimizer": True}],
     "FedROD": [{"gamma": 0.5, "head_init": "copy"}],
     "FedSimSup": [{"eval_inter": "last_local", "local_unit": "steps"}],
+    "FedTGP": [{"proto_model": "received", "server_epochs": 3}],
     "KNNPer": [{"mix": "logits", "tune": True}],
     "LPFT": [{"ft_bn": "train", "lp_epochs": 0}],
     "PFedBayes": [{"local_steps": 3, "mc_samples": 2}],

@@ -37,6 +37,7 @@ REFUSED = {
     "FedPAC": f"pass 'statistics': {STATISTICS}",
     "FedProto": f"pass 'prototypes': {STATISTICS}",
     "FedROD": COUNTS,
+    "FedTGP": f"pass 'prototypes': {STATISTICS}",
     "GPFL": COUNTS,
     "IFCA": f"pass 'choose': {STATISTICS}",
     "PFedBayes": "keeps 'steps' and 24 more",

@@ -18,6 +18,7 @@ from lightning_modules.losses import (
     mean,
     model_contrastive,
     monte_carlo_cross_entropy,
+    prototype_contrast,
     prototype_mse,
     symmetric_kl,
 )
@@ -53,6 +54,7 @@ TERMS = {
     "variance_std": lambda z, o, y, w: classifier_variance(z, w, "std", True),
     "class_sums": lambda z, o, y, w: class_means(*class_sums(z, y, CLASSES, w)).square().sum(),
     "prototype_mse": lambda z, o, y, w: prototype_mse(z, y, TABLE, PRESENT, w),
+    "prototype_contrast": lambda z, o, y, w: prototype_contrast(z, y, TABLE, 0.5, w),
     "angular": lambda z, o, y, w: angular(
         z, y, TABLE.to(torch.promote_types(z.dtype, torch.float32)), w
     ),

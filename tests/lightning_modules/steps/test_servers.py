@@ -7,7 +7,7 @@ import torch
 
 from lightning_modules.pfedbayes import PFedBayes
 from lightning_modules.pfedme import PFedMe
-from lightning_modules.steps.servers import DampedServer, MovingServer
+from lightning_modules.steps.servers import DampedServer, MeansServer, MovingServer, uploaded_means
 from pfl.core.server import ServerState
 from pfl.core.types import ClientInfo, Upload
 from tests.helpers.federation import SGD, Federation, differing
@@ -63,3 +63,23 @@ def test_absent_members_damp_the_step(weighting, expected):
     server = DampedServer(weighting)
     after = server.aggregate(server.init(START.shared, members), UPLOADS)
     assert after.shared["w"].item() == expected
+
+
+def test_batches_have_every_mean_once_an_epoch_in_a_new_order():
+    server = MeansServer(server_epochs=2, server_batch=3)
+    first, second = (list(server.batches(7, round)) for round in (0, 1))
+    assert [len(batch) for batch in first] == [3, 3, 1] * 2
+    epochs = [torch.cat(first[:3]), torch.cat(first[3:]), torch.cat(second[:3])]
+    assert all(epoch.sort()[0].tolist() == [*range(7)] for epoch in epochs)
+    assert len({tuple(epoch.tolist()) for epoch in epochs}) == 3
+    again = torch.cat(list(server.batches(7, 0)))
+    assert torch.equal(again, torch.cat(first))
+
+
+def test_means_are_joined_by_upload_and_class():
+    uploads = [
+        Upload(i, 1, {}, {"classes": torch.tensor(c, dtype=torch.int32), "means": torch.ones(n, 2)})
+        for i, (c, n) in enumerate([([0, 2], 2), ([1], 1)])
+    ]
+    means, classes = uploaded_means(uploads, torch.zeros((), dtype=torch.float64))
+    assert (means.dtype, means.shape, classes.tolist()) == (torch.float64, (3, 2), [0, 2, 1])

@@ -1,0 +1,140 @@
+"""FedTGP: FedProto whose global prototypes are trained on the server to lie apart.
+
+Zhang et al., "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive
+Learning for Data and Model Heterogeneity in Federated Learning", AAAI 2024, arXiv 2401.03230; the
+authors' released code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lightning_modules.fedproto import FedProto
+from lightning_modules.losses import prototype_contrast
+from lightning_modules.nets import SplitNet
+from lightning_modules.steps.prototypes import class_gaps, means_upload
+from lightning_modules.steps.servers import MeansServer, uploaded_means
+from pfl.core.checks import at_least_one, not_negative
+from pfl.core.seeds import derive, scoped
+from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
+from pfl.core.types import ClientInfo, Plan, State, Upload
+
+
+class FedTGP(FedProto):
+    """FedProto with global prototypes that the server trains by a contrastive loss.
+
+    Clients train, upload and are tested as in FedProto. On the server the prototype of a class is
+    the output of a small network for an embedding of the class. Both are trained on the uploaded
+    class means: each is to be nearest to the prototype of its class, by a margin. The margin is the
+    largest distance of a class's mean from its nearest other class, at most ``margin``. Classes
+    that nobody holds have a prototype, too.
+
+    Args:
+        net: As in :class:`~lightning_modules.fedproto.FedProto`.
+        prototype_weight: lambda, the strength of the pull towards the global prototypes.
+        margin: tau, the largest margin.
+        server_epochs: S, epochs of the server over the uploaded means. The authors use 100, their
+            text asks for 1000 or more.
+        server_lr: Learning rate of the server; the authors use that of the clients.
+        server_batch: Batch size of the server, in means.
+        proto_model: Whether a client's means are those of the model that it has ``trained``, or of
+            the one with which it began the round (``received``), as in the authors' code.
+        options: See :class:`~lightning_modules.base.ClientModule`.
+
+    Raises:
+        TypeError: ``net`` has no backbone or no head.
+        ValueError: A number is out of range.
+    """
+
+    extra: tuple[str, ...] = ("classes", "means")
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        prototype_weight: float = 10.0,
+        margin: float = 100.0,
+        server_epochs: int = 100,
+        server_lr: float = 0.01,
+        server_batch: int = 10,
+        proto_model: Literal["trained", "received"] = "trained",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, prototype_weight=prototype_weight, **options)
+        not_negative(margin=margin, server_epochs=server_epochs, server_lr=server_lr)
+        at_least_one(server_batch=server_batch)
+        self.of_server = server_lr, server_epochs, server_batch, margin
+        self.proto_model = proto_model
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return lambda up to the authors' value, and S from theirs on."""
+        return (
+            Dimension("prototype_weight", 0.1, 10.0, log=True),
+            Dimension("server_epochs", choices=(100, 1000)),
+        )
+
+    def plan(self) -> Plan:
+        """Declare training, and a pass for the class means after it, or before it."""
+        plan = super().plan()
+        return plan if self.proto_model == "trained" else plan[::-1]
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """Return one row for each class that the client holds: C_i (D + 1) numbers."""
+        return means_upload(self.means, info)
+
+    def server(self) -> Server[Any]:
+        """Return a server that trains prototypes."""
+        return FedTGPServer(self.weighting, *self.of_server)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedTGPState(ServerState):
+    """The prototypes, and in ``trained`` the embeddings and the network that give them."""
+
+    trained: State
+
+
+@dataclass(eq=False)
+class FedTGPServer(MeansServer[FedTGPState]):
+    """A server that trains class prototypes; its arguments are those of :class:`FedTGP`."""
+
+    margin: float = 100.0
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> FedTGPState:
+        """Draw the embeddings (C, D) and the network."""
+        like = shared["prototypes"]
+        size = like.shape[1]
+        with scoped(derive(self.seed, "prototypes")):
+            net = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))
+            drawn = {"embedding": torch.randn(like.shape), **net.state_dict()}
+        return FedTGPState(shared=shared, trained={n: v.to(like) for n, v in drawn.items()})
+
+    def merge(self, state: FedTGPState, uploads: Sequence[Upload]) -> FedTGPState:
+        """Return the state with prototypes trained on the uploaded means."""
+        table = state.trained["embedding"]
+        means, classes = uploaded_means(uploads, table)
+        gaps = class_gaps(means, classes, len(table))
+        margin = min(float(gaps.max()), self.margin)
+
+        def loss(trained: State, rows: Tensor) -> Tensor:
+            return prototype_contrast(means[rows], classes[rows], _prototypes(trained), margin)
+
+        batches = self.batches(len(means), state.round)
+        trained, mean = self.descended(state.trained, loss, batches)
+        report = {"prototype_loss": mean, "margin": margin}
+        shared = {"prototypes": _prototypes(trained)}
+        return replace(state, shared=shared, trained=trained, report=report)
+
+
+def _prototypes(trained: State) -> Tensor:
+    """Return the (C, D) prototypes, the network's outputs for the embeddings."""
+    hidden = F.linear(trained["embedding"], trained["0.weight"], trained["0.bias"]).relu()
+    return F.linear(hidden, trained["2.weight"], trained["2.bias"])
