@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedbn import FedBN as FedBN
     from lightning_modules.feddyn import FedDyn as FedDyn
     from lightning_modules.fedem import FedEM as FedEM
+    from lightning_modules.fedgh import FedGH as FedGH
     from lightning_modules.fedpac import FedPAC as FedPAC
     from lightning_modules.fedper import FedPer as FedPer
     from lightning_modules.fedproto import FedProto as FedProto

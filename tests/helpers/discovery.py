@@ -52,6 +52,7 @@ def build(method, net, **options):
 FEWER = {
     "FedALA": {"window": 2, "max_init_epochs": 3},
     "FedBABU": {"ft_epochs": 2},
+    "FedGH": {"server_epochs": 3},
     "FedRep": {"head_epochs": 2},
     "FedSimSup": {"sup_epochs": 2, "epochs": 1},
     "FedTGP": {"server_epochs": 3},

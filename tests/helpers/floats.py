@@ -39,7 +39,7 @@ MOVED = {
     "SCAFFOLD": 2 * NET,
 }
 # What those receive that send a row and its number for each class that the client has.
-ROWS = {"FedProto": MEANS, "FedTGP": MEANS}
+ROWS = {"FedProto": MEANS, "FedTGP": MEANS, "FedGH": HEAD}
 
 
 def floats(module, info):

@@ -24,6 +24,7 @@ from lightning_modules import (
     FedAvgP,
     FedDyn,
     FedEM,
+    FedGH,
     FedPAC,
     FedPer,
     FedProto,
@@ -72,6 +73,10 @@ RANGES = {
     FedAvgP: {"negative": {"ft_epochs": -1, "ft_lr": -1}},
     FedDyn: {"positive": {"alpha": (0.0, -1.0)}},
     FedEM: {"at least 1": {"components": 0}},
+    FedGH: {
+        "negative": {"server_lr": -1, "server_epochs": -1},
+        "at least 1": {"server_batch": 0},
+    },
     FedPAC: {
         "negative": {"alignment": -1, "head_lr": -1, "head_epochs": -1},
         "[0, 1)": {"min_share": 1.0},
@@ -190,6 +195,7 @@ FOR_THE_SERVER = {
     CD2PFed: {"private_share": 0.3, "ramp_rounds": 7},
     FedAS: {"trace_normaliser": "min_max", "server_step_scale": "one_over_m"},
     FedASVariant: {"trace_normaliser": "min_max", "server_step_scale": "one_over_m"},
+    FedGH: {"server_epochs": 2, "server_lr": 0.5, "server_batch": 4, "order": "one_by_one"},
     FedPAC: {"min_share": 0.01},
     FedSimSup: {
         **{"mix_C": 2.0, "mix_gamma": 0.5},

@@ -41,6 +41,7 @@ PLACES = {
     "FedBN": (("net.backbone.0.", *HEAD), ("net.backbone.1.",), ()),
     "FedDyn": (NET, ("travelled",), ()),
     "FedEM": ((*NET, "others."), ("mixture", "participated"), ()),
+    "FedGH": (HEAD, BODY, ("classes", "means")),
     "FedPAC": ((*NET, "centroids"), (), ("counts", "variance", "profile")),
     "FedProto": (("prototypes",), NET, ("classes", "means", "counts")),
     "FedROD": (NET, PERSONAL, ()),

@@ -34,6 +34,7 @@ REFUSED = {
     "FedAS": f"pass 'targets': {STATISTICS}",
     "FedASVariant": f"pass 'targets': {STATISTICS}",
     "FedEM": f"pass 'e_step': {STATISTICS}",
+    "FedGH": f"pass 'means': {STATISTICS}",
     "FedPAC": f"pass 'statistics': {STATISTICS}",
     "FedProto": f"pass 'prototypes': {STATISTICS}",
     "FedROD": COUNTS,

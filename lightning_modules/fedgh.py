@@ -1,0 +1,129 @@
+"""FedGH: private backbones under a common head, which the server trains on class means.
+
+Yi et al., "FedGH: Heterogeneous Federated Learning with Generalized Global Header", ACM MM 2023,
+arXiv 2303.13137; the authors' released code, PFLlib, HtFLlib.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from typing_extensions import Unpack
+
+from lightning_modules.base import ClientModule, ClientOptions
+from lightning_modules.nets import SplitNet
+from lightning_modules.nets.split import must_be_split
+from lightning_modules.steps.prototypes import means_pass, means_upload
+from lightning_modules.steps.servers import MeansServer, uploaded_means
+from pfl.core.checks import at_least_one, not_negative
+from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
+from pfl.core.task import Task
+from pfl.core.types import ClientInfo, Phase, Plan, State, Upload
+
+Order = Literal["batches", "one_by_one"]
+
+
+class FedGH(ClientModule):
+    """Private backbones, and a head that the server trains on the clients' mean features.
+
+    A client trains its backbone and the received head on its data, and then sends the mean feature
+    of each of its classes. The server takes gradient steps with the head on these pairs of mean and
+    class. The head comes down and C_i rows go up; the backbone stays. A client is tested with its
+    backbone and the received head (or right after training, with the head that it has trained).
+
+    Args:
+        net: A ``SplitNet``. Clients' backbones may only differ if their number of features D is the
+            same.
+        server_lr: eta_h, the learning rate of the server.
+        server_epochs: Passes of the server over all pairs.
+        server_batch: Batch size of the server, in pairs.
+        order: ``batches`` takes shuffled batches (PFLlib, HtFLlib); ``one_by_one`` one step on each
+            pair, by client and class, as in the paper: once, whatever the two numbers above.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        TypeError: ``net`` has no backbone or no head.
+        ValueError: A number is out of range.
+    """
+
+    shared = ("net.head.*",)
+    kept = ("net.backbone.*",)
+    extra = ("classes", "means")
+    global_model = False
+    vectorizable = True
+    needs_classes = True
+    net: SplitNet
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        server_lr: float = 0.01,
+        server_epochs: int = 100,
+        server_batch: int = 10,
+        order: Order = "batches",
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__(net, **options)
+        must_be_split(net)
+        not_negative(server_lr=server_lr, server_epochs=server_epochs)
+        at_least_one(server_batch=server_batch)
+        self.of_server = server_lr, server_epochs, server_batch, order
+        self.means = nn.Buffer(torch.zeros(net.num_classes, net.features))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return rate and passes of the server."""
+        return (
+            Dimension("server_lr", choices=(0.01, 0.1, 1.0)),
+            Dimension("server_epochs", choices=(1, 10, 100)),
+        )
+
+    def plan(self) -> Plan:
+        """Declare training, then a pass that computes the class means."""
+        return [
+            Phase(name="local", objective=self.losses, epochs=self.epochs),
+            means_pass("means", "means", self.net.backbone, self.net.num_classes),
+        ]
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """Return one row for each class that the client holds: C_i (D + 1) numbers."""
+        return means_upload(self.means, info)
+
+    def server(self) -> Server[ServerState]:
+        """Return a server that trains the head."""
+        head = copy.deepcopy(self.net.head).eval()
+        return FedGHServer(self.weighting, *self.of_server, head=head, task=self.task)
+
+
+@dataclass(eq=False)
+class FedGHServer(MeansServer[ServerState]):
+    """A server that trains the head; its arguments are those of :class:`FedGH`."""
+
+    order: Order = "batches"
+    head: nn.Module = field(kw_only=True, repr=False)
+    task: Task = field(kw_only=True)
+
+    def batches(self, count: int, round: int) -> Iterable[Tensor]:
+        """Return the positions of ``count`` means in the order of the steps."""
+        single = torch.split(torch.arange(count), 1)
+        return single if self.order == "one_by_one" else super().batches(count, round)
+
+    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+        """Return the state with the trained head."""
+        means, classes = uploaded_means(uploads, next(iter(state.shared.values())))
+
+        def loss(shared: State, rows: Tensor) -> Tensor:
+            values = {name.removeprefix("net.head."): value for name, value in shared.items()}
+            return self.task.loss(functional_call(self.head, values, (means[rows],)), classes[rows])
+
+        batches = self.batches(len(means), state.round)
+        shared, mean = self.descended(state.shared, loss, batches)
+        return replace(state, shared=shared, report={"header_loss": mean})
