@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedavg import FedAvgP as FedAvgP
     from lightning_modules.fedbabu import FedBABU as FedBABU
     from lightning_modules.fedbn import FedBN as FedBN
+    from lightning_modules.fedcp import FedCP as FedCP
     from lightning_modules.feddyn import FedDyn as FedDyn
     from lightning_modules.fedem import FedEM as FedEM
     from lightning_modules.fedgh import FedGH as FedGH

@@ -6,6 +6,7 @@ that a padded batch gives the same value as the unpadded one. All terms run unde
 """
 
 from lightning_modules.losses.anchors import feature_distillation as feature_distillation
+from lightning_modules.losses.anchors import kernel_discrepancy as kernel_discrepancy
 from lightning_modules.losses.anchors import linear as linear
 from lightning_modules.losses.anchors import model_contrastive as model_contrastive
 from lightning_modules.losses.anchors import proximal as proximal

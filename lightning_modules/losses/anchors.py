@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_modules.losses.numerics import at_least_float32, mean, unit
+from lightning_modules.losses.numerics import at_least_float32, full_precision, mean, unit
 from pfl.core.checks import one_of
 
 
@@ -82,6 +82,38 @@ def feature_distillation(
     one_of("reduction", reduction, ("mean", "sum_dim"))
     squares = (at_least_float32(z) - target).square()
     return mean(squares.mean(-1) if reduction == "mean" else squares.sum(-1), weight)
+
+
+def kernel_discrepancy(z: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Compute the maximum mean discrepancy of two batches of features under a sum of kernels.
+
+    The mean over all pairs (a, b) of ``K(z_a, z_b) + K(t_a, t_b) - 2 K(z_a, t_b)``, where ``K(x, y)
+    = sum_s exp(-||x - y||^2 / (2 s))`` for s in {10, 15, 20, 50}, as in FedCP (Zhang et al., KDD
+    2023, arXiv 2307.01217). A pair with padding does not count.
+
+    Args:
+        z: (B, D) features.
+        target: (B, D) constant features, t.
+        weight: (B,) or ``None``.
+
+    Example:
+        >>> z, target = torch.zeros(1, 1), torch.tensor([[20.0]]).sqrt()
+        >>> kernel_discrepancy(z, target)  # 8 - 2 (e^-1 + e^-2/3 + e^-1/2 + e^-1/5)
+        tensor(3.3869)
+    """
+    with full_precision(z):
+        z, target = at_least_float32(z), at_least_float32(target)
+        pairs = _kernel(z, z) + _kernel(target, target) - 2 * _kernel(z, target)
+        return mean(
+            pairs.flatten(), None if weight is None else torch.outer(weight, weight).flatten()
+        )
+
+
+def _kernel(x: Tensor, y: Tensor) -> Tensor:
+    """Return the (B, B) values of the sum of kernels."""
+    squares = x.square().sum(-1)[:, None] + y.square().sum(-1) - 2 * x @ y.mT
+    widths = torch.tensor([10.0, 15.0, 20.0, 50.0]).to(x)
+    return torch.exp(-squares.clamp_min(0)[..., None] / (2 * widths)).sum(-1)
 
 
 def model_contrastive(

@@ -18,6 +18,8 @@ MOVED = {
     "FedAS": (BODY, BODY + 1),
     # Down the means, up the trace, sums and counts.
     "FedASVariant": (BODY + MEANS, BODY + 1 + MEANS + 3),
+    # A head, and a policy of 6 * 12 + 12 weights and 2 * 12 of its norm.
+    "FedCP": NET + 84 + 24,
     # Three components.
     "FedEM": 3 * NET,
     # Down the centroids; up also counts, variance and profile.

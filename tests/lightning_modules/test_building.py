@@ -22,6 +22,7 @@ from lightning_modules import (
     FedAS,
     FedASVariant,
     FedAvgP,
+    FedCP,
     FedDyn,
     FedEM,
     FedGH,
@@ -71,6 +72,7 @@ RANGES = {
         "at least 1": {"align_batch": 0},
     },
     FedAvgP: {"negative": {"ft_epochs": -1, "ft_lr": -1}},
+    FedCP: {"negative": {"discrepancy_weight": -1}},
     FedDyn: {"positive": {"alpha": (0.0, -1.0)}},
     FedEM: {"at least 1": {"components": 0}},
     FedGH: {
@@ -167,6 +169,7 @@ def test_a_pull_that_overshoots_is_warned_of(method, option, message):
 
 # What some methods draw when they are built, and the entry that it becomes.
 DRAWN = {
+    "FedCP": "policy.0.weight",
     "FedEM": "others.0.head.weight",
     "GPFL": "embeddings",
     "IFCA": "clusters.1.head.weight",

@@ -18,6 +18,7 @@ from lightning_modules import (
     FedAS,
     FedASVariant,
     FedAvg,
+    FedCP,
     FedPAC,
     FedProto,
     FedSimSup,
@@ -52,6 +53,7 @@ VARIANTS = [
         for target, estimator in (("per_sample", "per_sample_mean"), ("class_mean", "full_data"))
     ),
     (FedASVariant, {"align_manner": "serial"}),
+    (FedCP, {"anchor_mode": "train"}),
     (FedPAC, {"alignment": 0.0}),
     (FedProto, {"weighting": "samples"}),
     (FedSimSup, {"local_unit": "steps"}),
@@ -118,7 +120,7 @@ def test_a_task_that_is_not_the_datas_is_refused_by_name():
 
 
 NEED_PARTS = {
-    *("CD2PFedAligned", "FedAS", "FedASVariant", "FedBABU", "FedGH", "FedPAC", "FedPer"),
+    *("CD2PFedAligned", "FedAS", "FedASVariant", "FedBABU", "FedCP", "FedGH", "FedPAC", "FedPer"),
     *("FedProto", "FedRep", "FedROD", "FedSimSupSerial", "FedTGP", "Freeze", "GPFL", "KNNPer"),
     *("LPFT", "MOON", "PFAKD", "PFedFDA", "PFedVEM", "UniVarFL"),
 }

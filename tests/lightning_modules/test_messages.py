@@ -39,6 +39,7 @@ PLACES = {
     "FedAS": (BODY, (*HEAD, *PREVIOUS), ("trace",)),
     "FedASVariant": (BODY, (*HEAD, *PREVIOUS), ("trace", "feature_sums", "feature_counts")),
     "FedBN": (("net.backbone.0.", *HEAD), ("net.backbone.1.",), ()),
+    "FedCP": ((*BODY, "generic.", "policy."), HEAD, ()),
     "FedDyn": (NET, ("travelled",), ()),
     "FedEM": ((*NET, "others."), ("mixture", "participated"), ()),
     "FedGH": (HEAD, BODY, ("classes", "means")),

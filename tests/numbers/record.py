@@ -38,6 +38,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "APFL": [{"alpha_update": "step", "v_grad": "plain"}],
     "FedALA": [{"top": "all", "epochs": 2, "threshold": 0.5, "window": 2}],
     "FedAS": [{"align_target": "per_sample", "synchronisation": False}],
+    "FedCP": [{"anchor_mode": "train"}],
     "FedGH": [{"order": "one_by_one"}],
     "FedPer": [{"persist_optimizer": True}],
     "FedROD": [{"gamma": 0.5, "head_init": "copy"}],

@@ -33,6 +33,7 @@ REFUSED = {
     "FedALA": "not vectorizable",
     "FedAS": f"pass 'targets': {STATISTICS}",
     "FedASVariant": f"pass 'targets': {STATISTICS}",
+    "FedCP": f"phase 'local': its term 'discrepancy' {COUPLED}",
     "FedEM": f"pass 'e_step': {STATISTICS}",
     "FedGH": f"pass 'means': {STATISTICS}",
     "FedPAC": f"pass 'statistics': {STATISTICS}",

@@ -14,6 +14,7 @@ from lightning_modules.losses import (
     cross_entropy,
     feature_distillation,
     hyperspherical_energy,
+    kernel_discrepancy,
     magnitude,
     mean,
     model_contrastive,
@@ -55,6 +56,7 @@ TERMS = {
     "class_sums": lambda z, o, y, w: class_means(*class_sums(z, y, CLASSES, w)).square().sum(),
     "prototype_mse": lambda z, o, y, w: prototype_mse(z, y, TABLE, PRESENT, w),
     "prototype_contrast": lambda z, o, y, w: prototype_contrast(z, y, TABLE, 0.5, w),
+    "discrepancy": lambda z, o, y, w: kernel_discrepancy(z, o, w),
     "angular": lambda z, o, y, w: angular(
         z, y, TABLE.to(torch.promote_types(z.dtype, torch.float32)), w
     ),

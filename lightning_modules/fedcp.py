@@ -1,0 +1,133 @@
+"""FedCP: for each sample a shared policy divides the features between a personal and a common head.
+
+Zhang et al., "FedCP: Separating Feature Information for Personalized Federated Learning via
+Conditional Policy", KDD 2023, arXiv 2307.01217; the authors' released code.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from lightning_modules.base import ClientModule, ClientOptions
+from lightning_modules.layers import copy_into, frozen
+from lightning_modules.losses import kernel_discrepancy
+from lightning_modules.losses.numerics import unit
+from lightning_modules.nets import SplitNet
+from lightning_modules.nets.initial import seed_of
+from lightning_modules.nets.split import must_be_split
+from pfl.core.checks import not_negative
+from pfl.core.seeds import derive, scoped
+from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
+from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms, Upload
+
+
+class FedCP(ClientModule):
+    """A personal and a generic head, between which a policy divides each sample's features.
+
+    The logits are ``u(z * r) + h(z * s)``: u is the personal head, h the generic one. The masks r
+    and s = 1 - r of a sample are the softmax of what a small network, the policy, makes of ``z * v
+    / ||v||``, where the vector v is the sum over classes of the weights of u at the beginning of
+    the round. Backbone, personal head and policy are trained together on the cross-entropy plus
+    lambda times the discrepancy between the backbone's features and those of the received backbone;
+    h is frozen. Backbone and policy travel both ways, and so does h, in whose place ``(u + h) / 2``
+    goes up; u stays.
+
+    Departs from the released code in: the masks have no Gumbel noise, which the code also draws in
+    tests.
+
+    Args:
+        net: A ``SplitNet``, whose head is the personal one and has linear layers.
+        discrepancy_weight: lambda (the authors use 5 on MNIST).
+        anchor_mode: Whether batch norms of the received backbone use their running statistics
+            (``eval``) or those of the batch (``train``), as in the released code.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        TypeError: ``net`` has no backbone or no head.
+        ValueError: ``discrepancy_weight`` is negative.
+    """
+
+    shared = ("net.backbone.*", "generic.*", "policy.*")
+    kept = ("net.head.*",)
+    vectorizable = True
+    net: SplitNet
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        discrepancy_weight: float = 5.0,
+        anchor_mode: Literal["eval", "train"] = "eval",
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__(net, **options)
+        must_be_split(net)
+        not_negative(discrepancy_weight=discrepancy_weight)
+        self.discrepancy_weight = discrepancy_weight
+        size, both = net.features, 2 * net.features
+        with scoped(derive(seed_of(net), "policy")):
+            self.policy = nn.Sequential(nn.Linear(size, both), nn.LayerNorm(both), nn.ReLU())
+        self.generic = copy.deepcopy(net.head).requires_grad_(False)
+        self.anchor = frozen(net.backbone, batch_statistics=anchor_mode == "train")
+        self.vector = nn.Buffer(self._class_sum())
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return lambda as it is searched."""
+        return (Dimension("discrepancy_weight", choices=(0.0, 1.0, 5.0, 10.0)),)
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load what travels, and set the received backbone and the vector v of the round."""
+        super().receive(broadcast, info)
+        copy_into(self.anchor, self.net.backbone)
+        self.vector.copy_(self._class_sum())
+
+    def plan(self) -> Plan:
+        """Declare one phase, which trains all but the generic head."""
+        trains = ("net.*", "policy.*")
+        return [Phase(name="local", objective=self.losses, epochs=self.epochs, trains=trains)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, C) logits, the sum of both heads."""
+        return self._logits(self.net.backbone(x))
+
+    def losses(self, batch: Batch) -> Terms:
+        """Return the loss of both heads, and the weighted ``discrepancy`` of the features."""
+        z = self.net.backbone(batch.x)
+        with torch.no_grad():
+            received = self.anchor(batch.x)
+        apart = kernel_discrepancy(z, received, batch.weight)
+        terms = self.supervised(self._logits(z), batch)
+        return {**terms, "discrepancy": self.discrepancy_weight * apart}
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """Return backbone, policy, and the mean of both heads in the place of the generic one."""
+        personal, common = self.net.head.state_dict(), self.generic.state_dict()
+        means = {f"generic.{name}": (value + personal[name]) / 2 for name, value in common.items()}
+        sent = super().upload(info)
+        return replace(sent, shared={name: means.get(name, v) for name, v in sent.shared.items()})
+
+    def server(self) -> Server[ServerState]:
+        """Return a server that averages; a newcomer's personal head is the generic one."""
+        return Server(self.weighting, inherits=("generic.", "net.head."))
+
+    def _logits(self, z: Tensor) -> Tensor:
+        masks = self.policy(z * unit(self.vector)).unflatten(-1, (2, -1)).softmax(-2)
+        logits: Tensor = self.net.head(z * masks[:, 0]) + self.generic(z * masks[:, 1])
+        return logits
+
+    def _class_sum(self) -> Tensor:
+        """Return (D,) the sum over classes of the personal head's weights, of all its layers."""
+        linears = [layer for layer in self.net.head.modules() if isinstance(layer, nn.Linear)]
+        total = linears[-1].weight.new_ones(self.net.num_classes)
+        for layer in reversed(linears):
+            total = total @ layer.weight
+        return total.detach()
