@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from lightning_modules.base import ClientModule as ClientModule
     from lightning_modules.cd2_pfed import CD2PFed as CD2PFed
     from lightning_modules.cd2_pfed_aligned import CD2PFedAligned as CD2PFedAligned
+    from lightning_modules.cfl import CFL as CFL
     from lightning_modules.ditto import Ditto as Ditto
     from lightning_modules.fedala import FedALA as FedALA
     from lightning_modules.fedas import FedAS as FedAS

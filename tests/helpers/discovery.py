@@ -50,6 +50,7 @@ def build(method, net, **options):
 
 # Methods that take many steps by default take few while promises are examined.
 FEWER = {
+    "CFL": {"start_round": 0, "min_size": 1, "eps1": 9.0, "eps2": 0.0},
     "FedALA": {"window": 2, "max_init_epochs": 3},
     "FedBABU": {"ft_epochs": 2},
     "FedGH": {"server_epochs": 3},

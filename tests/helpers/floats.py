@@ -9,9 +9,9 @@ BODY, HEAD, MEANS = 36, 21, 18
 NET = BODY + HEAD
 # Down and up, or one number for both.
 MOVED = {
-    **dict.fromkeys(("APFL", "Ditto", "FedALA", "FedAvg", "FedAvgP", "FedBN", "FedDyn"), NET),
+    **dict.fromkeys(("APFL", "CFL", "Ditto", "FedALA", "FedAvg", "FedAvgP", "FedBN"), NET),
     **dict.fromkeys(("FedProx", "FedProxP", "FedROD", "FedSimSup", "KNNPer", "LPFT"), NET),
-    **dict.fromkeys(("PerFedAvg", "PFedMe", "UniVarFL"), NET),
+    **dict.fromkeys(("FedDyn", "PerFedAvg", "PFedMe", "UniVarFL"), NET),
     **dict.fromkeys(("FedBABU", "FedPer", "FedRep", "FedSimSupSerial", "Freeze", "PFAKD"), BODY),
     # Three of six hidden units with 5 weights and a bias each; 3 * 3 weights and 3 biases.
     **dict.fromkeys(("CD2PFed", "CD2PFedAligned"), 3 * 6 + 9 + 3),

@@ -9,6 +9,7 @@ import torch
 
 from lightning_modules import (
     APFL,
+    CFL,
     GPFL,
     IFCA,
     LPFT,
@@ -59,6 +60,7 @@ RANGES = {
         "negative": {"align_epochs": -1},
         "at least 1": {"align_batch": 0},
     },
+    CFL: {"negative": {"eps1": -1, "eps2": -1, "start_round": -1, "gamma_max": -0.1}},
     Ditto: {"negative": {"proximity": -1}},
     FedALA: {
         "(0, 100]": {"mix_percent": (0, 101)},

@@ -27,7 +27,7 @@ NET, BODY, HEAD = ("net.",), ("net.backbone.",), ("net.head.",)
 PREVIOUS, OWN, PERSONAL = ("previous.",), ("own.",), ("personal.",)
 # The beginnings of the names that travel and of those that stay, and what only goes up.
 PLACES = {
-    **dict.fromkeys(("FedAvg", "FedAvgP", "FedProx", "FedProxP"), (NET, (), ())),
+    **dict.fromkeys(("CFL", "FedAvg", "FedAvgP", "FedProx", "FedProxP"), (NET, (), ())),
     **dict.fromkeys(("KNNPer", "LPFT", "PerFedAvg", "UniVarFL"), (NET, (), ())),
     **dict.fromkeys(("FedPer", "FedRep", "FedSimSupSerial", "PFAKD"), (BODY, HEAD, ())),
     **dict.fromkeys(("FedBABU", "Freeze"), (BODY, (), ())),

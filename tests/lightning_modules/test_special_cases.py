@@ -13,6 +13,7 @@ from torch import nn
 
 from lightning_modules import (
     APFL,
+    CFL,
     IFCA,
     LPFT,
     MOON,
@@ -134,6 +135,9 @@ CASES = {
         both=TWO,
     ),
     "cd2-aligned": partial(agree, (CD2PFedAligned, {"align_epochs": 0}), (CD2PFed, {})),
+    "cfl": partial(
+        agree, (CFL, {"eps1": 0.0}), (FedAvg, {"weighting": "uniform"}), PERSONAL, both=TWO
+    ),
     "ditto-0": partial(agree, (Ditto, {"proximity": 0}), AVG, GLOBAL),
     "ditto-2": partial(agree, (Ditto, {"proximity": 2, "personal_epochs": 3}), AVG, GLOBAL),
     "ditto-local": partial(

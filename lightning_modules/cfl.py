@@ -1,0 +1,148 @@
+"""CFL: FedAvg in clusters, which split where clients pull the model in opposite directions.
+
+Sattler et al., "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization
+under Privacy Constraints", IEEE TNNLS 2020, arXiv 1910.01991; the authors' released code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.steps.halves import Linkage, Splitting, changes_of
+from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
+from pfl.core.state import weighted_mean
+from pfl.core.types import Broadcast, ClientInfo, Patterns, State, Upload
+
+
+class CFL(ClientModule):
+    """FedAvg with a model for each cluster of clients; clusters are found by splitting.
+
+    All clients begin in one cluster. A cluster splits in two if the mean of its clients' changes is
+    short (norm below ``eps1``) although single ones are long (above ``eps2``): its model has
+    settled where clients disagree. The halves are found by the cosine similarities of the changes.
+    The network travels both ways, and nothing stays. A newcomer is sent the mean of the models of
+    all clusters, weighted by their numbers of clients.
+
+    Both thresholds depend on the network, the learning rate and the epochs; the server reports the
+    norms of each cluster.
+
+    Args:
+        net: The network.
+        eps1: Norm of the mean change below which a cluster may split.
+        eps2: Norm that the longest change must exceed.
+        min_size: A cluster must have more clients than this to split.
+        start_round: A cluster splits only after this round.
+        linkage: How groups are merged until two are left: ``complete`` as in the authors' code,
+            ``single`` for the paper's optimal division. See
+            :func:`~lightning_modules.steps.halves.halves`.
+        gamma_max: gamma, the paper's further test of the halves, off at 0. See
+            :class:`~lightning_modules.steps.halves.Splitting`.
+        weighting: Weights in the average of a cluster; ``uniform`` in paper and code.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is negative.
+    """
+
+    global_model = False
+    vectorizable = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        eps1: float = 0.4,
+        eps2: float = 1.6,
+        min_size: int = 2,
+        start_round: int = 20,
+        linkage: Linkage = "complete",
+        gamma_max: float = 0.0,
+        weighting: Literal["samples", "uniform"] = "uniform",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, weighting=weighting, **options)
+        self.splitting = Splitting(eps1, eps2, min_size, start_round, linkage, gamma_max)
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return both thresholds, around the authors'."""
+        return (Dimension("eps1", 0.04, 4.0, log=True), Dimension("eps2", 0.16, 16.0, log=True))
+
+    def server(self) -> Server[Any]:
+        """Return a server that splits clusters."""
+        names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
+        return CFLServer(self.weighting, splitting=self.splitting, parameters=names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CFLState(ServerState):
+    """A model for each cluster, and each client's cluster; ``shared`` is the first model."""
+
+    models: list[State]
+    cluster: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class CFLServer(Server[CFLState]):
+    """A server that averages each cluster, and splits some.
+
+    A cluster splits only after a round in which all its clients have sent something.
+
+    Attributes:
+        splitting: The rule.
+        parameters: Names of the entries that are compared.
+    """
+
+    reports: ClassVar = {"cluster": "number of the cluster"}
+    splitting: Splitting = field(kw_only=True)
+    parameters: Patterns = field(kw_only=True)
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> CFLState:
+        """Put all clients with training data into one cluster."""
+        cluster = tuple(0 if client.samples else -1 for client in clients)
+        return CFLState(shared=shared, models=[shared], cluster=cluster)
+
+    def broadcast(self, state: CFLState, client: int, round: int) -> Broadcast:
+        """Return the model of the client's cluster, or the first if it has no data."""
+        return Broadcast(shared=state.models[max(0, state.cluster[client])])
+
+    def welcome(
+        self,
+        state: CFLState,
+        info: ClientInfo,
+        members: Sequence[ClientInfo],
+        upload: Upload | None = None,
+    ) -> tuple[Broadcast, State]:
+        """Return the mean of the models, weighted by their numbers of clients."""
+        sizes = torch.tensor([float(state.cluster.count(n)) for n in range(len(state.models))])
+        return Broadcast(shared=weighted_mean(state.models, sizes / sizes.sum())), {}
+
+    def merge(self, state: CFLState, uploads: Sequence[Upload]) -> CFLState:
+        """Return the state with split clusters and their new models."""
+        cluster, models, report = [*state.cluster], [*state.models], dict[str, float]()
+        for number, model in enumerate(state.models):
+            own = [upload for upload in uploads if cluster[upload.client] == number]
+            if len(own) < state.cluster.count(number):
+                continue
+            changes = changes_of([one.shared for one in own], model, self.parameters)
+            report[f"mean_norm_{number}"] = float(changes.mean(0).norm())
+            report[f"max_norm_{number}"] = float(changes.norm(dim=1).max())
+            leaves = self.splitting.leaves(changes, state.round + 1)
+            for upload in (one for one, leaving in zip(own, leaves, strict=True) if leaving):
+                cluster[upload.client] = len(models)
+            if any(leaves):
+                models.append(model)
+        for number in range(len(models)):
+            own = [upload for upload in uploads if cluster[upload.client] == number]
+            if own:
+                models[number] = weighted_mean([one.shared for one in own], self.weights(own))
+        clients = {"cluster": {u.client: float(cluster[u.client]) for u in uploads}}
+        after = replace(state, shared=models[0], models=models, cluster=tuple(cluster))
+        return replace(after, report={**report, "clusters": len(models)}, client_report=clients)

@@ -1,0 +1,117 @@
+"""Division of clients into two groups by the similarity of their changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from pfl.core.checks import not_negative
+from pfl.core.devices import wide
+from pfl.core.types import State
+
+Linkage: TypeAlias = Literal["complete", "single"]
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The rule by which CFL splits a cluster (Sattler et al., TNNLS 2020, arXiv 1910.01991).
+
+    A cluster splits after a round in which the mean of its clients' changes is short although
+    single ones are long, so that the model has settled where clients disagree.
+
+    Args:
+        eps1: Norm of the mean change below which a cluster may split.
+        eps2: Norm that the longest change must exceed.
+        min_size: A cluster must have more clients than this to split.
+        start_round: A cluster splits only after this round.
+        linkage: See :func:`halves`.
+        gamma_max: gamma; halves must have ``sqrt((1 - a) / 2) >= gamma``, where a is the largest
+            similarity between them.
+
+    Raises:
+        ValueError: A number is negative.
+    """
+
+    eps1: float
+    eps2: float
+    min_size: int
+    start_round: int
+    linkage: Linkage
+    gamma_max: float
+
+    def __post_init__(self) -> None:
+        not_negative(eps1=self.eps1, eps2=self.eps2, min_size=self.min_size)
+        not_negative(start_round=self.start_round, gamma_max=self.gamma_max)
+
+    def leaves(self, changes: Tensor, round: int) -> list[bool]:
+        """Return who leaves the cluster: nobody, or the half without its first client.
+
+        Args:
+            changes: (n, P) changes of all clients of a cluster.
+            round: Number of the round, from 1.
+        """
+        nobody = [False] * len(changes)
+        long = bool((changes.norm(dim=1) > self.eps2).any())
+        settled = long and bool(changes.mean(0).norm() < self.eps1)
+        if not settled or len(changes) <= self.min_size or round <= self.start_round:
+            return nobody
+        alike = cosines(changes).cpu()
+        first = halves(alike, self.linkage)
+        across = float(alike[first][:, ~first].max())
+        return (~first).tolist() if (1 - across) / 2 >= self.gamma_max**2 else nobody
+
+
+def changes_of(states: Sequence[State], start: State, names: Sequence[str]) -> Tensor:
+    """Return (n, P) changes of the named entries of n states, each as one row, in wide numbers.
+
+    Example:
+        >>> changes_of([{"w": torch.tensor([[1.0, 2.0]])}], {"w": torch.ones(1, 2)}, ["w"])
+        tensor([[0., 1.]], dtype=torch.float64)
+    """
+    rows = [torch.cat([(state[n] - start[n]).flatten() for n in names]) for state in states]
+    return wide(torch.stack(rows))
+
+
+def cosines(rows: Tensor) -> Tensor:
+    """Return the (n, n) cosine similarities of (n, P) rows; those of a row of zeros are zero.
+
+    Example:
+        >>> cosines(torch.tensor([[1.0, 0.0], [-3.0, 0.0]])).tolist()
+        [[1.0, -1.0], [-1.0, 1.0]]
+    """
+    norms = rows.norm(dim=1)
+    return rows @ rows.mT / (torch.outer(norms, norms) + 1e-12)
+
+
+def halves(similarity: Tensor, linkage: Linkage = "complete") -> Tensor:
+    """Merge the most similar groups until two are left, from one group for each client.
+
+    Args:
+        similarity: (n, n), symmetric, n at least 2; the diagonal is not read.
+        linkage: The similarity of two groups is that of their least similar members (``complete``)
+            or of their most similar ones (``single``). The latter minimises the largest similarity
+            between the two groups that are left. The first pair is merged if several are equal.
+
+    Returns:
+        (n,) ``True`` for the members of the group of client 0.
+
+    Example:
+        >>> close = torch.tensor([[1.0, 0.1, 0.9], [0.1, 1.0, 0.2], [0.9, 0.2, 1.0]])
+        >>> halves(close).tolist()
+        [True, False, True]
+    """
+    join = torch.minimum if linkage == "complete" else torch.maximum
+    count = len(similarity)
+    near, group = similarity.cpu().clone(), torch.arange(count)
+    near.fill_diagonal_(-torch.inf)
+    for _ in range(count - 2):
+        one, other = sorted(divmod(int(near.argmax()), count))
+        near[one] = near[:, one] = join(near[one], near[other])
+        near[one, one] = -torch.inf
+        near[other] = near[:, other] = -torch.inf
+        group[group == other] = one
+    return group == group[0]

@@ -1,0 +1,166 @@
+"""CFL: the invariants in docs/methods."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lightning_modules.cfl import CFL, CFLServer
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.steps.halves import Splitting
+from pfl.core.seeds import generator
+from pfl.core.types import ClientInfo, Upload
+from tests.helpers.federation import SGD, Federation, close, equal, fit, follow
+from tests.helpers.toy import ToyData, blobs, mlp
+
+EAGER = {"eps1": 9.0, "eps2": 0.0, "min_size": 1, "start_round": 0}
+RULE = Splitting(eps1=1.01, eps2=2.0, min_size=1, start_round=0, linkage="complete", gamma_max=0.0)
+
+
+def contradicting(sizes=(12, 12, 12, 12), flipped=(2, 3), seed=0):
+    """Return two well separated classes; some clients have the labels exchanged."""
+    rng, train = generator(seed, "clusters"), []
+    for client, size in enumerate(sizes):
+        y = torch.arange(size) % 2
+        x = torch.randn(size, 5, generator=rng) + 3.0 * (2 * y - 1)[:, None]
+        train.append((x, 1 - y if client in flipped else y))
+    return ToyData(train, outputs=2, batch_size=12)
+
+
+def served(rule=RULE, clients=4, weighting="uniform"):
+    server = CFLServer(weighting, splitting=rule, parameters=("w",))
+    infos = [ClientInfo(i, 4, None) for i in range(clients)]
+    return server, server.init({"w": torch.zeros(2), "mean": torch.zeros(())}, infos)
+
+
+def uploads(*changes, state=None):
+    """Return uploads of clients that moved so from the model of their cluster."""
+    made = []
+    for client, change in enumerate(changes):
+        start = torch.zeros(2) if state is None else state.models[state.cluster[client]]["w"]
+        shared = {"w": start + torch.tensor(change), "mean": torch.tensor(float(client))}
+        made.append(Upload(client, 1 + client, shared))
+    return made
+
+
+def test_a_split_by_hand():
+    """The mean (0, 0.5) is short, and the changes are long.
+
+    The cut lies between those to the right and to the left; each half takes its own mean.
+    """
+    server, state = served()
+    after = server.aggregate(state, uploads((4.0, 1.0), (-4.0, 0.0), (2.0, 1.0), (-2.0, 0.0)))
+    assert after.cluster == (0, 1, 0, 1)
+    assert [model["w"].tolist() for model in after.models] == [[3.0, 1.0], [-3.0, 0.0]]
+    assert [model["mean"].item() for model in after.models] == [1.0, 2.0]
+    longest = pytest.approx(17**0.5)
+    assert after.report == {"clusters": 2, "mean_norm_0": 0.5, "max_norm_0": longest}
+    assert after.client_report["cluster"] == {0: 0.0, 1: 1.0, 2: 0.0, 3: 1.0}
+    assert [server.broadcast(after, c, 2).shared["w"][0].item() for c in range(4)] == [3, -3, 3, -3]
+
+
+def test_clusters_only_split():
+    """Invariant 2, over two levels: numbers of clients are not places in a cluster."""
+    server, state = served(clients=6)
+    first = [(4.0, 0.0), (-4.0, 0.0)] * 3
+    state = server.aggregate(state, uploads(*first))
+    assert state.cluster == (0, 1, 0, 1, 0, 1)
+    second = [(0.0, 4.0), (0.0, 1.0), (0.0, 4.0), (0.0, 1.0), (0.0, -8.0), (0.0, 1.0)]
+    after = server.aggregate(state, uploads(*second, state=state))
+    assert after.cluster == (0, 1, 0, 1, 2, 1)
+    assert [model["w"].tolist() for model in after.models] == [[4, 4], [-4, 1], [4, -8]]
+    third = [(4.0, 0.0), (1.0, 0.0), (-4.0, 0.0), (1.0, 0.0), (9.0, 0.0), (1.0, 0.0)]
+    last = server.aggregate(after, uploads(*third, state=after))
+    assert last.cluster == (0, 1, 3, 1, 2, 1)
+
+
+def test_a_cluster_with_an_absent_client_does_not_split():
+    server, state = served()
+    sent = uploads((4.0, 1.0), (-4.0, 0.0), (2.0, 1.0), (-2.0, 0.0))[:3]
+    after = server.aggregate(state, sent)
+    assert (len(after.models), after.report) == (1, {"clusters": 1})
+    assert after.models[0]["w"].tolist() == pytest.approx([2 / 3, 2 / 3])
+    assert server.aggregate(after, []).cluster == (0,) * 4
+
+
+def test_clients_without_data_belong_to_no_cluster():
+    """Otherwise none would ever be complete. They are tested with the first model."""
+    server = CFLServer(splitting=RULE, parameters=("w",))
+    infos = [ClientInfo(i, n, None) for i, n in enumerate((4, 0, 4))]
+    state = server.init({"w": torch.zeros(2), "mean": torch.zeros(())}, infos)
+    one, _, two = uploads((4.0, 0.0), (0.0, 0.0), (-4.0, 0.0))
+    after = server.aggregate(state, [one, two])
+    assert after.cluster == (0, -1, 1)
+    assert server.broadcast(after, 1, 2).shared["w"].tolist() == [4, 0]
+
+
+def test_only_directions_count():
+    """Invariant 4."""
+    for scale in (1.0, 50.0):
+        server, state = served(replace(RULE, eps1=99.0))
+        changes = [(4.0 * scale, 1.0 * scale), (-4.0, 0.0), (2.0, 1.0), (-2.0, 0.0)]
+        assert server.aggregate(state, uploads(*changes)).cluster == (0, 1, 0, 1)
+
+
+def test_the_numbers_of_clients_do_not_matter():
+    """Invariant 5."""
+    changes = [(4.0, 1.0), (-4.0, 0.0), (2.0, 1.0), (-2.0, 0.0), (1.0, 1.0)]
+    order = [3, 1, 4, 0, 2]
+    server, state = served(replace(RULE, eps1=99.0), clients=5)
+    one = server.aggregate(state, uploads(*changes)).cluster
+    other = server.aggregate(state, uploads(*(changes[i] for i in order))).cluster
+    found = [one[i] for i in order]
+    assert [*other] in (found, [1 - number for number in found])
+
+
+def test_contradicting_groups_separate():
+    """Invariant 3: once, between the groups; then each cluster is FedAvg on its group."""
+    data = contradicting()
+    found = {"eps1": 0.03, "eps2": 0.03, "min_size": 2, "start_round": 0}
+    run, snapshots = follow(CFL(mlp(num_classes=2), optimizer=SGD, **found), data, 40)
+    state = run.server
+    assert state.cluster == (0, 0, 1, 1)
+    assert len(state.models) == 2
+    assert run.history[-1]["test/personal/acc"] == 1.0
+    sizes = [len(snapshot.server.models) for snapshot in snapshots]
+    assert sizes == sorted(sizes)
+    assert sizes[0] == 1
+
+
+def test_without_a_threshold_it_is_fedavg():
+    """Invariant 1. And one cluster is reported."""
+    run = fit(CFL(mlp(), optimizer=SGD, eps1=0.0, start_round=0), blobs())
+    other = fit(FedAvg(mlp(), optimizer=SGD, weighting="uniform"), blobs())
+    assert equal(run.server.shared, other.server.shared)
+    assert run.history[-1]["server/clusters"] == 1
+
+
+def test_a_client_alone_is_local():
+    """Invariant 6: after two rounds of splits each of three clients has its own model."""
+    federation = Federation(CFL(mlp(), optimizer=SGD, **EAGER))
+    federation.round()
+    federation.round()
+    assert sorted(federation.state.cluster) == [0, 1, 2]
+    results = federation.round()
+    for client, result in enumerate(results):
+        model = federation.state.models[federation.state.cluster[client]]
+        assert close(model, result.upload.shared, 0)
+
+
+def test_a_newcomer_gets_the_mean_over_clients():
+    """Models 0 and 4 of one and three clients: 3."""
+    server, state = served()
+    models = [{"w": torch.full((2,), v), "mean": torch.zeros(())} for v in (0.0, 4.0)]
+    state = replace(state, models=models, cluster=(1, 0, 1, 1))
+    sent, kept = server.welcome(state, ClientInfo(9, 4, None), [])
+    assert sent.shared["w"].tolist() == [3.0, 3.0]
+    assert kept == {}
+
+
+def test_weights_are_uniform_by_default():
+    changes = ((2.0, 0.0), (6.0, 0.0))
+    for weighting, expected in (("uniform", 4.0), ("samples", 14 / 3)):
+        server, state = served(replace(RULE, eps1=0.0), clients=2, weighting=weighting)
+        after = server.aggregate(state, uploads(*changes))
+        assert after.shared["w"][0].item() == pytest.approx(expected)
+    assert CFL(mlp()).server().weighting == "uniform"
