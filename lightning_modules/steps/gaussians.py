@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize
-from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
 from pfl.core.devices import widest
@@ -206,6 +205,9 @@ def _solve(covariance: Tensor, means: Tensor, eps: float) -> Tensor:
 def _folds(
     z: Tensor, y: Tensor, common: Gaussians, regulariser: CovarianceRegulariser
 ) -> list[Fold]:
+    # Scikit-learn takes a second to import, and other methods do without.
+    from sklearn.model_selection import StratifiedKFold
+
     splitter = StratifiedKFold(2, shuffle=True, random_state=0)
     folds = []
     for rest, held in splitter.split(np.zeros(len(y)), y.cpu().numpy()):

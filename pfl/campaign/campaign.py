@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import active_children, get_all_start_methods, get_context, parent_process
 from pathlib import Path
 from threading import Thread
 from types import FrameType
@@ -42,6 +42,10 @@ from pfl.federation.run import Callback, Run
 
 # Seconds between two looks at what other processes have finished.
 PAUSE = 1.0
+# Processes fork from a server that has imported what runs need once, and computed nothing: a
+# process that forks from one that has computed lacks its op threads, and would wait for them.
+_METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+_IMPORTED = ["pfl.cli.runs"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ def work(
         KeyboardInterrupt: What was being made was saved.
     """
     failures: dict[str, str] = {}
+    began = time.perf_counter()
     elsewhere, waited = set[str](), set[str]()
     busy: dict[Future[Outcome], tuple[Planned, TaskID, float]] = {}
     with _bars(console) as bars, ExitStack() as scope:
@@ -115,6 +120,9 @@ def work(
                 task, start = bars.add_task(escape(run.label), total=None), time.perf_counter()
                 busy[make(run, [_Rounds(bars, task)])] = run, task, start
             if not busy and not elsewhere:
+                if made := int(bars.tasks[total].completed):
+                    waited_for = f"{made} runs in {time.perf_counter() - began:.0f} s in all"
+                    bars.console.print(waited_for, highlight=False)
                 return failures
             if not busy:
                 time.sleep(PAUSE)
@@ -174,8 +182,9 @@ def _processes(count: int, recipe: Callable[[], Campaign]) -> Iterator[Make]:
     Raises:
         UsageError: A process was killed.
     """
-    # A forked process would lack the op threads of this one.
-    with ProcessPoolExecutor(count, get_context("spawn"), _begin, (recipe,)) as pool:
+    processes = get_context(_METHOD)
+    processes.set_forkserver_preload(_IMPORTED)
+    with ProcessPoolExecutor(count, processes, _begin, (recipe,)) as pool:
         try:
             yield lambda run, _: pool.submit(_by_name, run.name)
         except BrokenProcessPool as error:
