@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -89,6 +90,18 @@ def test_batch_norm_clipping_and_kept_momentum_give_the_sequential_bits(precisio
     loop = {"precision": precision, "gradient_clip_val": 0.5}
     alone = fit(FedAvg(normed(), **options), SequentialEngine(), **loop)
     assert same(fit(FedAvg(normed(), **options), OneWorker(), **loop), alone)
+
+
+def test_a_worker_has_the_runs_settings_of_torch():
+    recipe = Recipe.of(context(FedAvg(mlp(), optimizer=SGD), blobs(SIZES)))
+    usual = torch.get_float32_matmul_precision()
+    try:
+        Worker(replace(recipe, matmul_precision="high", deterministic=True))
+        assert torch.get_float32_matmul_precision() == "high"
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.set_float32_matmul_precision(usual)
+        torch.use_deterministic_algorithms(False)
 
 
 def test_what_steps_log_comes_back_from_a_worker():
