@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -369,3 +370,12 @@ def test_a_resumed_run_finds_the_states_that_sites_keep():
     (run,) = Path("runs").glob("*/*")
     resumed = again("--loop.default_root_dir=runs", "--ckpt_path", str(run))
     assert resumed.fingerprint == fit(["--config", "run.yaml"]).fingerprint
+
+
+def test_a_connection_that_ends_is_a_failure_in_its_own_words(monkeypatch, capsys):
+    ends = [sys.executable, "-c", "raise SystemExit('no such server')"]
+    monkeypatch.setattr("pfl.extras.sites.command._connection", lambda *_: (ends, {}))
+    owner()
+    assert main(["site", "--config", "my_site.yaml"]) == 1
+    log = Path("site0", "connection.log")
+    assert f"the connection ended: no such server (see {log})" in capsys.readouterr().err
