@@ -238,13 +238,12 @@ def turns(started: Mapping[str, Iterator[float]], work: Workload, count: int) ->
 
 
 def peak(work: Workload, given: argparse.Namespace, name: str) -> float:
-    """Return the megabytes that two rounds of a variant need besides samples and network."""
+    """Return the megabytes that a round of a variant needs besides samples and network."""
     _ = work.tensors, work.data
     rounds = variants(work, given)[name]()
     reset_peak()
     (before,) = megabytes("VmRSS")
-    for _ in range(2):
-        next(rounds)
+    next(rounds)
     return megabytes("VmHWM")[0] - before
 
 
