@@ -51,12 +51,14 @@ class Mutant:
 
     Attributes:
         file: The file.
+        path: Its absolute path: many tests change the working folder before they import it.
         number: Which of the file's places, in the order of :func:`places`.
         line: Its line.
         what: The change, in words.
     """
 
     file: Path
+    path: Path
     number: int
     line: int
     what: str
@@ -66,10 +68,10 @@ class Mutant:
 
     def code(self) -> CodeType:
         """Return the code of the changed file."""
-        tree = ast.parse(self.file.read_text(encoding="utf-8"))
+        tree = ast.parse(self.path.read_text(encoding="utf-8"))
         node, _ = list(places(tree))[self.number]
         _change(tree, node)
-        return _compiled(tree, self.file)
+        return _compiled(tree, self.path)
 
 
 def places(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
@@ -124,7 +126,7 @@ def _change(tree: ast.Module, node: ast.AST) -> None:
 
 
 def _compiled(tree: ast.Module, file: Path) -> CodeType:
-    return compile(ast.fix_missing_locations(tree), str(file.resolve()), "exec")
+    return compile(ast.fix_missing_locations(tree), str(file), "exec")
 
 
 def watched(file: Path, mutants: Sequence[tuple[int, Mutant]]) -> CodeType:
@@ -165,7 +167,7 @@ def drawn(files: Sequence[Path], count: int, seed: int) -> list[Mutant]:
     mutants = []
     for name, share in shares.items():
         everything = [
-            Mutant(file, number, getattr(node, "lineno", 0), what)
+            Mutant(file, file.resolve(), number, getattr(node, "lineno", 0), what)
             for file, text in texts.items()
             if room(file.as_posix()) == name
             for number, (node, what) in enumerate(places(ast.parse(text)))
@@ -236,7 +238,7 @@ def unchanged(mutants: Sequence[Mutant], arguments: Sequence[str]) -> Unchanged:
     """Run the tests without a change."""
 
     def changed(path: str) -> CodeType | None:
-        inside = [(at, one) for at, one in enumerate(mutants) if str(one.file.resolve()) == path]
+        inside = [(at, one) for at, one in enumerate(mutants) if str(one.path) == path]
         return watched(Path(path), inside) if inside else None
 
     seconds: dict[str, float] = {}
@@ -322,7 +324,7 @@ def outcome(
     files = sorted({test.partition("::")[0] for test in tests})
     usual = sum(s for test, s in before.seconds.items() if test.partition("::")[0] in files)
     code = exit_code(
-        lambda path: mutant.code() if path == str(mutant.file.resolve()) else None,
+        lambda path: mutant.code() if path == str(mutant.path) else None,
         ["-x", *files, *passed_on],
         lambda: First(tests[:10], before.failed),
         60 + 5 * usual,
