@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedavg import FedAvgP as FedAvgP
     from lightning_modules.fedbabu import FedBABU as FedBABU
     from lightning_modules.fedbn import FedBN as FedBN
+    from lightning_modules.fedcac import FedCAC as FedCAC
     from lightning_modules.fedcp import FedCP as FedCP
     from lightning_modules.feddyn import FedDyn as FedDyn
     from lightning_modules.fedem import FedEM as FedEM
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from lightning_modules.pfedbayes import PFedBayes as PFedBayes
     from lightning_modules.pfedfda import PFedFDA as PFedFDA
     from lightning_modules.pfedme import PFedMe as PFedMe
+    from lightning_modules.pfedsim import PFedSim as PFedSim
     from lightning_modules.pfedvem import PFedVEM as PFedVEM
     from lightning_modules.scaffold import SCAFFOLD as SCAFFOLD
     from lightning_modules.univarfl import UniVarFL as UniVarFL

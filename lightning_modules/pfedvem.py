@@ -18,6 +18,7 @@ from lightning_modules.layers import VariationalLinear, inverse_softplus
 from lightning_modules.losses import monte_carlo_cross_entropy
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
+from lightning_modules.nets.split import must_have_linear_head
 from lightning_modules.steps.optimizers import with_lr
 from pfl.core.checks import at_least_one, not_negative, within
 from pfl.core.seeds import scoped
@@ -323,11 +324,7 @@ def confidence(mean: Tensor, std: Tensor, prior: Tensor, terms: TauTerms = "both
 
 
 def _with_gaussian_head(net: SplitNet, init_std: float) -> SplitNet:
-    if not isinstance(getattr(net, "head", None), torch.nn.Linear):
-        raise TypeError(
-            "PFedVEM needs a lightning_modules.nets.SplitNet whose head is one torch.nn.Linear, "
-            f"got {type(net).__name__} with the head {type(getattr(net, 'head', None)).__name__}"
-        )
+    must_have_linear_head(net, "PFedVEM")
     with scoped(seed_of(net)):
         head = VariationalLinear(net.features, net.num_classes, init_std)
     return SplitNet(net.backbone, head, net.features, net.num_classes)

@@ -101,6 +101,24 @@ def must_be_split(net: nn.Module) -> None:
             )
 
 
+def must_have_linear_head(net: nn.Module, method: str) -> None:
+    """Refuse a network whose head is not one linear layer.
+
+    Args:
+        net: The network.
+        method: The name of the method that needs it.
+
+    Raises:
+        TypeError: The network has another head, or none.
+    """
+    head = getattr(net, "head", None)
+    if not isinstance(head, nn.Linear):
+        raise TypeError(
+            f"{method} needs a lightning_modules.nets.SplitNet whose head is one torch.nn.Linear, "
+            f"got {type(net).__name__} with the head {type(head).__name__}"
+        )
+
+
 def last_layers(net: nn.Module, count: int, prefix: str = "") -> tuple[Patterns, Patterns]:
     """Return patterns of the last ``count`` layers, and of the layers before them.
 

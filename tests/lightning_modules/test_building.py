@@ -23,6 +23,7 @@ from lightning_modules import (
     FedAS,
     FedASVariant,
     FedAvgP,
+    FedCAC,
     FedCP,
     FedDyn,
     FedEM,
@@ -41,6 +42,7 @@ from lightning_modules import (
     PFedBayes,
     PFedFDA,
     PFedMe,
+    PFedSim,
     PFedVEM,
     UniVarFL,
 )
@@ -74,6 +76,7 @@ RANGES = {
         "at least 1": {"align_batch": 0},
     },
     FedAvgP: {"negative": {"ft_epochs": -1, "ft_lr": -1}},
+    FedCAC: {"[0, 1]": {"tau": (-0.1, 1.1)}, "at least 1": {"beta": 0}},
     FedCP: {"negative": {"discrepancy_weight": -1}},
     FedDyn: {"positive": {"alpha": (0.0, -1.0)}},
     FedEM: {"at least 1": {"components": 0}},
@@ -120,6 +123,7 @@ RANGES = {
         "at least 1": {"inner_steps": 0, "local_steps": (0, -3)},
         "positive": {"inner_lr": 0},
     },
+    PFedSim: {"negative": {"warmup": -1}},
     PFedVEM: {
         "negative": {"head_epochs": -1, "lr_head": -1.0, "lr_base": -1.0},
         "positive": {"init_std": 0.0},
@@ -200,6 +204,7 @@ FOR_THE_SERVER = {
     CD2PFed: {"private_share": 0.3, "ramp_rounds": 7},
     FedAS: {"trace_normaliser": "min_max", "server_step_scale": "one_over_m"},
     FedASVariant: {"trace_normaliser": "min_max", "server_step_scale": "one_over_m"},
+    FedCAC: {"tau": 0.3, "beta": 7},
     FedGH: {"server_epochs": 2, "server_lr": 0.5, "server_batch": 4, "order": "one_by_one"},
     FedPAC: {"min_share": 0.01},
     FedSimSup: {
@@ -211,6 +216,7 @@ FOR_THE_SERVER = {
     LGFedAvg: {"warm_start_rounds": 3},
     PFedBayes: {"server_step": 0.5},
     PFedMe: {"server_step": 0.5},
+    PFedSim: {"warmup": 3, "similarity": "flat"},
     PFedVEM: {"server_momentum": 0.25},
     SCAFFOLD: {"eta_g": 0.5},
 }

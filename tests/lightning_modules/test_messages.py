@@ -31,6 +31,7 @@ PLACES = {
     **dict.fromkeys(("KNNPer", "LPFT", "PerFedAvg", "UniVarFL"), (NET, (), ())),
     **dict.fromkeys(("FedPer", "FedRep", "FedSimSupSerial", "PFAKD"), (BODY, HEAD, ())),
     **dict.fromkeys(("FedBABU", "Freeze"), (BODY, (), ())),
+    "FedCAC": (NET, (), ()),
     "APFL": (NET, (*PERSONAL, "alpha"), ()),
     "CD2PFed": (NET, OWN, ()),
     "CD2PFedAligned": (NET, (*OWN, *PREVIOUS), ()),
@@ -56,6 +57,7 @@ PLACES = {
     "PFedBayes": (NET, (*PERSONAL, "first.", "second.", "steps"), ()),
     "PFedFDA": ((*BODY, "means", "covariance"), ("coefficients",), ()),
     "PFedMe": (NET, (*PERSONAL, "trained"), ()),
+    "PFedSim": (NET, ("last.", "own"), ()),
     "PFedVEM": ((*BODY, "server_head_"), (*HEAD, "confidence"), ("confidence",)),
     "SCAFFOLD": (NET, ("control",), ("change",)),
 }

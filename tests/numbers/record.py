@@ -49,6 +49,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "PFedBayes": [{"local_steps": 3, "mc_samples": 2}],
     "PFedFDA": [{"stats": "fresh_pass"}],
     "PFedMe": [{"local_steps": 3, "server_step": 0.5}],
+    "PFedSim": [{"warmup": 0, "similarity": "flat"}],
     "PFedVEM": [{"tau_timing": "after_head", "base_loss": "mean_head"}],
     "PerFedAvg": [{"variant": "hf", "adapt_epochs": 2}],
     "SCAFFOLD": [{"option": "I", "eta_g": 0.5}],

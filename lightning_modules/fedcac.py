@@ -1,0 +1,144 @@
+"""FedCAC: critical parameters are shared only among clients whose critical positions overlap.
+
+Wu et al., "Bold but Cautious: Unlocking the Potential of Personalized Federated Learning through
+Cautiously Aggressive Collaboration", ICCV 2023, arXiv 2309.11103; the authors' code in Fling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+from typing_extensions import Unpack
+
+from lightning_modules.base import ClientModule, ClientOptions
+from lightning_modules.steps.critical import collaborators, critical
+from lightning_modules.steps.rows import ModelsServer, repeated, row, with_rows
+from pfl.core.checks import at_least_one, within
+from pfl.core.server import ServerState
+from pfl.core.space import Dimension
+from pfl.core.state import weighted_mean
+from pfl.core.types import Broadcast, ClientInfo, State, Upload
+
+
+class FedCAC(ClientModule):
+    """FedAvg, but critical parameters come only from clients whose own lie in the same places.
+
+    A parameter is critical for a client if it is large and has changed much in the round: the share
+    ``tau`` of each tensor with the largest ``|(w_i - w_i^0) w_i|``, where w_i^0 is what the client
+    received. Critical parameters are replaced by the plain mean over the client itself and those
+    whose critical places overlap with its own by more than a threshold, which rises from the mean
+    overlap in round 0 to the largest in round ``beta``; all others by the mean over all. The server
+    finds the places from what is sent, and keeps a network and the places for each client.
+
+    Overlaps and means are those of a round's participants; a client that was away gets its last
+    critical parameters and the new mean of the rest. Batch-norm statistics are averaged over all
+    (``buffers: local`` keeps them, as Fling does). Where messages down are encoded, changes are
+    counted from what was sent before that.
+
+    Args:
+        net: The network.
+        tau: The share of critical parameters; the authors use 0.5 for CIFAR-10, 0.4 for CIFAR-100.
+        beta: Rounds after which critical parameters are shared with nobody; the authors use 100 and
+            170 of 300.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    global_model = False
+    vectorizable = True
+
+    def __init__(
+        self, net: nn.Module, *, tau: float = 0.5, beta: int = 100, **options: Unpack[ClientOptions]
+    ) -> None:
+        super().__init__(net, **options)
+        within("[0, 1]", tau=tau)
+        at_least_one(beta=beta)
+        self.tau, self.beta = tau, beta
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return tau and beta around the authors'."""
+        return (
+            Dimension("tau", choices=(0.3, 0.4, 0.5, 0.6)),
+            Dimension("beta", choices=(10, 50, 100, 170)),
+        )
+
+    def server(self) -> CACServer:
+        """Return the server, which customises networks."""
+        names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
+        return CACServer(self.weighting, self.tau, self.beta, names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CACState(ServerState):
+    """The customised network of each of N clients; ``shared`` has a leading axis of N.
+
+    Attributes:
+        masks: (N, ...) which parameters are critical for a client.
+        mean: The mean over all clients of a round.
+    """
+
+    masks: State
+    mean: State
+
+
+@dataclass(eq=False)
+class CACServer(ModelsServer[CACState]):
+    """Mixes a network for each client; the arguments are those of FedCAC.
+
+    Attributes:
+        parameters: Names of the parameters that travel.
+    """
+
+    tau: float = 0.5
+    beta: int = 100
+    parameters: tuple[str, ...] = ()
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> CACState:
+        """Start every client from the common network, of which nothing is critical."""
+        masks = {n: torch.zeros_like(shared[n], dtype=torch.bool) for n in self.parameters}
+        count = len(clients)
+        return CACState(repeated(shared, count), masks=repeated(masks, count), mean=shared)
+
+    def broadcast(self, state: CACState, client: int, round: int) -> Broadcast:
+        """Return the client's critical parameters, and the mean of the rest."""
+        own, masks = row(state.shared, client), row(state.masks, client)
+        mixed = {n: torch.where(mask, own[n], state.mean[n]) for n, mask in masks.items()}
+        return Broadcast({**state.mean, **mixed})
+
+    def merge(self, state: CACState, uploads: Sequence[Upload]) -> CACState:
+        """Find the critical places, and who collaborates with whom."""
+        before = [self.broadcast(state, u.client, state.round + 1).shared for u in uploads]
+        masks = [
+            {n: critical(old[n], upload.shared[n], self.tau) for n in self.parameters}
+            for old, upload in zip(before, uploads, strict=True)
+        ]
+        together = collaborators(masks, (state.round + 1) / self.beta).to(torch.float64)
+        sent = [upload.shared for upload in uploads]
+        own = [weighted_mean(sent, weights / weights.sum()) for weights in together]
+        weights = self.weights(uploads)
+        count = sum(mask.numel() for mask in masks[0].values())
+        critical_count = sum(int(mask.sum()) for one in masks for mask in one.values())
+        return replace(
+            state,
+            shared=with_rows(state.shared, uploads, own),
+            masks=with_rows(state.masks, uploads, masks),
+            mean=weighted_mean(sent, weights),
+            report={"critical": critical_count / (count * len(uploads))},
+            client_report=self.reported(uploads, weight=weights, partners=together.sum(1) - 1),
+        )
+
+    def welcome(
+        self,
+        state: CACState,
+        info: ClientInfo,
+        members: Sequence[ClientInfo],
+        upload: Upload | None = None,
+    ) -> tuple[Broadcast, State]:
+        """Send the mean, as nobody knows what is critical for a newcomer."""
+        return Broadcast(state.mean), {}

@@ -1,0 +1,164 @@
+"""pFedSim: bodies are mixed for each client by how similar the private classifiers are.
+
+Tan et al., "pFedSim: Similarity-Aware Model Aggregation Towards Personalized Federated Learning",
+2023, arXiv 2305.15706; the version in FL-bench, which an author of the paper maintains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from lightning_modules.base import ClientModule, ClientOptions
+from lightning_modules.layers import frozen
+from lightning_modules.nets import SplitNet
+from lightning_modules.nets.split import must_have_linear_head
+from lightning_modules.steps.phases import remember
+from lightning_modules.steps.rows import (
+    CAP,
+    ModelsServer,
+    Similarity,
+    repeated,
+    row,
+    similarities,
+    with_rows,
+)
+from pfl.core.checks import not_negative
+from pfl.core.server import ServerState
+from pfl.core.space import Dimension
+from pfl.core.state import assign, select, weighted_mean
+from pfl.core.types import Broadcast, ClientInfo, Plan, State, Upload
+
+BODY, CLASSIFIER = ("net.backbone.*",), "net.head.weight"
+
+
+class PFedSim(ClientModule):
+    """FedAvg in the first rounds; then bodies mixed by the similarity of private classifiers.
+
+    All parameters are trained in all rounds. After the warm-up each client receives its own head
+    and a mean of all clients' bodies with the weights ``-ln(1 - s_ij)``, where s_ij is the cosine
+    similarity of the heads of i and j when both last took part in the same round; ``s_ii`` counts
+    0.9999. The server keeps a network for each client. In the warm-up the mean is tested, later
+    what the client itself has trained last, which it keeps; a client that has not taken part since
+    the warm-up has the last mean.
+
+    Args:
+        net: A ``SplitNet`` whose head is a linear layer, whose weights are compared.
+        warmup: Rounds of FedAvg, as a share of all rounds; as a number of rounds if above 1.
+        similarity: ``rows`` is the mean of the cosines of the classes' rows (FL-bench), ``flat``
+            the cosine of the whole matrix (the paper); negative ones count 0.
+        options: See :class:`ClientModule`. ``weighting`` holds in the warm-up.
+
+    Raises:
+        TypeError: The head of ``net`` is no linear layer.
+        ValueError: ``warmup`` is negative, or a word is unknown.
+    """
+
+    kept = ("last.*", "own")
+    global_model = False
+    vectorizable = True
+    uses_rounds = True
+    net: SplitNet
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        warmup: float = 0.5,
+        similarity: Similarity = "rows",
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__(net, **options)
+        must_have_linear_head(net, "PFedSim")
+        not_negative(warmup=warmup)
+        self.warmup, self.similarity = warmup, similarity
+        # The network that was trained last, and whether that was after the warm-up.
+        self.last, self.own = frozen(net), nn.Buffer(torch.tensor(False))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return the share of rounds of the warm-up."""
+        return (Dimension("warmup", choices=(0.1, 0.3, 0.5, 0.7)),)
+
+    def plan(self) -> Plan:
+        """Declare the training, and storing the network."""
+        return [*super().plan(), remember(self.net, "last")]
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load the network that the server sent; note whether the warm-up is over."""
+        super().receive(broadcast, info)
+        self.own.fill_(info.round > warmup_rounds(self.warmup, info.rounds))
+
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+        """Become the network that was trained last, if the warm-up was over, or the broadcast."""
+        if self.own:
+            assign(self.net, self.last.module.state_dict())
+        elif broadcast is not None:
+            assign(self, broadcast.shared)
+
+    def server(self) -> SimServer:
+        """Return the server, which keeps all networks."""
+        return SimServer(self.weighting, self.warmup, self.similarity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimState(ServerState):
+    """The last network of each of N clients; ``shared`` has a leading axis of N.
+
+    Attributes:
+        similarity: (N, N) float64, s.
+        warmup: Number of rounds of the warm-up.
+    """
+
+    similarity: Tensor
+    warmup: int
+
+
+@dataclass(eq=False)
+class SimServer(ModelsServer[SimState]):
+    """Averages in the warm-up, then keeps uploads and mixes bodies; arguments as in PFedSim."""
+
+    warmup: float = 0.5
+    similarity: Similarity = "rows"
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> SimState:
+        """Start every client from the common network, similar to itself alone."""
+        alike = torch.eye(len(clients), dtype=torch.float64)
+        rounds = warmup_rounds(self.warmup, clients[0].rounds)
+        return SimState(repeated(shared, len(clients)), similarity=alike, warmup=rounds)
+
+    def broadcast(self, state: SimState, client: int, round: int) -> Broadcast:
+        """Return the client's mixture of bodies, and its own head."""
+        weights = -torch.log1p(-state.similarity[client].clamp(max=CAP))
+        near = weights.nonzero()[:, 0].tolist()
+        bodies = [row(select(state.shared, BODY), number) for number in near]
+        mixed = weighted_mean(bodies, weights[near] / weights.sum())
+        return Broadcast({**row(state.shared, client), **mixed})
+
+    def merge(self, state: SimState, uploads: Sequence[Upload]) -> SimState:
+        """Average all, or store the uploads and compare their heads."""
+        if state.round < state.warmup:
+            after = super().merge(state, uploads)
+            return replace(after, shared=repeated(after.shared, len(state.similarity)))
+        members = torch.tensor([upload.client for upload in uploads])
+        alike = state.similarity.clone()
+        heads = torch.stack([upload.shared[CLASSIFIER] for upload in uploads])
+        alike[members[:, None], members] = similarities(heads, self.similarity)
+        pairs = len(alike) * (len(alike) - 1)
+        report = {"similarity": float(alike.sum() - len(alike)) / max(1, pairs)}
+        stored = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
+        return replace(state, shared=stored, similarity=alike, report=report, client_report=None)
+
+
+def warmup_rounds(warmup: float, rounds: int) -> int:
+    """Return how many of T rounds are the warm-up.
+
+    Example:
+        >>> warmup_rounds(0.5, 9), warmup_rounds(1, 9), warmup_rounds(3, 9)
+        (4, 9, 3)
+    """
+    return int(warmup if warmup > 1 else warmup * rounds)

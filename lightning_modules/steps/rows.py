@@ -1,0 +1,88 @@
+"""Models of all clients at the server, as stacks with a leading axis, and their similarities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pfl.core.server import Server, StateT
+from pfl.core.state import weighted_mean
+from pfl.core.types import Broadcast, ClientInfo, State, Upload
+
+Similarity: TypeAlias = Literal["rows", "flat"]
+CAP = 0.9999
+"""Largest similarity of two classifiers; one of 1 would give an infinite weight in pFedSim."""
+
+
+def repeated(state: State, count: int) -> State:
+    """Return a stack in which each of ``count`` clients has the same values, without copies.
+
+    Example:
+        >>> import torch
+        >>> repeated({"w": torch.zeros(3)}, 2)["w"].shape
+        torch.Size([2, 3])
+    """
+    return {name: value.expand(count, *value.shape) for name, value in state.items()}
+
+
+def row(stack: State, client: int) -> State:
+    """Return a client's values; they are views."""
+    return {name: value[client] for name, value in stack.items()}
+
+
+def with_rows(stack: State, uploads: Sequence[Upload], states: Sequence[State]) -> State:
+    """Return a copy of a stack in which the clients of some uploads have other values.
+
+    Args:
+        stack: (N, ...) each.
+        uploads: The uploads.
+        states: The other values, in the order of the uploads.
+    """
+    found = {name: value.clone() for name, value in stack.items()}
+    for upload, state in zip(uploads, states, strict=True):
+        for name, value in found.items():
+            value[upload.client] = state[name]
+    return found
+
+
+class ModelsServer(Server[StateT]):
+    """A server whose state has a model for each client: ``shared`` has a leading axis of N."""
+
+    per_client = True
+
+    def welcome(
+        self,
+        state: StateT,
+        info: ClientInfo,
+        members: Sequence[ClientInfo],
+        upload: Upload | None = None,
+    ) -> tuple[Broadcast, State]:
+        """Send the mean of the members' models by samples."""
+        sizes = torch.tensor([float(one.samples) for one in members], dtype=torch.float64)
+        models = [row(state.shared, number) for number in range(len(members))]
+        return Broadcast(weighted_mean(models, sizes / sizes.sum())), {}
+
+
+def similarities(heads: Tensor, similarity: Similarity) -> Tensor:
+    """Return the (m, m) float64 similarities of (m, C, D) classifiers, with ones on the diagonal.
+
+    They are at least 0, and those of different clients at most 0.9999.
+
+    Args:
+        heads: Their weights.
+        similarity: ``rows`` is the mean of the cosines of the classes' rows, ``flat`` the cosine of
+            the whole matrices.
+
+    Example:
+        >>> heads = torch.tensor([[[1.0, 0.0], [0.0, 2.0]], [[1.0, 0.0], [0.0, -1.0]]])
+        >>> similarities(heads, "rows")[0, 1], similarities(heads, "flat")[0, 1]
+        (tensor(0., dtype=torch.float64), tensor(0., dtype=torch.float64))
+    """
+    rows = heads.cpu().double()
+    rows = F.normalize(rows if similarity == "rows" else rows.flatten(1)[:, None], dim=-1)
+    alike = torch.einsum("icd,jcd->ijc", rows, rows).mean(-1).clamp(0, CAP)
+    return alike.fill_diagonal_(1)

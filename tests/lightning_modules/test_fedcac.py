@@ -1,0 +1,116 @@
+"""FedCAC: the invariants in docs/methods."""
+
+import pytest
+import torch
+
+from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedcac import CACServer, FedCAC
+from lightning_modules.steps.critical import collaborators, critical
+from pfl.core.types import ClientInfo, Upload
+from tests.helpers.federation import SGD, equal, fit
+from tests.helpers.toy import blobs, mlp
+
+# Overlaps 0.5, 0 and 0.5: mean 1/3, largest 0.5.
+PLACES = [[1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1]]
+
+
+def masks(places):
+    return [{"w": torch.tensor(one) > 0} for one in places]
+
+
+def served(start=(0.0, 0.0, 0.0, 0.0), **options):
+    server = CACServer(parameters=("w",), **options)
+    infos = [ClientInfo(i, 1 + i, None) for i in range(3)]
+    shared = {"w": torch.tensor(start), "mean": torch.zeros(())}
+    return server, server.init(shared, infos)
+
+
+def sent(client, *w):
+    return Upload(client, 1 + client, {"w": torch.tensor(w), "mean": torch.tensor(float(client))})
+
+
+def test_a_round_by_hand():
+    """Places as above, at t = 1 and beta = 10: 0 and 1 collaborate, 1 and 2 too, 0 and 2 do not.
+
+    The weights of the mean are 1/6, 2/6 and 3/6: (6 + 2 * 3) / 6 = 2 and so on.
+    """
+    server, state = served(beta=10)
+    uploads = [
+        sent(0, 6.0, 6.0, 0.0, 0.0),
+        sent(1, 3.0, 0.0, 3.0, 0.0),
+        sent(2, 0.0, 0.0, 4.0, 4.0),
+    ]
+    after = server.aggregate(state, uploads)
+    assert after.mean["w"].tolist() == [2, 1, 3, 2]
+    assert after.mean["mean"].item() == pytest.approx(4 / 3)
+    assert [server.broadcast(after, c, 2).shared["w"].tolist() for c in range(3)] == [
+        [4.5, 3, 3, 2],
+        [3, 1, pytest.approx(7 / 3), 2],
+        [2, 1, 3.5, 2],
+    ]
+    assert after.report == {"critical": 0.5}
+    assert after.client_report["partners"] == {0: 1, 1: 2, 2: 1}
+    assert server.welcome(after, ClientInfo(9, 1, None), [])[0].shared == after.mean
+
+
+def test_changes_count_from_what_was_sent_and_absent_clients_keep_theirs():
+    """Client 0 is away; what it has of the mean is new, the rest is not."""
+    server, state = served(beta=10)
+    state = server.aggregate(state, [sent(0, 6.0, 6.0, 0.0, 0.0)])
+    assert server.broadcast(state, 0, 2).shared["w"].tolist() == [6, 6, 0, 0]
+    assert server.broadcast(state, 1, 2).shared["w"].tolist() == [6, 6, 0, 0]
+    # The first two are larger, but only the others have changed.
+    state = server.aggregate(state, [sent(1, 6.0, 6.0, 1.0, 1.0)])
+    assert state.masks["w"][1].tolist() == [False, False, True, True]
+    assert server.broadcast(state, 0, 3).shared["w"].tolist() == [6, 6, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("after", "tau", "expected"),
+    [
+        ([1.0, -3.0, 2.0, 0.5], 0.25, [0, 1, 0, 0]),
+        ([1.0, -3.0, 2.0, 0.5], 0.2, [0, 0, 0, 0]),
+        ([1.0, 1.0, 2.0, 0.5], 0.5, [1, 1, 1, 0]),
+        # The threshold would be 0: the smallest score above 1e-20 takes its place.
+        ([0.0, 3.0, 0.0, 1e-6], 0.75, [0, 1, 0, 1]),
+        ([0.0, 0.0, 0.0, 0.0], 0.5, [1, 1, 1, 1]),
+    ],
+)
+def test_critical_parameters(after, tau, expected):
+    assert critical(torch.zeros(4), torch.tensor(after), tau).int().tolist() == expected
+
+
+def test_fewer_collaborate_as_time_goes_by():
+    """Invariants 3 and 5: the threshold goes from 1/3 to 1/2 and above."""
+    for progress, expected in ((0.1, 7), (1.0, 7), (1.01, 3)):
+        assert collaborators(masks(PLACES), progress).sum() == expected
+    assert collaborators(masks(PLACES[:1]), 0.1).tolist() == [[True]]
+
+
+def test_equal_places_are_shared_with_everybody_at_any_time():
+    """Invariant 4."""
+    assert collaborators(masks([PLACES[0]] * 3), 7.0).all()
+
+
+def test_a_client_without_critical_parameters_overlaps_with_none():
+    """Its row is 0; the others overlap by 0.5 with it and by 0 or 0.5 among themselves."""
+    found = collaborators(masks([[0, 0, 0, 0], *PLACES[:2]]), 1.0)
+    assert found.int().tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 1]]
+
+
+def test_nothing_critical_is_fedavg():
+    """Invariant 1."""
+    run = fit(FedCAC(mlp(), optimizer=SGD, tau=0.0), blobs())
+    other = fit(FedAvg(mlp(), optimizer=SGD), blobs())
+    assert equal(run.server.mean, other.server.shared)
+    assert run.history[-1]["test/personal/acc"] == other.history[-1]["test/personal/acc"]
+
+
+def test_everything_critical_is_uniform_fedavg():
+    """Invariant 2: at any time, as all places are equal."""
+    server, state = served(tau=1.0, beta=1)
+    for _ in range(3):
+        now = [server.broadcast(state, c, state.round + 1).shared["w"] for c in range(3)]
+        uploads = [sent(c, *(one + 1 + c).tolist()) for c, one in enumerate(now)]
+        state = server.aggregate(state, uploads)
+        assert all(torch.equal(row, now[0] + 2) for row in state.shared["w"])
