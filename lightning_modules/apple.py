@@ -1,0 +1,225 @@
+"""APPLE: each client learns how much of every client's core model its own model takes.
+
+Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning", IJCAI
+2022, arXiv 2110.08394; the authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import Optimizer
+
+from lightning_modules.base import ClientModule
+from lightning_modules.layers import frozen, frozen_parameters
+from lightning_modules.layers.constants import Frozen
+from pfl.core.checks import at_least_one, not_negative
+from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
+from pfl.core.state import assign, select
+from pfl.core.types import Batch, Broadcast, ClientInfo, Inputs, Patterns, State, Terms, Upload
+
+
+class APPLE(ClientModule):
+    """A mixture of all clients' core models, of which a client trains its own and the shares.
+
+    Client i is tested with ``sum_j p_ij c_j``, where c_j is the core model of client j. A step
+    trains its own core c_i (``net``) and the shares p_i (``p``) on the loss of that mixture plus
+    ``lambda(t) mu / 2 |p_i - p0|^2``, where p0 are the clients' shares of all samples. Cores of
+    others are constants of the round. The core goes up, all other cores come down; the shares stay.
+    A client needs memory for all cores, so this is for tens of clients.
+
+    Shares are neither normalised nor clipped. A client that joins later begins with the mean of all
+    cores by samples, as its own core, with a share of zero, and as its mixture. The paper's limit
+    of downloads is left out.
+
+    Args:
+        net: The network; the client's core. Mixed are parameters; batch-norm statistics are the
+            core's own.
+        num_clients: N, the largest number of clients.
+        share_lr: eta_2, the learning rate of the shares; eta_1 is the optimiser's.
+        pull: mu, the strength of the pull of the shares to p0.
+        pull_rounds: L / T, the part of the rounds after which the pull has ended.
+        schedule: lambda(t), the fall of the pull: ``exponential``, 0.001^(t / L), or ``cosine``,
+            (cos(pi t / L) + 1) / 2, for round t from 0.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    global_model = False
+    vectorizable = True
+    uses_rounds = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        num_clients: int,
+        share_lr: float = 1e-3,
+        pull: float = 0.1,
+        pull_rounds: float = 0.1,
+        schedule: Literal["exponential", "cosine"] = "exponential",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        at_least_one(num_clients=num_clients)
+        not_negative(share_lr=share_lr, pull=pull, pull_rounds=pull_rounds)
+        self.share_lr, self.pull, self.pull_rounds = share_lr, pull, pull_rounds
+        self.schedule = schedule
+        self.others = nn.ModuleList(frozen(net) for _ in range(num_clients - 1))
+        alone = torch.zeros(num_clients)
+        alone[0] = 1
+        self.p = nn.Parameter(alone.clone())
+        # The client itself comes first, then the others in ascending order; an empty place has 0.
+        self.start, self.there = nn.Buffer(alone.clone()), nn.Buffer(alone.clone())
+        self.strength, self.started = nn.Buffer(torch.tensor(0.0)), nn.Buffer(torch.tensor(False))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return the learning rate of the shares, and mu."""
+        return (
+            Dimension("share_lr", 1e-4, 1e-2, log=True),
+            Dimension("pull", choices=(0.01, 0.1, 1.0)),
+        )
+
+    @property
+    def shared(self) -> Patterns:
+        """The own core, which goes up, and those of others, which come down."""
+        return ("net.*", "others.*") if len(self.others) else ("net.*",)
+
+    @property
+    def kept(self) -> Patterns:
+        """The core, and the shares."""
+        return ("net.*", "p", "started")
+
+    def configure_optimizers(self) -> Optimizer:
+        """Return the optimiser of the core, in which the shares have their own rate."""
+        wanted = (v for n, v in self.named_parameters() if v.requires_grad and n != "p")
+        optimizer = self.optimizer(wanted)
+        if self.p.requires_grad:
+            own = {"params": [self.p], "lr": self.share_lr, "weight_decay": 0.0}
+            optimizer.add_param_group(own)
+        return optimizer
+
+    def forward(self, x: Inputs) -> Tensor:
+        """Return (B, C) logits of the mixture."""
+        cores: list[list[Tensor]] = [[*self.net.parameters()]]
+        cores += [frozen_parameters(cast(Frozen, one), self.net) for one in self.others]
+        shares = self.p * self.there
+        names = [name for name, _ in self.net.named_parameters()]
+        mixed = [
+            sum(share * value for share, value in zip(shares, values, strict=True))
+            for values in zip(*cores, strict=True)
+        ]
+        logits: Tensor = functional_call(self.net, dict(zip(names, mixed, strict=True)), (x,))
+        return logits
+
+    def losses(self, batch: Batch) -> Terms:
+        """Return the loss of the mixture, and the pull of the shares."""
+        apart = ((self.p - self.start) * self.there).square().sum()
+        return {**super().losses(batch), "pull": self.strength * self.pull / 2 * apart}
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load the others' cores and p0, from which the shares start; set lambda(t)."""
+        super().receive(broadcast, info)
+        if not self.started:
+            assign(self, {"p": self.start})
+        self.started.fill_(True)
+        last, done = self.pull_rounds * info.rounds, max(0, info.round - 1)
+        part = done / last if done < last else math.inf
+        falls = {"exponential": 0.001**part, "cosine": (math.cos(math.pi * min(part, 1)) + 1) / 2}
+        self.strength.fill_(falls[self.schedule])
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """Return the core."""
+        sent = super().upload(info)
+        return replace(sent, shared=select(sent.shared, ("net.*",)))
+
+    def server(self) -> Server[CoresState]:
+        """Return the server, which keeps all cores."""
+        return CoresServer(places=len(self.others))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoresState(ServerState):
+    """The core of each client; ``shared`` has a leading axis of N.
+
+    Attributes:
+        start: (N,) p0, the clients' shares of all samples.
+    """
+
+    start: Tensor
+
+
+@dataclass(eq=False)
+class CoresServer(Server[CoresState]):
+    """Keeps all cores, and sends each client those of the others.
+
+    Attributes:
+        places: How many others a client has room for.
+    """
+
+    reports: ClassVar = {}
+    per_client = True
+    places: int = 0
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> CoresState:
+        """Start every core from the common model.
+
+        Raises:
+            ValueError: There are more clients than places.
+        """
+        count, own = len(clients), select(shared, ("net.*",))
+        if count > self.places + 1:
+            raise ValueError(f"num_clients is {self.places + 1}, but there are {count} clients")
+        samples = torch.tensor([one.samples for one in clients], dtype=torch.float64)
+        like = next(iter(own.values()))
+        return CoresState(
+            shared={name: value.expand(count, *value.shape) for name, value in own.items()},
+            start=(samples / samples.sum()).to(like),
+        )
+
+    def broadcast(self, state: CoresState, client: int, round: int) -> Broadcast:
+        """Send the others' cores, and p0 from the client's view."""
+        others = [number for number in range(len(state.start)) if number != client]
+        return self._sent(state, others, state.start[client])
+
+    def _sent(self, state: CoresState, others: Sequence[int], own: Tensor) -> Broadcast:
+        cores = {
+            f"others.{place}.module.{name.removeprefix('net.')}": value[number]
+            for place, number in enumerate(others)
+            for name, value in state.shared.items()
+        }
+        start = state.start.new_zeros(self.places + 1)
+        start[: 1 + len(others)] = torch.cat([own[None], state.start[others]])
+        there = torch.zeros_like(start)
+        there[: 1 + len(others)] = 1
+        return Broadcast(cores, {"start": start, "there": there})
+
+    def merge(self, state: CoresState, uploads: Sequence[Upload]) -> CoresState:
+        """Store the cores."""
+        shared = {name: value.clone() for name, value in state.shared.items()}
+        for upload in uploads:
+            for name, value in upload.shared.items():
+                shared[name][upload.client] = value
+        return replace(state, shared=shared)
+
+    def welcome(
+        self,
+        state: CoresState,
+        info: ClientInfo,
+        members: Sequence[ClientInfo],
+        upload: Upload | None = None,
+    ) -> tuple[Broadcast, State]:
+        """Send all cores for which there is room, and their mean by samples as the own core."""
+        others = [*range(len(state.start))][: self.places]
+        mean = {n: torch.tensordot(state.start.to(v), v, 1) for n, v in state.shared.items()}
+        return self._sent(state, others, torch.zeros_like(state.start[0])), mean

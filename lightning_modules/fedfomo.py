@@ -1,0 +1,236 @@
+"""FedFomo: a client moves towards those of the others' models that lower its own validation loss.
+
+Zhang et al., "Personalized Federated Learning with First Order Model Optimization", ICLR 2021,
+arXiv 2012.08565; the authors' code, PFLlib and FL-bench where they agree with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.layers import frozen, frozen_parameters
+from pfl.core.checks import at_least_one, not_negative, within
+from pfl.core.seeds import generator
+from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
+from pfl.core.state import select
+from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
+
+NOBODY = -1
+"""Stands in the place of a candidate that there is not."""
+
+
+class FedFomo(ClientModule):
+    """Own models, each mixed with others' in proportion to how much these lower its own loss.
+
+    A client receives up to M models of others. With its own, each is rated by how much lower its
+    loss on the client's validation data is than that of ``baseline``, the model with which the
+    client began its last training, for each unit of their distance. The client begins its training
+    with the mean of those that are rated above zero, by their ratings. The server adds up all
+    ratings and sends a client the models that it has wanted most, some exchanged at random.
+
+    Give the data validation samples (``val_fraction: 0.2``). Without any, a client stays alone.
+
+    Args:
+        net: The network.
+        candidates: M, the number of others' models that a client receives.
+        explore: epsilon, the probability in the beginning that one of them is drawn at random.
+        explore_decay: By how much that falls in a round.
+        fallback: The model that a client begins with if none is rated above zero: its own as
+            ``trained`` (PFLlib, FL-bench), or the ``baseline`` (the authors).
+        weigh_on: The data on which losses are compared; ``train`` rates the own model too well.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    shared = ("net.*", "others.*")
+    kept = ("net.*", "baseline.*")
+    extra = ("who", "rated")
+    global_model = False
+    vectorizable = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        candidates: int = 5,
+        explore: float = 0.3,
+        explore_decay: float = 0.05,
+        fallback: Literal["trained", "baseline"] = "trained",
+        weigh_on: Literal["val", "train"] = "val",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        at_least_one(candidates=candidates)
+        within("[0, 1]", explore=explore)
+        not_negative(explore_decay=explore_decay)
+        self.explore = explore, explore_decay
+        self.fallback, self.weigh_on = fallback, weigh_on
+        self.baseline = frozen(net)
+        self.others = nn.ModuleList(frozen(net) for _ in range(candidates))
+        self.who = nn.Buffer(torch.full((candidates,), NOBODY))
+        self.rated = nn.Buffer(torch.zeros(1 + candidates))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return M, and the probability of a random candidate."""
+        return (Dimension("candidates", choices=(3, 5, 9)), Dimension("explore", 0.0, 0.5))
+
+    def plan(self) -> Plan:
+        """Rate and mix, remember with what the training begins, and train."""
+        start = Pass(name="begin", then=lambda totals: self._entries("baseline.module."))
+        local = Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",))
+        return [*self.adapt(), start, local]
+
+    def adapt(self) -> Plan:
+        """Rate and mix the candidates that are there."""
+        return [
+            Pass(name="mix", split=self.weigh_on, statistic=self._losses, then=self._mixed),
+        ]
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """Return the trained model, and who has been rated how."""
+        sent = super().upload(info)
+        return replace(sent, shared=select(sent.shared, ("net.*",)))
+
+    def server(self) -> Server[FomoState]:
+        """Return the server that chooses each client's candidates."""
+        return FomoServer("uniform", len(self.others), *self.explore)
+
+    def _models(self) -> list[nn.Module]:
+        return [self.baseline, self.net, *self.others]
+
+    def _losses(self, batch: Batch) -> State:
+        rows = torch.stack(
+            [self.task.sample_losses(model(batch.x), batch.y) for model in self._models()]
+        )
+        weight = torch.ones_like(rows[0]) if batch.weight is None else batch.weight
+        return {"loss": (rows * weight).sum(1), "count": weight.sum()}
+
+    def _mixed(self, totals: Totals) -> State:
+        """Return the mean of the candidates by their ratings, and the ratings."""
+        losses = totals.sums["loss"] / totals.sums["count"]
+        start, own, *others = self._vectors()
+        apart = torch.stack([(one - start).norm() for one in (own, *others)])
+        there = torch.cat([torch.ones_like(self.who[:1]), self.who + 1]) > 0
+        rated = (losses[0] - losses[1:]) / (apart + 1e-5)
+        rated = torch.where(there & (apart > 0), rated, 0.0).to(self.rated)
+        wanted = rated.clamp(min=0)
+        models = [module.state_dict() for module in self._models()[1:]]
+        models = [{n.removeprefix("module."): v for n, v in one.items()} for one in models]
+        if wanted.sum() > 0:
+            shares = wanted / wanted.sum()
+            mixed = {
+                name: torch.tensordot(shares.to(value), torch.stack([m[name] for m in models]), 1)
+                for name, value in models[0].items()
+                if value.is_floating_point()
+            }
+        else:
+            mixed = self.baseline.module.state_dict() if self.fallback == "baseline" else {}
+        return {"rated": rated, **{f"net.{name}": value for name, value in mixed.items()}}
+
+    def _vectors(self) -> list[Tensor]:
+        copies = [frozen_parameters(one, self.net) for one in (self.baseline, *self.others)]
+        start, *others = [torch.cat([v.flatten() for v in one]) for one in copies]
+        own = torch.cat([value.detach().flatten() for value in self.net.parameters()])
+        return [start, own, *others]
+
+    def _entries(self, prefix: str) -> State:
+        return {f"{prefix}{name}": value for name, value in self.net.state_dict().items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FomoState(ServerState):
+    """The last model of each client; ``shared`` has a leading axis of N.
+
+    Attributes:
+        wanted: (N, N) P, the sum of a client's ratings (row) of each client's models.
+        known: (N,) whether a client has uploaded.
+    """
+
+    wanted: Tensor
+    known: Tensor
+
+
+@dataclass(eq=False)
+class FomoServer(Server[FomoState]):
+    """Sends each client the models that it has wanted most; the arguments are those of FedFomo."""
+
+    reports: ClassVar = {}
+    per_client = True
+    candidates: int = 5
+    explore: float = 0.3
+    explore_decay: float = 0.05
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> FomoState:
+        """Start every client from the common model; each wants itself."""
+        own, count = select(shared, ("net.*",)), len(clients)
+        models = {name: value.expand(count, *value.shape) for name, value in own.items()}
+        device = next(iter(own.values())).device
+        known = torch.zeros(count, dtype=torch.bool, device=device)
+        return FomoState(shared=models, wanted=torch.eye(count, device=device), known=known)
+
+    def broadcast(self, state: FomoState, client: int, round: int) -> Broadcast:
+        """Send models of others that have uploaded; none before the client itself has."""
+        chosen = self._chosen(state, client, round) if state.known[client] else []
+        return self._sent(state, chosen)
+
+    def _chosen(self, state: FomoState, client: int, round: int) -> list[int]:
+        rng = generator(self.seed, "explore", round, client)
+        drawn = torch.randperm(len(state.known), generator=rng).tolist()
+        others = [n for n in drawn if state.known[n] and n != client]
+        # A stable sort leaves ties in their random order.
+        order = sorted(others, key=lambda n: -float(state.wanted[client, n]))
+        chosen, rest = order[: self.candidates], order[self.candidates :]
+        chance = max(0.0, self.explore - (round - 1) * self.explore_decay)
+        for place, draw in enumerate(torch.rand(len(chosen), generator=rng).tolist()):
+            if draw < chance and rest:
+                pick = int(torch.randint(len(rest), (), generator=rng))
+                chosen[place], rest[pick] = rest[pick], chosen[place]
+        return chosen
+
+    def _sent(self, state: FomoState, chosen: Sequence[int]) -> Broadcast:
+        models = {
+            f"others.{place}.module.{name.removeprefix('net.')}": value[number]
+            for place, number in enumerate(chosen)
+            for name, value in state.shared.items()
+        }
+        who = torch.full((self.candidates,), NOBODY, device=state.known.device)
+        who[: len(chosen)] = torch.tensor(chosen, dtype=who.dtype, device=who.device)
+        return Broadcast(models, {"who": who})
+
+    def merge(self, state: FomoState, uploads: Sequence[Upload]) -> FomoState:
+        """Store the models, and add the ratings."""
+        shared = {name: value.clone() for name, value in state.shared.items()}
+        wanted, known = state.wanted.clone(), state.known.clone()
+        for upload in uploads:
+            known[upload.client] = True
+            for name, value in upload.shared.items():
+                shared[name][upload.client] = value
+            who = torch.cat([upload.extra["who"].new_tensor([upload.client]), upload.extra["who"]])
+            there = who != NOBODY
+            wanted[upload.client, who[there]] += upload.extra["rated"][there].to(wanted)
+        return replace(state, shared=shared, wanted=wanted, known=known)
+
+    def welcome(
+        self,
+        state: FomoState,
+        info: ClientInfo,
+        members: Sequence[ClientInfo],
+        upload: Upload | None = None,
+    ) -> tuple[Broadcast, State]:
+        """Send the models that most want, and the mean of all to begin with."""
+        known = state.known if state.known.any() else torch.ones_like(state.known)
+        columns = state.wanted.sum(0).where(known, -torch.inf)
+        order = columns.argsort(descending=True, stable=True)[: int(known.sum())].tolist()
+        mean = {name: value[known].mean(0) for name, value in state.shared.items()}
+        start = {n.replace("net.", "baseline.module.", 1): v for n, v in mean.items()}
+        return self._sent(state, order[: self.candidates]), mean | start

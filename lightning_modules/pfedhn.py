@@ -1,0 +1,226 @@
+"""pFedHN: a hypernetwork at the server makes each client's network of a learnt embedding.
+
+Shamsian et al., "Personalized Federated Learning using Hypernetworks", ICML 2021, arXiv 2103.04628;
+the authors' code. What a client changes goes back through the hypernetwork as if it were a
+gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lightning_modules.base import ClientModule
+from pfl.core.checks import at_least_one, not_negative
+from pfl.core.seeds import derive, scoped
+from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
+from pfl.core.types import Broadcast, ClientInfo, Patterns, Phase, Plan, State, Upload
+
+CLIP = 50.0
+"""Largest joint norm of the gradients of hypernetwork and embeddings."""
+
+
+class PFedHN(ClientModule):
+    """Networks that a hypernetwork at the server generates, one for each client.
+
+    The server sends theta_i = H(v_i; psi), the client takes K steps, and the server follows theta_i
+    less the client's theta back to psi and to the client's embedding v_i. Every client is tested
+    with what is generated for it. A client that joins later gets H of the members' mean embedding
+    and takes K steps, from which the server takes one step of an embedding of its own.
+
+    The authors have one client a round; with several, the server takes a step of the mean gradient.
+    They also clip a client's gradients at 50, which is ``loop.gradient_clip_val`` here.
+
+    Args:
+        net: The network; its parameters are generated.
+        private_head: Variant pFedHN-PC: only the backbone is generated, the head stays.
+        steps: K, local steps of a round; ``None`` takes ``epochs`` instead.
+        embedding: d, the size of an embedding; ``None`` is 1 + N / 4, rounded down.
+        hidden: u, the width of the hypernetwork.
+        hidden_layers: Its hidden layers after the first one.
+        server_lr: Learning rate of psi and of the embeddings.
+        server_momentum: Their momentum.
+        server_weight_decay: Their weight decay.
+        buffers: As in :class:`ClientModule`; none are generated.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    global_model = False
+    vectorizable = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        private_head: bool = False,
+        steps: int | None = 50,
+        embedding: int | None = None,
+        hidden: int = 100,
+        hidden_layers: int = 3,
+        server_lr: float = 0.01,
+        server_momentum: float = 0.9,
+        server_weight_decay: float = 1e-3,
+        buffers: Literal["average", "local"] = "local",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, buffers=buffers, **options)
+        at_least_one(steps=steps, embedding=embedding, hidden=hidden)
+        not_negative(hidden_layers=hidden_layers, server_lr=server_lr)
+        not_negative(server_momentum=server_momentum, server_weight_decay=server_weight_decay)
+        self.private_head, self.steps = private_head, steps
+        rates = {"lr": server_lr, "momentum": server_momentum, "weight_decay": server_weight_decay}
+        self.hyper = embedding, (hidden,) * (hidden_layers + 1), rates
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return the server's learning rate, around the authors' 0.01 and 0.05."""
+        return (Dimension("server_lr", 0.001, 0.1, log=True),)
+
+    @property
+    def shared(self) -> Patterns:
+        """The parameters that are generated."""
+        return ("net.backbone.*",) if self.private_head else ("net.*",)
+
+    @property
+    def kept(self) -> Patterns:
+        """The head, where it is not generated."""
+        return ("net.head.*",) if self.private_head else ()
+
+    def plan(self) -> Plan:
+        """Train all parameters for K steps."""
+        return [Phase(name="local", objective=self.losses, epochs=self.epochs, steps=self.steps)]
+
+    def introduce(self) -> Plan:
+        """Take the steps of a round, by which the server moves an embedding."""
+        return self.plan()
+
+    def server(self) -> Server[HNState]:
+        """Return the server with the hypernetwork."""
+        return HNServer("uniform", *self.hyper)
+
+
+class Hypernetwork(nn.Module):
+    """H: linear layers with ReLU between them, and an output layer for each entry.
+
+    Args:
+        shapes: The entries' shapes.
+        clients: N.
+        size: d.
+        widths: Of the hidden layers.
+    """
+
+    def __init__(
+        self, shapes: Sequence[torch.Size], clients: int, size: int, widths: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.shapes = shapes
+        self.embeddings = nn.Parameter(torch.randn(clients, size))
+        layers: list[nn.Module] = [nn.Linear(size, widths[0])]
+        for width in widths[1:]:
+            layers += [nn.ReLU(), nn.Linear(width, width)]
+        self.body = nn.Sequential(*layers)
+        self.outputs = nn.ModuleList(nn.Linear(widths[-1], prod(shape)) for shape in shapes)
+
+    def forward(self, vector: Tensor) -> list[Tensor]:
+        """Return the entries of a client with a (d,) embedding."""
+        z = self.body(vector)
+        pairs = zip(self.outputs, self.shapes, strict=True)
+        return [output(z).view(shape) for output, shape in pairs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HNState(ServerState):
+    """The hypernetwork; ``shared`` has the initial values of the entries, for their shapes.
+
+    Attributes:
+        hyper: psi and the embeddings, by name.
+        velocity: Their momentum, by the same names.
+        trained: (N,) whether a client has training data.
+    """
+
+    hyper: State
+    velocity: State
+    trained: Tensor
+
+
+@dataclass(eq=False)
+class HNServer(Server[HNState]):
+    """Generates networks, and follows the clients' changes back; see :class:`PFedHN`."""
+
+    embedding: int | None = None
+    widths: Sequence[int] = (100, 100, 100, 100)
+    rates: dict[str, Any] = field(default_factory=dict)
+
+    def _hyper(self, shared: State, clients: int, size: int) -> Hypernetwork:
+        return Hypernetwork([v.shape for v in shared.values()], clients, size, self.widths)
+
+    def _generated(self, state: HNState, hyper: Mapping[str, Tensor], vector: Tensor) -> State:
+        with torch.device("meta"):  # the values are those of the state
+            module = self._hyper(state.shared, *hyper["embeddings"].shape)
+        made = functional_call(module, dict(hyper), (vector,))
+        return dict(zip(state.shared, made, strict=True))
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> HNState:
+        """Draw embeddings of N(0, 1), and layers as torch initialises them."""
+        like = next(iter(shared.values()))
+        trained = torch.tensor([one.samples > 0 for one in clients], device=like.device)
+        size = self.embedding or 1 + int(trained.sum()) // 4
+        with scoped(derive(self.seed, "init")):
+            drawn = self._hyper(shared, len(clients), size).state_dict()
+        hyper = {name: value.to(like) for name, value in drawn.items()}
+        zero = {name: torch.zeros_like(value) for name, value in hyper.items()}
+        return HNState(shared=shared, hyper=hyper, velocity=zero, trained=trained)
+
+    def broadcast(self, state: HNState, client: int, round: int) -> Broadcast:
+        """Send what is generated for a client."""
+        vector = state.hyper["embeddings"][client]
+        return Broadcast(self._generated(state, state.hyper, vector))
+
+    def merge(self, state: HNState, uploads: Sequence[Upload]) -> HNState:
+        """Take a step of SGD with the mean of the gradients."""
+        hyper, velocity = self._stepped(state, uploads, state.velocity)
+        report = self.reported(uploads, weight=self.weights(uploads))
+        return replace(state, hyper=hyper, velocity=velocity, client_report=report)
+
+    def welcome(
+        self,
+        state: HNState,
+        info: ClientInfo,
+        members: Sequence[ClientInfo],
+        upload: Upload | None = None,
+    ) -> tuple[Broadcast, State]:
+        """Send H of the mean embedding; after an introduction, of one that took a step from it."""
+        vector = state.hyper["embeddings"][state.trained].mean(0)
+        if upload is not None:
+            alone = replace(state, hyper={**state.hyper, "embeddings": vector[None]})
+            zero = {name: torch.zeros_like(value) for name, value in alone.hyper.items()}
+            vector = self._stepped(alone, [replace(upload, client=0)], zero)[0]["embeddings"][0]
+        return Broadcast(self._generated(state, state.hyper, vector)), {}
+
+    def _stepped(
+        self, state: HNState, uploads: Sequence[Upload], velocity: State
+    ) -> tuple[State, State]:
+        """Return psi and embeddings after a step, and their momentum."""
+        leaves = {name: nn.Parameter(value.clone()) for name, value in state.hyper.items()}
+        with torch.enable_grad():
+            for upload in uploads:
+                made = self._generated(state, leaves, leaves["embeddings"][upload.client])
+                slopes = [(made[n].detach() - v) / len(uploads) for n, v in upload.shared.items()]
+                torch.autograd.backward([made[name] for name in upload.shared], slopes)
+        nn.utils.clip_grad_norm_(leaves.values(), CLIP)
+        optimizer = torch.optim.SGD(leaves.values(), **self.rates)
+        for name, leaf in leaves.items():
+            optimizer.state[leaf]["momentum_buffer"] = velocity[name].clone()
+        optimizer.step()
+        moved = {name: optimizer.state[leaf]["momentum_buffer"] for name, leaf in leaves.items()}
+        return {name: leaf.detach() for name, leaf in leaves.items()}, moved

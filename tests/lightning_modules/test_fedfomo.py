@@ -1,0 +1,133 @@
+"""FedFomo: the invariants in docs/methods."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lightning_modules.fedfomo import NOBODY, FedFomo
+from lightning_modules.local import Local
+from pfl.core.types import Totals, Upload
+from tests.helpers.federation import SGD, Federation, equal, fit
+from tests.helpers.toy import Line, blobs, mlp
+
+
+def make(net, **options):
+    return FedFomo(net, **{"candidates": 2, **options})
+
+
+def rated(own, others, drops, **options):
+    """Return the rated module w = own; the baseline is 0, and losses fall by ``drops``."""
+    module = FedFomo(Line(own), candidates=len(others), **options)
+    with torch.no_grad():
+        module.baseline.module.w.zero_()
+        for copy, value in zip(module.others, others, strict=True):
+            copy.module.w.fill_(value)
+        module.who.copy_(torch.arange(len(others)))
+    losses = torch.tensor([1.0, *(1 - drop for drop in drops)]) * 4
+    return module._mixed(Totals({"loss": losses, "count": torch.tensor(4.0)}, {}, 0, 0))
+
+
+def test_ratings_by_hand():
+    """Invariant 2: raw 0.2, 0.1, -0.06; shares 2/3, 1/3, 0; the new model is 1."""
+    found = rated(2.0, [-1.0, 5.0], [0.4, 0.1, -0.3])
+    torch.testing.assert_close(found["rated"], torch.tensor([0.2, 0.1, -0.06]), atol=1e-5, rtol=0)
+    assert found["net.w"].item() == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize(("fallback", "w"), [("trained", None), ("baseline", 0.0)])
+def test_without_a_better_candidate_nothing_moves(fallback, w):
+    """Invariant 3: the own model stays, or the authors' baseline comes back."""
+    found = rated(2.0, [-1.0], [-0.4, -0.1], fallback=fallback)
+    assert (found["net.w"].item() if "net.w" in found else None) == w
+
+
+def test_the_one_better_candidate_is_taken():
+    assert rated(2.0, [-1.0], [-0.4, 0.1])["net.w"].item() == -1.0
+
+
+def test_a_place_without_a_candidate_counts_nothing():
+    module = FedFomo(Line(2.0), candidates=1)
+    with torch.no_grad():
+        module.baseline.module.w.zero_()
+    losses = torch.tensor([4.0, 5.0, 0.0])
+    found = module._mixed(Totals({"loss": losses, "count": torch.tensor(4.0)}, {}, 0, 0))
+    assert found["rated"].tolist() == [pytest.approx(-0.125, abs=1e-5), 0.0]
+    assert "net.w" not in found
+
+
+def federation(**options):
+    return Federation(make(mlp(), optimizer=SGD, explore=0.0, **options), blobs((6, 5, 4, 7)))
+
+
+def uploads(fed, *pairs):
+    found = []
+    for client, who, ratings in pairs:
+        shared = {n: v[client] + client + 1 for n, v in fed.state.shared.items()}
+        extra = {"who": torch.tensor(who), "rated": torch.tensor(ratings)}
+        found.append(Upload(client, 5, shared, extra))
+    return found
+
+
+def test_the_server_adds_ratings_of_the_client_alone():
+    """Invariant 5: only the client's row changes; a place without a candidate counts nothing."""
+    fed = federation()
+    after = fed.server.aggregate(fed.state, uploads(fed, (1, [3, NOBODY], [0.5, -2.0, 9.0])))
+    expected = torch.eye(4)
+    expected[1] = torch.tensor([0.0, 1.5, 0.0, -2.0])
+    assert torch.equal(after.wanted, expected)
+    assert after.known.tolist() == [False, True, False, False]
+
+
+def test_the_most_wanted_models_come_of_those_that_have_uploaded():
+    fed = federation()
+    state = fed.server.aggregate(
+        fed.state, uploads(fed, *((c, [NOBODY, NOBODY], [0.0, 0.0, 0.0]) for c in (0, 1, 3)))
+    )
+    # Client 2 has not uploaded: it is nobody's candidate, and gets none.
+    assert fed.server.broadcast(state, 2, 2).extra["who"].tolist() == [NOBODY, NOBODY]
+    wanted = state.wanted.clone()
+    wanted[0] = torch.tensor([9.0, -1.0, 8.0, 0.5])
+    message = fed.server.broadcast(replace(state, wanted=wanted), 0, 2)
+    assert message.extra["who"].tolist() == [3, 1]
+    name = "others.0.module.head.bias"
+    assert torch.equal(message.shared[name], state.shared["net.head.bias"][3])
+
+
+def test_exploration_exchanges_candidates_at_random():
+    fed = federation()
+    fed.server.explore, fed.server.candidates = 1.0, 1
+    everyone = ((c, [NOBODY, NOBODY], [0.0, 0.0, 0.0]) for c in range(4))
+    state = fed.server.aggregate(fed.state, uploads(fed, *everyone))
+    wanted = state.wanted + torch.tensor([0.0, 0.0, 0.0, 5.0])
+    state = replace(state, wanted=wanted)
+    drawn = {fed.server.broadcast(state, 0, r).extra["who"][0].item() for r in range(1, 30)}
+    assert drawn == {1, 2, 3}
+    # After 20 rounds nothing is left of epsilon.
+    late = {fed.server.broadcast(state, 0, r).extra["who"][0].item() for r in range(21, 50)}
+    assert late == {3}
+
+
+def test_the_validation_data_decide_and_training_data_do_not():
+    """Invariant 4; without validation data each client trains alone."""
+    data = blobs((6, 5, 4, 7))
+    run = fit(make(mlp(), optimizer=SGD, explore=0.0), data)
+    alone = blobs((6, 5, 4, 7))
+    alone.splits["val"] = [(x[:0], y[:0]) for x, y in alone.splits["val"]]
+    own = fit(make(mlp(), optimizer=SGD), alone).kept
+    local = fit(Local(mlp(), optimizer=SGD), alone).kept
+    for client, kept in local.items():
+        assert equal({n: own[client][n] for n in kept}, kept)
+    assert any(not torch.equal(run.kept[c][n], v) for c, k in local.items() for n, v in k.items())
+
+
+def test_a_newcomer_begins_with_the_mean_and_the_most_wanted():
+    fed = federation()
+    everyone = ((c, [NOBODY, NOBODY], [0.0, 0.0, 0.0]) for c in range(4))
+    state = fed.server.aggregate(fed.state, uploads(fed, *everyone))
+    state = replace(state, wanted=state.wanted + torch.tensor([0.0, 3.0, 1.0, 2.0]))
+    message, kept = fed.server.welcome(state, replace(fed.infos[0], client=4), fed.infos)
+    assert message.extra["who"].tolist() == [1, 3]
+    mean = state.shared["net.head.bias"].mean(0)
+    assert torch.equal(kept["net.head.bias"], mean)
+    assert torch.equal(kept["baseline.module.head.bias"], mean)
