@@ -72,8 +72,8 @@ class FederatedDataModule(DataReader):
         std: Standard deviation of each channel, or one number for all channels.
         augment: Random transforms of training batches of images, (n, C, H, W) uint8.
         client: The client whose data a plain Trainer gets; ``None`` combines all clients.
-        public: Another data set, whose training samples the server may see, if the method's server
-            needs them (:attr:`pfl.core.server.Server.needs_public`).
+        public: Another data set, whose training samples server and clients may see, if the method
+            needs them (:attr:`pfl.core.server.Server.needs_public`, a part of a client's plan).
         metrics: Metrics of torchmetrics to compute in addition to the task's own scores: class
             paths, or mappings with ``metric``, a ``name`` and options. Options that follow from the
             task, such as the number of classes, can be left out.
@@ -214,6 +214,12 @@ class FederatedDataModule(DataReader):
     def public_split(self) -> View | None:
         """Return the training samples of the public data set, or ``None`` if there is none."""
         return None if self.public is None else self.public._loaded("train")
+
+    @property
+    def public_samples(self) -> int:
+        """Number of samples of the public data set; zero if there is none."""
+        public = self.public_split()
+        return 0 if public is None else len(public)
 
     def to(self, device: torch.device) -> None:
         """Make batches on ``device``."""

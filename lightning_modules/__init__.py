@@ -6,6 +6,7 @@ from pfl.imports.lazy import lazy
 
 if TYPE_CHECKING:
     from lightning_modules.apfl import APFL as APFL
+    from lightning_modules.apple import APPLE as APPLE
     from lightning_modules.base import ClientModule as ClientModule
     from lightning_modules.cd2_pfed import CD2PFed as CD2PFed
     from lightning_modules.cd2_pfed_aligned import CD2PFedAligned as CD2PFedAligned
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from lightning_modules.fedcp import FedCP as FedCP
     from lightning_modules.feddyn import FedDyn as FedDyn
     from lightning_modules.fedem import FedEM as FedEM
+    from lightning_modules.fedfomo import FedFomo as FedFomo
     from lightning_modules.fedgh import FedGH as FedGH
+    from lightning_modules.fedmd import FedMD as FedMD
     from lightning_modules.fedpac import FedPAC as FedPAC
     from lightning_modules.fedper import FedPer as FedPer
     from lightning_modules.fedproto import FedProto as FedProto
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from lightning_modules.pfakd import PFAKD as PFAKD
     from lightning_modules.pfedbayes import PFedBayes as PFedBayes
     from lightning_modules.pfedfda import PFedFDA as PFedFDA
+    from lightning_modules.pfedhn import PFedHN as PFedHN
     from lightning_modules.pfedme import PFedMe as PFedMe
     from lightning_modules.pfedsim import PFedSim as PFedSim
     from lightning_modules.pfedvem import PFedVEM as PFedVEM

@@ -145,7 +145,7 @@ class APPLE(ClientModule):
 
     def server(self) -> Server[CoresState]:
         """Return the server, which keeps all cores."""
-        return CoresServer(places=len(self.others))
+        return CoresServer(self.weighting, places=len(self.others))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,7 +103,7 @@ class FedFomo(ClientModule):
 
     def server(self) -> Server[FomoState]:
         """Return the server that chooses each client's candidates."""
-        return FomoServer("uniform", len(self.others), *self.explore)
+        return FomoServer(self.weighting, len(self.others), *self.explore)
 
     def _models(self) -> list[nn.Module]:
         return [self.baseline, self.net, *self.others]

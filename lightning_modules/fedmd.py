@@ -17,6 +17,7 @@ from torch import nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import SplitNet
+from lightning_modules.nets.split import must_be_split
 from pfl.core.checks import at_least_one, not_negative
 from pfl.core.space import Dimension
 from pfl.core.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
@@ -48,6 +49,7 @@ class FedMD(ClientModule):
         options: See :class:`ClientModule`.
 
     Raises:
+        TypeError: ``net`` has no backbone or no head.
         ValueError: A number is out of its range.
     """
 
@@ -72,6 +74,7 @@ class FedMD(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, epochs=epochs, weighting=weighting, **options)
+        must_be_split(net)
         at_least_one(public_samples=public_samples, digest_batch_size=digest_batch_size)
         not_negative(public_epochs=public_epochs, private_epochs=private_epochs)
         not_negative(digest_epochs=digest_epochs)

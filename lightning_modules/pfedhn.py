@@ -49,6 +49,7 @@ class PFedHN(ClientModule):
         server_momentum: Their momentum.
         server_weight_decay: Their weight decay.
         buffers: As in :class:`ClientModule`; none are generated.
+        weighting: As in :class:`ClientModule`, for the mean of the gradients.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -71,9 +72,10 @@ class PFedHN(ClientModule):
         server_momentum: float = 0.9,
         server_weight_decay: float = 1e-3,
         buffers: Literal["average", "local"] = "local",
+        weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
-        super().__init__(net, buffers=buffers, **options)
+        super().__init__(net, buffers=buffers, weighting=weighting, **options)
         at_least_one(steps=steps, embedding=embedding, hidden=hidden)
         not_negative(hidden_layers=hidden_layers, server_lr=server_lr)
         not_negative(server_momentum=server_momentum, server_weight_decay=server_weight_decay)
@@ -106,7 +108,7 @@ class PFedHN(ClientModule):
 
     def server(self) -> Server[HNState]:
         """Return the server with the hypernetwork."""
-        return HNServer("uniform", *self.hyper)
+        return HNServer(self.weighting, *self.hyper)
 
 
 class Hypernetwork(nn.Module):
@@ -213,9 +215,9 @@ class HNServer(Server[HNState]):
         """Return psi and embeddings after a step, and their momentum."""
         leaves = {name: nn.Parameter(value.clone()) for name, value in state.hyper.items()}
         with torch.enable_grad():
-            for upload in uploads:
+            for upload, share in zip(uploads, self.weights(uploads).tolist(), strict=True):
                 made = self._generated(state, leaves, leaves["embeddings"][upload.client])
-                slopes = [(made[n].detach() - v) / len(uploads) for n, v in upload.shared.items()]
+                slopes = [share * (made[n].detach() - v) for n, v in upload.shared.items()]
                 torch.autograd.backward([made[name] for name in upload.shared], slopes)
         nn.utils.clip_grad_norm_(leaves.values(), CLIP)
         optimizer = torch.optim.SGD(leaves.values(), **self.rates)

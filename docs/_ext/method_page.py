@@ -88,9 +88,12 @@ def _declarations(kinds: Sequence[type[ClientModule]]) -> Iterator[str]:
 
 def _built(kind: type[ClientModule]) -> ClientModule:
     """Build a method on a network with a batch norm; a supervisor is such a network too."""
-    _, *asked = inspect.signature(kind).parameters.values()
-    named = [one for one in asked if one.kind is not one.VAR_KEYWORD]
-    return kind(normed(), **{one.name: normed() for one in named if one.default is one.empty})
+    _, *others = inspect.signature(kind).parameters.values()
+    named = [one for one in others if one.kind is not one.VAR_KEYWORD]
+    asked = (one for one in named if one.default is one.empty)
+    # Numbers of clients or samples, and further networks.
+    given = {one.name: 3 if one.annotation == "int" else normed() for one in asked}
+    return kind(normed(), **given)
 
 
 def _quoted(words: Sequence[str]) -> str:

@@ -55,6 +55,7 @@ FROM_DATA = {
     "num_classes": _FromData(int, "outputs"),
     "input_shape": _FromData(tuple[int, ...], "input_shape"),
     "num_clients": _FromData(int, "num_clients"),
+    "public_samples": _FromData(int, "public_samples"),
 }
 # Packages whose classes the help lists without their path.
 _SHORT = (*PACKAGES, "torch.optim.")

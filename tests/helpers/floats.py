@@ -9,6 +9,8 @@ BODY, HEAD, MEANS = 36, 21, 18
 NET = BODY + HEAD
 # Down and up, or one number for both.
 MOVED = {
+    # Down two others' cores, and of ten clients who is there and where shares start.
+    "APPLE": (2 * NET + 2 * 10, NET),
     **dict.fromkeys(("APFL", "CFL", "Ditto", "FedALA", "FedAvg", "FedAvgP", "FedBN"), NET),
     **dict.fromkeys(("FedProx", "FedProxP", "FedROD", "FedSimSup", "KNNPer", "LPFT"), NET),
     **dict.fromkeys(("FedDyn", "PerFedAvg", "PFedMe", "UniVarFL"), NET),
@@ -23,6 +25,8 @@ MOVED = {
     "FedCP": NET + 84 + 24,
     # Three components.
     "FedEM": 3 * NET,
+    # Logits of twelve public samples.
+    "FedMD": 12 * 3,
     # Down the centroids; up also counts, variance and profile.
     "FedPAC": (NET + MEANS, NET + MEANS + 3 + 1 + MEANS),
     # Embeddings, two maps of the valve, and four vectors of its norms.
@@ -31,6 +35,7 @@ MOVED = {
     "IFCA": (2 * NET, NET + 1),
     "LGFedAvg": HEAD,
     "Local": 0,
+    "PFedHN": NET,
     # 36 entries of the body, 6 * 6 + 6 and 6 * 4 + 4 of the projector, 4 * 3 + 3 of the head.
     "MOON": 36 + 42 + 28 + 15,
     # A mean and a deviation of each parameter.
@@ -50,5 +55,11 @@ def floats(module, info):
     down = ROWS.get(type(module).__name__)
     if down is not None:
         return down, int((info.label_counts > 0).sum()) * (6 + 1)
+    if type(module).__name__ == "FedProto":
+        # A row and its number for each class that the client has.
+        return MEANS, int((info.label_counts > 0).sum()) * (6 + 1)
+    if type(module).__name__ == "FedFomo":
+        # Down two candidates, once all have uploaded, and who they are; up three ratings too.
+        return (2 * NET if info.round > 1 else 0) + 2, NET + 2 + 3
     moved = MOVED[type(module).__name__]
     return moved if isinstance(moved, tuple) else (moved, moved)

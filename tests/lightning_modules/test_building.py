@@ -9,6 +9,7 @@ import torch
 
 from lightning_modules import (
     APFL,
+    APPLE,
     CFL,
     GPFL,
     IFCA,
@@ -27,7 +28,9 @@ from lightning_modules import (
     FedCP,
     FedDyn,
     FedEM,
+    FedFomo,
     FedGH,
+    FedMD,
     FedPAC,
     FedPer,
     FedProto,
@@ -41,6 +44,7 @@ from lightning_modules import (
     PerFedAvg,
     PFedBayes,
     PFedFDA,
+    PFedHN,
     PFedMe,
     PFedSim,
     PFedVEM,
@@ -74,6 +78,26 @@ RANGES = {
         "positive": {"align_lr": 0},
         "negative": {"align_epochs": -1},
         "at least 1": {"align_batch": 0},
+    },
+    APPLE: {
+        "at least 1": {"num_clients": 0},
+        "negative": {"share_lr": -1, "pull": -1, "pull_rounds": -1},
+    },
+    FedFomo: {
+        "at least 1": {"candidates": 0},
+        "[0, 1]": {"explore": 1.5},
+        "negative": {"explore_decay": -1},
+    },
+    FedMD: {
+        "at least 1": {"public_samples": 0, "digest_batch_size": 0},
+        "negative": {"public_epochs": -1, "private_epochs": -1, "digest_epochs": -1},
+    },
+    PFedHN: {
+        "at least 1": {"steps": 0, "embedding": 0, "hidden": 0},
+        "negative": {
+            **{"hidden_layers": -1, "server_lr": -1},
+            **{"server_momentum": -1, "server_weight_decay": -1},
+        },
     },
     FedAvgP: {"negative": {"ft_epochs": -1, "ft_lr": -1}},
     FedCAC: {"[0, 1]": {"tau": (-0.1, 1.1)}, "at least 1": {"beta": 0}},
@@ -213,6 +237,7 @@ FOR_THE_SERVER = {
     },
     FedTGP: {"margin": 3.0, "server_epochs": 2, "server_lr": 0.5, "server_batch": 4},
     IFCA: {"k": 3},
+    FedFomo: {"candidates": 3},
     LGFedAvg: {"warm_start_rounds": 3},
     PFedBayes: {"server_step": 0.5},
     PFedMe: {"server_step": 0.5},

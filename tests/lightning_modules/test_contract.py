@@ -122,7 +122,7 @@ def test_a_task_that_is_not_the_datas_is_refused_by_name():
 NEED_PARTS = {
     *("CD2PFedAligned", "FedAS", "FedASVariant", "FedBABU", "FedCP", "FedGH", "FedPAC", "FedPer"),
     *("FedProto", "FedRep", "FedROD", "FedSimSupSerial", "FedTGP", "Freeze", "GPFL", "KNNPer"),
-    *("LPFT", "MOON", "PFAKD", "PFedFDA", "PFedSim", "PFedVEM", "UniVarFL"),
+    *("FedMD", "LPFT", "MOON", "PFAKD", "PFedFDA", "PFedSim", "PFedVEM", "UniVarFL"),
 }
 
 

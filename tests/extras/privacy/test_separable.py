@@ -36,6 +36,8 @@ REFUSED = {
     "FedCP": f"phase 'local': its term 'discrepancy' {COUPLED}",
     "FedEM": f"pass 'e_step': {STATISTICS}",
     "FedGH": f"pass 'means': {STATISTICS}",
+    "FedFomo": f"pass 'mix': {STATISTICS}",
+    "FedMD": "phase 'public': it trains on public data",
     "FedPAC": f"pass 'statistics': {STATISTICS}",
     "FedProto": f"pass 'prototypes': {STATISTICS}",
     "FedROD": COUNTS,
