@@ -76,7 +76,7 @@ class FedFomo(ClientModule):
         self.fallback, self.weigh_on = fallback, weigh_on
         self.baseline = frozen(net)
         self.others = nn.ModuleList(frozen(net) for _ in range(candidates))
-        self.who = nn.Buffer(torch.full((candidates,), NOBODY))
+        self.who = nn.Buffer(torch.full((candidates,), NOBODY, dtype=torch.int32))
         self.rated = nn.Buffer(torch.zeros(1 + candidates))
 
     @classmethod
@@ -203,7 +203,8 @@ class FomoServer(Server[FomoState]):
             for place, number in enumerate(chosen)
             for name, value in state.shared.items()
         }
-        who = torch.full((self.candidates,), NOBODY, device=state.known.device)
+        device = state.known.device
+        who = torch.full((self.candidates,), NOBODY, dtype=torch.int32, device=device)
         who[: len(chosen)] = torch.tensor(chosen, dtype=who.dtype, device=who.device)
         return Broadcast(models, {"who": who})
 
@@ -217,7 +218,7 @@ class FomoServer(Server[FomoState]):
                 shared[name][upload.client] = value
             who = torch.cat([upload.extra["who"].new_tensor([upload.client]), upload.extra["who"]])
             there = who != NOBODY
-            wanted[upload.client, who[there]] += upload.extra["rated"][there].to(wanted)
+            wanted[upload.client, who[there].long()] += upload.extra["rated"][there].to(wanted)
         return replace(state, shared=shared, wanted=wanted, known=known)
 
     def welcome(

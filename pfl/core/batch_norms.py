@@ -6,6 +6,8 @@ from torch import nn
 
 from pfl.core.types import Patterns, State
 
+_STATISTICS = {"running_mean", "running_var", "num_batches_tracked"}
+
 
 def batch_norms(module: nn.Module) -> Patterns:
     """Return the names of all batch norms within a module, at any depth.
@@ -26,6 +28,11 @@ def batch_norms(module: nn.Module) -> Patterns:
 
 
 def norm_statistics(module: nn.Module) -> State:
-    """Return the buffers of all batch norms within a module, by name."""
+    """Return the running statistics of all batch norms within a module, by name.
+
+    Weights of a frozen copy are buffers too, and are none of them.
+    """
     norms = batch_norms(module)
-    return {name: v for name, v in module.named_buffers() if name.rpartition(".")[0] in norms}
+    places = ((name, name.rpartition(".")) for name, _ in module.named_buffers())
+    found = {name for name, (home, _, leaf) in places if home in norms and leaf in _STATISTICS}
+    return {name: value for name, value in module.named_buffers() if name in found}

@@ -55,9 +55,6 @@ def floats(module, info):
     down = ROWS.get(type(module).__name__)
     if down is not None:
         return down, int((info.label_counts > 0).sum()) * (6 + 1)
-    if type(module).__name__ == "FedProto":
-        # A row and its number for each class that the client has.
-        return MEANS, int((info.label_counts > 0).sum()) * (6 + 1)
     if type(module).__name__ == "FedFomo":
         # Down two candidates, once all have uploaded, and who they are; up three ratings too.
         return (2 * NET if info.round > 1 else 0) + 2, NET + 2 + 3

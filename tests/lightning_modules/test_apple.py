@@ -47,7 +47,7 @@ def test_gradients_by_hand():
 
 
 def test_the_mixture_is_that_of_the_weights():
-    """Invariants 3 and 5; a place without a client counts nothing."""
+    """Invariant 3; a place without a client counts nothing."""
     module = APPLE(mlp(), num_clients=3)
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_the_mixture_is_that_of_the_weights():
 
 
 def test_alone_it_is_local():
-    """Invariant 1: one client, whose share does not move; 4: nor do those of several."""
+    """Invariant 1: one client, whose share does not move."""
     data = blobs((9,), pooled=False)
     options = {"optimizer": SGD, "num_clients": 1, "share_lr": 0.0, "pull": 0.0}
     own, local = fit(APPLE(mlp(), **options), data), fit(Local(mlp(), optimizer=SGD), data)
@@ -102,7 +102,7 @@ def test_shares_start_from_the_samples_and_go_on_from_there():
 
 
 def test_others_cores_stay_and_only_the_own_one_goes_up():
-    """Invariant 6."""
+    """Invariant 4."""
     fed = Federation(make(mlp(), optimizer=SGD, share_lr=0.1), blobs((9, 6, 5)))
     fed.round(0, 1, 2)
     before = {n: v.clone() for n, v in fed.state.shared.items()}

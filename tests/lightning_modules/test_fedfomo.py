@@ -70,7 +70,7 @@ def uploads(fed, *pairs):
 
 
 def test_the_server_adds_ratings_of_the_client_alone():
-    """Invariant 5: only the client's row changes; a place without a candidate counts nothing."""
+    """Invariant 4: only the client's row changes; a place without a candidate counts nothing."""
     fed = federation()
     after = fed.server.aggregate(fed.state, uploads(fed, (1, [3, NOBODY], [0.5, -2.0, 9.0])))
     expected = torch.eye(4)
@@ -109,7 +109,7 @@ def test_exploration_exchanges_candidates_at_random():
 
 
 def test_the_validation_data_decide_and_training_data_do_not():
-    """Invariant 4; without validation data each client trains alone."""
+    """Invariant 1: without validation data each client trains alone."""
     data = blobs((6, 5, 4, 7))
     run = fit(make(mlp(), optimizer=SGD, explore=0.0), data)
     alone = blobs((6, 5, 4, 7))

@@ -48,7 +48,7 @@ def test_what_comes_back_as_it_was_sent_changes_nothing():
 
 
 def test_the_step_follows_the_derivative_of_the_product():
-    """Invariants 3, of <H(v; psi), change> by central differences, and 4: only one v moves."""
+    """Invariants 2 and 3: that of <H(v; psi), change>, by central differences; one v moves."""
     fed = federation(**PLAIN, server_lr=1.0)
     fed.state = replace(fed.state, hyper={n: v.double() for n, v in fed.state.hyper.items()})
     own, upload = sent(fed, 1), answer(fed, 1, 0.01)
