@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedbn import FedBN as FedBN
     from lightning_modules.fedcac import FedCAC as FedCAC
     from lightning_modules.fedcp import FedCP as FedCP
+    from lightning_modules.feddbe import FedDBE as FedDBE
     from lightning_modules.feddyn import FedDyn as FedDyn
     from lightning_modules.fedem import FedEM as FedEM
     from lightning_modules.fedfomo import FedFomo as FedFomo

@@ -25,6 +25,8 @@ MOVED = {
     "FedCP": NET + 84 + 24,
     # Three components.
     "FedEM": 3 * NET,
+    # After the first round the common mean of six features comes down.
+    "FedDBE": (NET + 6, NET),
     # Logits of twelve public samples.
     "FedMD": 12 * 3,
     # Down the centroids; up also counts, variance and profile.

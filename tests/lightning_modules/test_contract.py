@@ -120,7 +120,17 @@ def test_a_task_that_is_not_the_datas_is_refused_by_name():
 
 
 NEED_PARTS = {
-    *("CD2PFedAligned", "FedAS", "FedASVariant", "FedBABU", "FedCP", "FedGH", "FedPAC", "FedPer"),
+    *(
+        "CD2PFedAligned",
+        "FedAS",
+        "FedASVariant",
+        "FedBABU",
+        "FedCP",
+        "FedDBE",
+        "FedGH",
+        "FedPAC",
+        "FedPer",
+    ),
     *("FedProto", "FedRep", "FedROD", "FedSimSupSerial", "FedTGP", "Freeze", "GPFL", "KNNPer"),
     *("FedMD", "LPFT", "MOON", "PFAKD", "PFedFDA", "PFedSim", "PFedVEM", "UniVarFL"),
 }

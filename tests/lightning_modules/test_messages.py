@@ -42,6 +42,7 @@ PLACES = {
     "FedASVariant": (BODY, (*HEAD, *PREVIOUS), ("trace", "feature_sums", "feature_counts")),
     "FedBN": (("net.backbone.0.", *HEAD), ("net.backbone.1.",), ()),
     "FedCP": ((*BODY, "generic.", "policy."), HEAD, ()),
+    "FedDBE": (NET, ("memory",), ("running",)),
     "FedDyn": (NET, ("travelled",), ()),
     "FedEM": ((*NET, "others."), ("mixture", "participated"), ()),
     "FedGH": (HEAD, BODY, ("classes", "means")),

@@ -34,6 +34,7 @@ REFUSED = {
     "FedAS": f"pass 'targets': {STATISTICS}",
     "FedASVariant": f"pass 'targets': {STATISTICS}",
     "FedCP": f"phase 'local': its term 'discrepancy' {COUPLED}",
+    "FedDBE": "phase 'mean': its number of steps differs",
     "FedEM": f"pass 'e_step': {STATISTICS}",
     "FedGH": f"pass 'means': {STATISTICS}",
     "FedFomo": f"pass 'mix': {STATISTICS}",

@@ -1,0 +1,162 @@
+"""FedDBE: features from which each client's own offset has been taken, near a common mean.
+
+Zhang et al., "Eliminating Domain Bias for Federated Learning in Representation Space", NeurIPS
+2023, arXiv 2311.14975; the authors' code and PFLlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from lightning_modules.base import ClientModule, ClientOptions
+from lightning_modules.nets import SplitNet
+from lightning_modules.nets.split import must_be_split
+from pfl.core.checks import not_negative, within
+from pfl.core.server import Server, ServerState, received
+from pfl.core.space import Dimension
+from pfl.core.state import assign
+from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State, Upload
+
+
+class FedDBE(ClientModule):
+    """FedAvg with a private offset between backbone and head, and features pulled to one mean.
+
+    ``memory`` (m_i) is added to the features and trained with the network, but stays with the
+    client. The mean features r of its batches are pulled to the mean over clients, g, by ``kappa /
+    D sum_d (r_d - g_d)^2 / 2``, which moves the backbone alone.
+
+    The first round of a run only finds g: each client trains the network without offset and pull
+    and sends its mean features, and the trained networks are thrown away; so a run needs one round
+    more. g is the mean over that round's participants (the authors: all clients, also those that
+    are never drawn), and never changes.
+
+    Args:
+        net: A ``SplitNet`` with features (B, D).
+        kappa: Strength of the pull. The authors use 50 for Fashion-MNIST; PFLlib's default is 0.
+        beta: Weight of a batch in the running mean, ``r <- (1 - beta) r + beta mean``, which begins
+            at 0 in each round (the authors' momentum; 1 takes the last batch alone).
+        options: See :class:`ClientModule`.
+
+    Raises:
+        TypeError: ``net`` has no backbone or no head.
+        ValueError: A number is out of its range.
+    """
+
+    kept = ("memory",)
+    extra = ("running",)
+    vectorizable = True
+    net: SplitNet
+
+    def __init__(
+        self,
+        net: SplitNet,
+        *,
+        kappa: float = 50.0,
+        beta: float = 1.0,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        super().__init__(net, **options)
+        must_be_split(net)
+        not_negative(kappa=kappa)
+        within("(0, 1]", beta=beta)
+        self.kappa, self.beta = kappa, beta
+        self.memory = nn.Parameter(torch.zeros(net.features))
+        self.running = nn.Buffer(torch.zeros(net.features))
+        # Unknown in the first round.
+        self.consensus = nn.Buffer(torch.full((net.features,), torch.nan))
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return kappa and beta, which the authors search for each data set."""
+        return (
+            Dimension("kappa", choices=(1.0, 5.0, 10.0, 50.0, 100.0)),
+            Dimension("beta", choices=(0.1, 0.5, 1.0)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, C) logits of the features with the offset."""
+        logits: Tensor = self.net.head(self.net.backbone(x) + self.memory)
+        return logits
+
+    def plan(self) -> Plan:
+        """Declare a training of the network alone, while no mean is known, and the usual one."""
+        return [
+            Phase(
+                name="mean",
+                objective=lambda batch: self._step(batch, pulled=False),
+                epochs=lambda own, info: self.epochs if unknown(own) else 0,
+                trains=("net.*",),
+            ),
+            Phase(
+                name="local",
+                objective=lambda batch: self._step(batch, pulled=True),
+                epochs=lambda own, info: 0 if unknown(own) else self.epochs,
+            ),
+        ]
+
+    def upload(self, info: ClientInfo) -> Upload:
+        """Return the network; in the first round the mean features instead."""
+        sent = super().upload(info)
+        first = unknown({"consensus": self.consensus})
+        return replace(sent, shared={}) if first else replace(sent, extra={})
+
+    def load_global(self, broadcast: Broadcast) -> None:
+        """Become the global network, without an offset."""
+        super().load_global(broadcast)
+        assign(self, {"memory": torch.zeros_like(self.memory)})
+
+    def server(self) -> Server[DBEState]:
+        """Return the server, which finds the common mean first."""
+        return DBEServer(self.weighting)
+
+    def _step(self, batch: Batch, pulled: bool) -> Outcome:
+        z = self.net.backbone(batch.x)
+        weight = torch.ones_like(z[:, 0]) if batch.weight is None else batch.weight.to(z)
+        mean = weight @ z / weight.sum().clamp_min(1)
+        running = (1 - self.beta) * self.running + self.beta * mean
+        terms = self.supervised(self.net.head(z + self.memory), batch)
+        if pulled:
+            apart = (running - self.consensus).square().mean() / 2
+            terms = {**terms, "pull": self.kappa * apart}
+        return Outcome(terms, {"running": running.detach()})
+
+
+def unknown(own: State) -> bool:
+    """Return whether a client with these entries has not been sent the common mean."""
+    return bool(own["consensus"].isnan().any())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DBEState(ServerState):
+    """The network, and what is known of the features.
+
+    Attributes:
+        consensus: (D,) g; empty before the first round.
+    """
+
+    consensus: State
+
+
+class DBEServer(Server[DBEState]):
+    """Averages the clients' features once, and then networks."""
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> DBEState:
+        """Return the initial state, in which no mean is known."""
+        return DBEState(shared=shared, consensus={})
+
+    def broadcast(self, state: DBEState, client: int, round: int) -> Broadcast:
+        """Return the network, and the common mean if it is known."""
+        return Broadcast(state.shared, state.consensus)
+
+    def merge(self, state: DBEState, uploads: Sequence[Upload]) -> DBEState:
+        """Average features, in the first round that brings uploads, or networks."""
+        if state.consensus:
+            return super().merge(state, uploads)
+        features = received(uploads, "running")
+        mean = self.weights(uploads).to(features) @ features
+        return replace(state, consensus={"consensus": mean})
