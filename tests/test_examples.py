@@ -23,6 +23,11 @@ SHOWS = {
     "own_loop": lambda names: (
         names["run"].server.shared is names["average"] and names["run"].round < 10
     ),
+    # Own networks withstand what the mean does not, and multi-Krum restores both.
+    "robust": lambda names: (
+        names["scores"]["mean"][0] < names["scores"]["mean"][1] < names["scores"]["multi-Krum"][1]
+        and min(names["scores"]["multi-Krum"]) > max(names["scores"]["no attack"]) - 5
+    ),
     "fine_tune": lambda names: names["after"] > names["before"],
     "fedas_as_released": lambda names: _hands_on(names),
 }
