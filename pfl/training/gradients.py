@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -79,22 +79,14 @@ class GradientStep(ClientStep, ABC):
 
     @abstractmethod
     def gradients(
-        self,
-        context: Context,
-        phase: Phase,
-        jobs: Sequence[Job],
-        sizes: Sequence[int],
-        trained: Mapping[str, Tensor],
-        steps: int,
+        self, context: Context, phase: Phase, jobs: Sequence[Job], steps: int
     ) -> Gradients:
-        """Return the gradients of clients in a phase.
+        """Return the gradients of clients in a phase, which is prepared.
 
         Args:
             context: The module and its data.
             phase: The phase.
             jobs: Of the clients, with the same steps.
-            sizes: Number of training samples of each.
-            trained: The parameters that the phase trains.
             steps: How many optimiser steps there are, at most.
         """
 

@@ -130,7 +130,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
             wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
         taken_by = None
         if own is not None:
-            taken_by = own.gradients(context, phase, [job], [len(split)], trained, most)
+            taken_by = own.gradients(context, phase, [job], most)
         last_losses: list[float] = []
         taken = tally.steps
         module.on_train_start()

@@ -116,9 +116,8 @@ def _take_steps(
     kept: dict[int, State] = {}
     taken_by = None
     if (own := gradient_step(part.jobs[0])) is not None:
-        count = len(places)
-        held = [len(split) for split in part.samples_of(phase)[:count]]
-        taken_by = own.gradients(context, phase, part.jobs[:count], held, trained, len(schedule))
+        jobs = part.jobs[: len(places)]
+        taken_by = own.gradients(context, phase, jobs, len(schedule))
 
     def step(single: Batch) -> Entries:
         batch = feed.map_inputs(single)

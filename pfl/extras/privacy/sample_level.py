@@ -19,7 +19,7 @@ import math
 import secrets
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, TypeAlias
@@ -106,16 +106,10 @@ class PrivateSamples(GradientStep):
         return [row.nonzero().flatten() for row in draws * count < 1]
 
     def gradients(
-        self,
-        context: Context,
-        phase: Phase,
-        jobs: Sequence[Job],
-        sizes: Sequence[int],
-        trained: Mapping[str, Tensor],
-        steps: int,
+        self, context: Context, phase: Phase, jobs: Sequence[Job], steps: int
     ) -> PrivateSteps:
         """Return the private gradients of clients in a phase."""
-        return PrivateSteps(self, context, phase, jobs, sizes, trained, steps)
+        return PrivateSteps(self, context, phase, jobs, steps)
 
 
 class PrivateSteps(Gradients):
@@ -126,8 +120,6 @@ class PrivateSteps(Gradients):
         context: The module and its data.
         phase: The phase.
         jobs: Of the clients; their seeds determine the noise.
-        sizes: Number of training samples of each.
-        trained: The parameters that the phase trains.
         steps: How many steps there are, at most.
     """
 
@@ -137,10 +129,10 @@ class PrivateSteps(Gradients):
         context: Context,
         phase: Phase,
         jobs: Sequence[Job],
-        sizes: Sequence[int],
-        trained: Mapping[str, Tensor],
         steps: int,
     ) -> None:
+        trained = context.train_only(phase.trains)
+        sizes = [job.info.samples for job in jobs]
         self._module, self._phase, self._clip = context.module, phase, level.clip
         # A hair less for real clients, so that rounding makes no gradient longer than the clip.
         self._bound = level.clip * (1 - _HAIR) if level.system else level.clip

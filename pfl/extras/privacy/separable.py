@@ -109,8 +109,8 @@ def _lacking(context: Context, job: Job) -> str | None:
                 continue
             shapes, place = part.noise.items(), batch.y.device
             noise = {n: torch.zeros(s, dtype=dtype, device=place) for n, s in shapes}
-            with prepared(copied, part) as trained:
-                steps = level.gradients(copied, part, [job], [len(batch.y)], trained, 1)
+            with prepared(copied, part):
+                steps = level.gradients(copied, part, [job], 1)
                 try:
                     with copied.fabric.autocast():
                         steps.sums(map_inputs(part, batch, held=False)._replace(noise=noise))

@@ -77,8 +77,8 @@ def test_a_batch_without_samples_changes_nothing_but_by_noise():
     context, job = federation.context, federation.job(0)
     phase = context.plan[0]
     private = replace(job, steps=(PrivateSamples(1.0, 2.0),))
-    with prepared(context, phase) as parameters, context.fabric.autocast():
-        steps = private.steps[0].gradients(context, phase, [private], [1], parameters, 1)
+    with prepared(context, phase), context.fabric.autocast():
+        steps = private.steps[0].gradients(context, phase, [private], 1)
         batch = context.data.split(0, "train").batch(torch.zeros(1).long())
         empty, full = (steps.alone(batch, 0, what)[1]["net.head.weight"] for what in (True, False))
     assert (empty - full).item() == pytest.approx(1.0, abs=1e-6)
@@ -150,8 +150,8 @@ def test_no_sample_moves_the_sum_by_more_than_the_clip():
     context, job, clip = federation.context, federation.job(0), 0.05
     phase = context.plan[0]
     private = replace(job, steps=(PrivateSamples(clip, 0.0),))
-    with prepared(context, phase) as parameters, context.fabric.autocast(), torch.no_grad():
-        steps = private.steps[0].gradients(context, phase, [private], [9], parameters, 1)
+    with prepared(context, phase), context.fabric.autocast(), torch.no_grad():
+        steps = private.steps[0].gradients(context, phase, [private], 1)
         batch = context.data.split(0, "train").batch(torch.arange(9))
         whole = steps.sums(batch)
         for left_out in range(9):
@@ -193,8 +193,8 @@ def sums(*values):
     federation = line(x, y, batch_size=len(x), precision="32-true")
     context, phase = federation.context, federation.context.plan[0]
     private = replace(federation.job(0), steps=(PrivateSamples(1.0, 0.0),))
-    with prepared(context, phase) as parameters, context.fabric.autocast():
-        steps = private.steps[0].gradients(context, phase, [private], [len(x)], parameters, 1)
+    with prepared(context, phase), context.fabric.autocast():
+        steps = private.steps[0].gradients(context, phase, [private], 1)
         batch = context.data.split(0, "train").batch(torch.arange(len(x)))
         return steps.sums(batch)["gradients", "net.head.weight"].item()
 
