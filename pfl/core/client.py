@@ -14,7 +14,7 @@ from pfl.core.batch_norms import norm_statistics
 from pfl.core.checks import known_words, not_negative, tuples, within
 from pfl.core.learner import Learner
 from pfl.core.noise import GENERATOR
-from pfl.core.per_client import count, named, variants
+from pfl.core.per_client import variants
 from pfl.core.server import Server
 from pfl.core.space import Dimension
 from pfl.core.state import (
@@ -301,14 +301,6 @@ class ClientModule(Learner):
             for one in found:
                 one.take(number)
             self._matched.clear()
-
-    def initial_values(self) -> State:
-        """Return the entries of all variants, by the names of :func:`pfl.core.per_client.named`."""
-        values: State = {}
-        for number in reversed(range(count(self))):
-            self.take_variant(number)
-            values |= {named(number, name): value for name, value in self.state_dict().items()}
-        return values
 
     def describe(self) -> State:
         """Return named scalars that describe the current model, for analyses; by default none."""

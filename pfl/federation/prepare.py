@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pfl.core.per_client import count
-from pfl.core.state import constants, fingerprint, nbytes, to
+from pfl.core.state import nbytes
 from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
 from pfl.federation import evaluation, header, resume
@@ -43,41 +42,26 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
         file: The checkpoint to resume from.
         scope: Releases the engine.
     """
-    # A checkpoint has the types of the run's precision, and is compared with the module.
-    for number in reversed(range(count(wanted.module))):
-        wanted.module.take_variant(number)
-        wanted.settings.fabric.strategy.precision.convert_module(wanted.module)
-    content = {} if file is None else resume.read(file, wanted)
-    context = _context(wanted, content, scope)
+    settings = wanted.settings
+    wanted.data.to(settings.fabric.device)
+    context = Context(wanted.module, wanted.data, settings.fabric, settings.gradient_clip_val)
+    content = {} if file is None else resume.read(file, wanted, context)
+    if content:
+        context.start_from(content["template"])
+    scope.callback(settings.runner.close)
+    # From here on, the data as the engine's clients describe them.
+    context.data = settings.runner.connect(context, wanted.config)
     coordinator = _coordinator(wanted, context)
     run = _run(wanted, coordinator, context, content)
-    # What a client keeps, and its group, may depend on the initial values.
-    for one in context.each_variant():
-        one.load({})
     if content:
         resume.restore(content, run, coordinator.clients, context)
     _bound(run, wanted, coordinator)
     origin = None if file is None else resume.folder_of(file)
-    federation = Federation(wanted.settings, context, coordinator, run, wanted.root, origin)
+    federation = Federation(settings, context, coordinator, run, wanted.root, origin)
     _start(federation, content)
     if wanted.trains:
         _warn_if_forgotten(federation)
     return federation
-
-
-def _context(wanted: Wanted, content: Mapping[str, Any], scope: ExitStack) -> Context:
-    """Return the context of a run: the method, and the data as the engine's clients describe them.
-
-    Its initial values are those of the checkpoint, if there is one.
-    """
-    settings, data, device = wanted.settings, wanted.data, wanted.settings.fabric.device
-    data.to(device)
-    template = to(content["template"], device) if content else None
-    clip = settings.gradient_clip_val
-    context = Context(wanted.module, data, settings.fabric, clip, template=template)
-    scope.callback(settings.runner.close)
-    context.data = settings.runner.connect(context, wanted.config)
-    return context
 
 
 def _coordinator(wanted: Wanted, context: Context) -> Coordinator:
@@ -112,7 +96,7 @@ def _run(
         name=wanted.name,
         server=coordinator.start(),
         template=context.initial_values,
-        constants=fingerprint([constants(one.module) for one in context.each_variant()]),
+        constants=context.constants,
         reports=coordinator.server.reports,
         scores=context.scorer.better,
         tested=tested,

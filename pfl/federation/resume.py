@@ -145,10 +145,8 @@ def opened(wanted: Wanted) -> Iterator[Path | None]:
         yield file
 
 
-def read(file: Path, wanted: Wanted) -> Mapping[str, Any]:
-    """Return the content of a checkpoint of a wanted run.
-
-    The method has the precision of the run.
+def read(file: Path, wanted: Wanted, context: Context) -> Mapping[str, Any]:
+    """Return the content of a checkpoint of a wanted run, whose context is before its first round.
 
     Raises:
         CheckpointError: The checkpoint cannot be used, or belongs to another method, network or
@@ -168,7 +166,7 @@ def read(file: Path, wanted: Wanted) -> Mapping[str, Any]:
     # The hash of data at sites is known once the sites have reported it.
     if wanted.data.description().get("hash") is not None:
         _check_partition(content, wanted.data)
-    schema.check_tensors("template", content["template"], wanted.module.initial_values())
+    schema.check_tensors("template", content["template"], context.initial_values)
     return content
 
 

@@ -20,7 +20,7 @@ from pfl.core.elsewhere import reference_of
 from pfl.core.failure import ExplainedError
 from pfl.core.own_stream import OwnStream
 from pfl.core.seeds import scoped
-from pfl.core.state import clone, copy_all, matches
+from pfl.core.state import clone, constants, copy_all, fingerprint, matches, to
 from pfl.core.types import NO_CLIENT, Job, Pass, Patterns, Phase, Plan, State
 from pfl.training.declaration import MethodError, declared
 from pfl.training.metrics import Scorer
@@ -59,8 +59,8 @@ class Context:
         module: The module; it is moved to the device and converted to the precision.
         data: The federation's data, already on the device.
         stop: An event shared by several contexts; ``None`` creates one.
-        template: Template of another context or a checkpoint, of all variants; ``None`` uses the
-            module's current values.
+        template: Template of another context, of all variants; ``None`` uses the module's current
+            values.
         trainable: Names from another context; ``None`` uses the module's ``requires_grad``.
         beside_others: Whether other threads train clients at the same time, so that what layers
             draw must leave torch's default stream alone.
@@ -205,12 +205,23 @@ class Context:
 
     @property
     def initial_values(self) -> State:
-        """The templates of all variants; see :func:`pfl.core.per_client.initial_values`."""
+        """The templates of all variants, by the names of :func:`pfl.core.per_client.named`."""
         return {
             per_client.named(one._number, name): value
             for one in self.variants
             for name, value in one.template.items()
         }
+
+    def start_from(self, values: State) -> None:
+        """Let jobs start from the initial values of a checkpoint, which the module then has."""
+        for one in self.each_variant():
+            one.template = to(per_client.of_variant(values, one._number), self.fabric.device)
+            one.load({})
+
+    @property
+    def constants(self) -> str:
+        """Hash of what no state holds, such as the frozen parts of a network."""
+        return fingerprint([constants(one.module) for one in self.each_variant()])
 
     def replica(
         self,
