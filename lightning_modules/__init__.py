@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lightning_modules.cfl import CFL as CFL
     from lightning_modules.ditto import Ditto as Ditto
     from lightning_modules.fedala import FedALA as FedALA
+    from lightning_modules.fedamp import FedAMP as FedAMP
     from lightning_modules.fedas import FedAS as FedAS
     from lightning_modules.fedas_variants import FedASVariant as FedASVariant
     from lightning_modules.fedavg import FedAvg as FedAvg
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedmd import FedMD as FedMD
     from lightning_modules.fedpac import FedPAC as FedPAC
     from lightning_modules.fedper import FedPer as FedPer
+    from lightning_modules.fedphp import FedPHP as FedPHP
     from lightning_modules.fedproto import FedProto as FedProto
     from lightning_modules.fedprox import FedProx as FedProx
     from lightning_modules.fedprox import FedProxP as FedProxP
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedsimsup_serial import FedSimSupSerial as FedSimSupSerial
     from lightning_modules.fedtgp import FedTGP as FedTGP
     from lightning_modules.finetune import FineTuned as FineTuned
+    from lightning_modules.fml import FML as FML
     from lightning_modules.freeze import Freeze as Freeze
     from lightning_modules.gpfl import GPFL as GPFL
     from lightning_modules.ifca import IFCA as IFCA

@@ -5,11 +5,14 @@ that a padded batch gives the same value as the unpadded one. All terms run unde
 ``torch.func.vmap``.
 """
 
+from lightning_modules.losses.anchors import Widths as Widths
 from lightning_modules.losses.anchors import feature_distillation as feature_distillation
 from lightning_modules.losses.anchors import kernel_discrepancy as kernel_discrepancy
+from lightning_modules.losses.anchors import kl_divergence as kl_divergence
 from lightning_modules.losses.anchors import linear as linear
 from lightning_modules.losses.anchors import model_contrastive as model_contrastive
 from lightning_modules.losses.anchors import proximal as proximal
+from lightning_modules.losses.anchors import soft_cross_entropy as soft_cross_entropy
 from lightning_modules.losses.anchors import symmetric_kl as symmetric_kl
 from lightning_modules.losses.class_vectors import angular as angular
 from lightning_modules.losses.class_vectors import class_mean_alignment as class_mean_alignment

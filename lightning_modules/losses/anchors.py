@@ -7,7 +7,7 @@ functions run under ``torch.func.vmap``.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from lightning_modules.losses.numerics import at_least_float32, full_precision, mean, unit
 from pfl.core.checks import one_of
+
+Widths: TypeAlias = Literal["fixed", "batch"]
 
 
 def proximal(parameters: Iterable[Tensor], anchors: Iterable[Tensor]) -> Tensor:
@@ -84,17 +86,24 @@ def feature_distillation(
     return mean(squares.mean(-1) if reduction == "mean" else squares.sum(-1), weight)
 
 
-def kernel_discrepancy(z: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+def kernel_discrepancy(
+    z: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    widths: Widths = "fixed",
+) -> Tensor:
     """Compute the maximum mean discrepancy of two batches of features under a sum of kernels.
 
     The mean over all pairs (a, b) of ``K(z_a, z_b) + K(t_a, t_b) - 2 K(z_a, t_b)``, where ``K(x, y)
-    = sum_s exp(-||x - y||^2 / (2 s))`` for s in {10, 15, 20, 50}, as in FedCP (Zhang et al., KDD
-    2023, arXiv 2307.01217). A pair with padding does not count.
+    = sum_s exp(-||x - y||^2 / (2 s))``. A pair with padding does not count.
 
     Args:
         z: (B, D) features.
         target: (B, D) constant features, t.
         weight: (B,) or ``None``.
+        widths: ``fixed`` is s in {10, 15, 20, 50}, as in FedCP (Zhang et al., KDD 2023, arXiv
+            2307.01217); with ``batch``, 2 s is 1/4, 1/2, 1, 2 and 4 times the mean squared
+            distance of two of the 2 B vectors, as in FedPHP (Li et al., ECML PKDD 2021).
 
     Example:
         >>> z, target = torch.zeros(1, 1), torch.tensor([[20.0]]).sqrt()
@@ -103,17 +112,29 @@ def kernel_discrepancy(z: Tensor, target: Tensor, weight: Tensor | None = None) 
     """
     with full_precision(z):
         z, target = at_least_float32(z), at_least_float32(target)
-        pairs = _kernel(z, z) + _kernel(target, target) - 2 * _kernel(z, target)
-        return mean(
-            pairs.flatten(), None if weight is None else torch.outer(weight, weight).flatten()
-        )
+        pairs = None if weight is None else torch.outer(weight, weight)
+        apart = _squares(z, z), _squares(target, target), _squares(z, target)
+        if widths == "fixed":
+            scales = 2 * torch.tensor([10.0, 15.0, 20.0, 50.0]).to(z)
+        else:
+            scales = _spread(apart, pairs) * torch.tensor([0.25, 0.5, 1.0, 2.0, 4.0]).to(z)
+        own, other, between = (torch.exp(-one[..., None] / scales).sum(-1) for one in apart)
+        values = own + other - 2 * between
+        return mean(values.flatten(), None if pairs is None else pairs.flatten())
 
 
-def _kernel(x: Tensor, y: Tensor) -> Tensor:
-    """Return the (B, B) values of the sum of kernels."""
-    squares = x.square().sum(-1)[:, None] + y.square().sum(-1) - 2 * x @ y.mT
-    widths = torch.tensor([10.0, 15.0, 20.0, 50.0]).to(x)
-    return torch.exp(-squares.clamp_min(0)[..., None] / (2 * widths)).sum(-1)
+def _squares(x: Tensor, y: Tensor) -> Tensor:
+    """Return the (B, B) squared distances, at least 0."""
+    return (x.square().sum(-1)[:, None] + y.square().sum(-1) - 2 * x @ y.mT).clamp_min(0)
+
+
+def _spread(apart: tuple[Tensor, Tensor, Tensor], pairs: Tensor | None) -> Tensor:
+    """Return the constant mean squared distance of two different vectors of both batches."""
+    own, other, between = (one.detach() if pairs is None else one.detach() * pairs for one in apart)
+    total = own.sum() + other.sum() + 2 * between.sum()
+    # The number of real vectors squared, of which there are two for each sample.
+    squared = 4 * (torch.tensor(float(own.numel())).to(own) if pairs is None else pairs.sum())
+    return total / (squared - squared.sqrt()).clamp_min(1) + 1e-8
 
 
 def model_contrastive(
@@ -163,3 +184,41 @@ def symmetric_kl(logits: Tensor, others: Tensor, weight: Tensor | None = None) -
     """
     p, q = at_least_float32(logits).log_softmax(-1), at_least_float32(others).log_softmax(-1)
     return mean(0.5 * ((p.exp() - q.exp()) * (p - q)).sum(-1), weight)
+
+
+def kl_divergence(logits: Tensor, teacher: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Compute the KL divergence of a prediction from its teacher's, ``KL(teacher || logits)``.
+
+    The mean over the batch of ``sum_c p_c (log p_c - log q_c)``, where p is the teacher's
+    prediction. FML (Shen et al., 2020, arXiv 2006.16765).
+
+    Args:
+        logits: (B, C).
+        teacher: (B, C) logits of the other network; it takes gradients unless it is constant.
+        weight: (B,) or ``None``.
+
+    Example:
+        >>> one, other = torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0986, 0.0]])  # p_1 = 3/4
+        >>> kl_divergence(one, other)  # 3/4 log 3/2 + 1/4 log 1/2
+        tensor(0.1308)
+    """
+    q, p = at_least_float32(logits).log_softmax(-1), at_least_float32(teacher).log_softmax(-1)
+    return mean((p.exp() * (p - q)).sum(-1), weight)
+
+
+def soft_cross_entropy(logits: Tensor, teacher: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Compute the cross-entropy with a teacher's prediction: the mean of ``-sum_c p_c log q_c``.
+
+    FedPHP (Li et al., ECML PKDD 2021).
+
+    Args:
+        logits: (B, C).
+        teacher: (B, C) logits of the teacher, divided by its temperature.
+        weight: (B,) or ``None``.
+
+    Example:
+        >>> soft_cross_entropy(torch.zeros(1, 2), torch.tensor([[1.0, 3.0]]))  # log 2
+        tensor(0.6931)
+    """
+    p, q = at_least_float32(teacher).softmax(-1), at_least_float32(logits).log_softmax(-1)
+    return mean(-(p * q).sum(-1), weight)

@@ -15,7 +15,7 @@ MOVED = {
     **dict.fromkeys(("FedProx", "FedProxP", "FedROD", "FedSimSup", "KNNPer", "LPFT"), NET),
     **dict.fromkeys(("FedDyn", "PerFedAvg", "PFedMe", "UniVarFL"), NET),
     **dict.fromkeys(("FedBABU", "FedPer", "FedRep", "FedSimSupSerial", "Freeze", "PFAKD"), BODY),
-    **dict.fromkeys(("FedCAC", "PFedSim"), NET),
+    **dict.fromkeys(("FedAMP", "FedCAC", "FedPHP", "FML", "PFedSim"), NET),
     # Three of six hidden units with 5 weights and a bias each; 3 * 3 weights and 3 biases.
     **dict.fromkeys(("CD2PFed", "CD2PFedAligned"), 3 * 6 + 9 + 3),
     "FedAS": (BODY, BODY + 1),

@@ -11,6 +11,7 @@ from lightning_modules import (
     APFL,
     APPLE,
     CFL,
+    FML,
     GPFL,
     IFCA,
     LPFT,
@@ -21,6 +22,7 @@ from lightning_modules import (
     CD2PFedAligned,
     Ditto,
     FedALA,
+    FedAMP,
     FedAS,
     FedASVariant,
     FedAvgP,
@@ -34,6 +36,7 @@ from lightning_modules import (
     FedMD,
     FedPAC,
     FedPer,
+    FedPHP,
     FedProto,
     FedProx,
     FedRep,
@@ -74,6 +77,11 @@ RANGES = {
         "negative": {"mix_lr": -1},
         "at least 1": {"window": 0},
         "all ~ at least 1": {"top": ("al", 0)},
+    },
+    FedAMP: {
+        "positive": {"alpha": 0, "sigma": 0},
+        "negative": {"proximity": -1},
+        "[0, 1]": {"own_share": (-0.1, 1.1)},
     },
     FedAS: {
         "positive": {"align_lr": 0},
@@ -123,6 +131,11 @@ RANGES = {
         "negative": {"prototype_weight": -1, "margin": -1, "server_lr": -1, "server_epochs": -1},
         "at least 1": {"server_batch": 0},
     },
+    FedPHP: {
+        "[0, 1]": {"inherit_weight": (-0.1, 1.1), "momentum": 1.1},
+        "(0, 1]": {"participation": 0.0},
+    },
+    FML: {"[0, 1]": {"alpha": (-0.1, 1.1), "beta": (-0.1, 1.1)}},
     GPFL: {"negative": {"magnitude_weight": -1, "guide_decay": -0.1}},
     IFCA: {"at least 1": {"k": 0}},
     KNNPer: {
@@ -228,6 +241,7 @@ def test_initial_values_follow_the_network(method):
 # Options that are the server's, and the attributes that they become where the name differs.
 FOR_THE_SERVER = {
     CD2PFed: {"private_share": 0.3, "ramp_rounds": 7},
+    FedAMP: {"shares": "cosine", "alpha": 2.0, "sigma": 3.0, "own_share": 0.3},
     FedAS: {"trace_normaliser": "min_max", "server_step_scale": "one_over_m"},
     FedASVariant: {"trace_normaliser": "min_max", "server_step_scale": "one_over_m"},
     FedCAC: {"tau": 0.3, "beta": 7},
@@ -249,7 +263,7 @@ FOR_THE_SERVER = {
 }
 CALLED = {
     **{"trace_normaliser": "normaliser", "server_step_scale": "step_scale"},
-    **{"server_step": "step", "server_momentum": "momentum"},
+    **{"server_step": "step", "server_momentum": "momentum", "shares": "form"},
 }
 
 

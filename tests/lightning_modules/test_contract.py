@@ -13,13 +13,16 @@ from torch import nn
 
 from lightning_modules import (
     APFL,
+    FML,
     PFAKD,
     SCAFFOLD,
+    FedAMP,
     FedAS,
     FedASVariant,
     FedAvg,
     FedCP,
     FedPAC,
+    FedPHP,
     FedProto,
     FedSimSup,
     FedTGP,
@@ -53,11 +56,14 @@ VARIANTS = [
         for target, estimator in (("per_sample", "per_sample_mean"), ("class_mean", "full_data"))
     ),
     (FedASVariant, {"align_manner": "serial"}),
+    *((FedAMP, {"shares": shares, "start": "cloud"}) for shares in ("cosine", "distance")),
     (FedCP, {"anchor_mode": "train"}),
     (FedPAC, {"alignment": 0.0}),
+    *((FedPHP, {"regulariser": kind, "first": "skip"}) for kind in ("mmd", "mmd_fixed")),
     (FedProto, {"weighting": "samples"}),
     (FedSimSup, {"local_unit": "steps"}),
     (FedTGP, {"proto_model": "received", "server_epochs": 3}),
+    (FML, {"detach": False, "kl": "element"}),
     (KNNPer, {"mix": "logits", "capacity": 5, "neighbours": 2, "tune": True}),
     (PerFedAvg, {"variant": "hf", "inner_lr": 0.3}),
     (PFAKD, {"teacher_mode": "eval", "distill_reduction": "sum_dim"}),
@@ -86,7 +92,8 @@ TASK_PROMISES = {
 }
 NEED_CLASSES = {
     *("CD2PFed", "CD2PFedAligned", "FedAS", "FedASVariant", "FedEM", "FedGH", "FedPAC"),
-    *("FedProto", "FedROD", "FedSimSup", "FedSimSupSerial", "FedTGP", "GPFL", "KNNPer"),
+    *("FedPHP", "FedProto", "FedROD", "FedSimSup", "FedSimSupSerial", "FedTGP", "FML", "GPFL"),
+    "KNNPer",
     *("PFedBayes", "PFedFDA", "PFedVEM", "UniVarFL"),
 }
 

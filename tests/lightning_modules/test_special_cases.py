@@ -14,6 +14,7 @@ from torch import nn
 from lightning_modules import (
     APFL,
     CFL,
+    FML,
     IFCA,
     LPFT,
     MOON,
@@ -23,6 +24,7 @@ from lightning_modules import (
     CD2PFedAligned,
     Ditto,
     FedALA,
+    FedAMP,
     FedAS,
     FedASVariant,
     FedAvg,
@@ -152,6 +154,7 @@ CASES = {
     ),
     "fedala-1": partial(agree, (FedALA, {"top": 1, **STILL}), AVG, both=TWO),
     "fedala-all": partial(agree, (FedALA, {"top": "all", **STILL}), AVG, both=TWO),
+    "fedamp": partial(agree, (FedAMP, {"proximity": 0}), LOCAL, both=TWO),
     "fedas": partial(
         agree,
         (FedAS, {"alignment": False, "synchronisation": False}),
@@ -192,6 +195,22 @@ CASES = {
     ),
     "fedrod": partial(agree, (FedROD, {"gamma": 0}), AVG, same=close),
     "fedtgp": partial(agree, (FedTGP, {"prototype_weight": 0}), LOCAL, both=TWO),
+    "fml": partial(
+        agree,
+        (FML, {"alpha": 1, "beta": 1}),
+        (FedAvg, {"weighting": "uniform"}),
+        GLOBAL,
+        BYTES,
+        both=TWO,
+    ),
+    "fml-local": partial(
+        agree,
+        (FML, {"alpha": 1, "beta": 1}),
+        LOCAL,
+        PERSONAL,
+        renamed="personal.",
+        both=TWO,
+    ),
     "ifca": partial(agree, (IFCA, {"k": 1}), AVG, PERSONAL, renamed="clusters.0.", both=TWO),
     **{
         f"knn-per-{mix}": partial(

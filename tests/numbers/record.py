@@ -37,6 +37,8 @@ NETS: dict[str, Callable[[], torch.nn.Module]] = {"plain": mlp, "batch_norm": no
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "APFL": [{"alpha_update": "step", "v_grad": "plain"}],
     "FedALA": [{"top": "all", "epochs": 2, "threshold": 0.5, "window": 2}],
+    "FedAMP": [{"shares": "cosine", "start": "cloud", "tested": "cloud"}],
+    "FML": [{"detach": False, "kl": "element"}],
     "FedAS": [{"align_target": "per_sample", "synchronisation": False}],
     "FedCP": [{"anchor_mode": "train"}],
     "FedGH": [{"order": "one_by_one"}],

@@ -13,7 +13,7 @@ def test_the_page_has_the_table_of_all_methods():
 def test_who_is_refused():
     refused = {cells[0]: cells[-1] for cells in private_table.rows() if cells[-1] != "-"}
     assert refused.keys() == {
-        *("APPLE", "CFL", "FedASVariant", "FedCAC", "FedDBE", "FedFomo", "FedGH"),
+        *("APPLE", "CFL", "FedAMP", "FedASVariant", "FedCAC", "FedDBE", "FedFomo", "FedGH"),
         *("FedMD", "FedPAC", "FedProto", "FedSimSup", "FedSimSupSerial", "FedTGP", "IFCA"),
         *("Local", "PFedFDA", "PFedHN", "PFedSim"),
     }

@@ -15,12 +15,14 @@ from lightning_modules.losses import (
     feature_distillation,
     hyperspherical_energy,
     kernel_discrepancy,
+    kl_divergence,
     magnitude,
     mean,
     model_contrastive,
     monte_carlo_cross_entropy,
     prototype_contrast,
     prototype_mse,
+    soft_cross_entropy,
     symmetric_kl,
 )
 from lightning_modules.steps.prototypes import class_means, class_sums
@@ -56,6 +58,9 @@ TERMS = {
     "class_sums": lambda z, o, y, w: class_means(*class_sums(z, y, CLASSES, w)).square().sum(),
     "prototype_mse": lambda z, o, y, w: prototype_mse(z, y, TABLE, PRESENT, w),
     "prototype_contrast": lambda z, o, y, w: prototype_contrast(z, y, TABLE, 0.5, w),
+    "discrepancy_batch": lambda z, o, y, w: kernel_discrepancy(z, o, w, "batch"),
+    "soft": lambda z, o, y, w: soft_cross_entropy(z, o, w),
+    "kl": lambda z, o, y, w: kl_divergence(z, o, w),
     "discrepancy": lambda z, o, y, w: kernel_discrepancy(z, o, w),
     "angular": lambda z, o, y, w: angular(
         z, y, TABLE.to(torch.promote_types(z.dtype, torch.float32)), w
@@ -122,8 +127,8 @@ def test_gradient_is_that_of_the_value():
     z, o, y = batch(6)
     direction = normal(6, SIZE, seed=9)
     h = 1e-6
-    # The bandwidth of the rbf energy has no gradient.
-    for name in TERMS.keys() - {"energy_rbf"}:
+    # Bandwidths that follow the batch have no gradient.
+    for name in TERMS.keys() - {"energy_rbf", "discrepancy_batch"}:
         slope = (grad(TERMS[name])(z, o, y, None) * direction).sum()
         ahead, behind = (TERMS[name](z + s * h * direction, o, y, None) for s in (1, -1))
         close(name, slope, (ahead - behind) / (2 * h), rtol=1e-5, atol=1e-7)

@@ -1,0 +1,188 @@
+"""FedAMP and HeurFedAMP: similar clients attract each other, through a mixture for each client.
+
+Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021, arXiv
+2007.03797.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.layers import frozen, frozen_parameters
+from lightning_modules.losses import proximal
+from lightning_modules.steps.rows import ModelsServer, repeated, row, with_rows
+from pfl.core.checks import not_negative, positive, within
+from pfl.core.server import ServerState
+from pfl.core.space import Dimension
+from pfl.core.state import assign, weighted_mean
+from pfl.core.types import Batch, Broadcast, ClientInfo, State, Terms, Upload
+
+Shares: TypeAlias = Literal["cosine", "distance"]
+
+
+class FedAMP(ClientModule):
+    """Train each client's own network, pulled towards a mixture in which similar ones weigh more.
+
+    The server keeps the network w_j that each client sent last, and sends client i the mixture
+    ``u_i = sum_j xi_ij w_j``. The client minimises ``CE(w) + lambda / (2 alpha) ||w - u_i||^2``,
+    beginning at its own w_i, which also is the model that is tested. A client that has sent nothing
+    yet is in nobody's mixture. Shares are over the parameters; batch-norm statistics are mixed by
+    the same shares (``buffers: local`` keeps them).
+
+    Args:
+        net: The network.
+        shares: ``distance`` is FedAMP: ``xi_ij = alpha / sigma exp(-||w_i - w_j||^2 / sigma)``, and
+            ``xi_ii`` is what is left of one, negative if alpha is too large. If sigma is far below
+            the distances, nothing is shared; the server reports ``own_share``. ``cosine`` is
+            HeurFedAMP: ``1 - own_share`` is divided in proportion to ``exp(sigma cos(w_i, w_j))``.
+        alpha: The server's step size, alpha; it also weakens the pull.
+        sigma: Width of the distances, or strength of the cosines; 25 and ``cosine`` are flgo's.
+        own_share: xi_ii of ``cosine``; ``None`` is one over the number of networks.
+        proximity: lambda, the strength of the pull.
+        start: Where local training starts, at the client's ``own`` network or at the mixture (the
+            ``cloud`` model, flgo).
+        tested: The client's ``own`` network, or the ``cloud`` model that it would receive (fluke).
+        options: See :class:`ClientModule`; nothing is averaged, so ``weighting`` has no effect.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    shared = ("net.*",)
+    kept = ("net.*",)
+    global_model = False
+    vectorizable = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        shares: Shares = "distance",
+        alpha: float = 1.0,
+        sigma: float = 25.0,
+        own_share: float | None = None,
+        proximity: float = 1.0,
+        start: Literal["own", "cloud"] = "own",
+        tested: Literal["own", "cloud"] = "own",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        positive(alpha=alpha, **({"sigma": sigma} if shares == "distance" else {}))
+        not_negative(sigma=sigma, proximity=proximity)
+        within("[0, 1]", own_share=own_share)
+        self.amp = AMPServer(self.weighting, shares, alpha, sigma, own_share)
+        self.pull, self.start, self.tested = proximity / alpha, start, tested
+        self.mixture = frozen(net)
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return the pull, as alpha is one."""
+        return (Dimension("proximity", choices=(0.01, 0.1, 1.0)),)
+
+    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+        """Load the mixture beside the client's own network, or into it."""
+        mixture = {f"mixture.module.{n[4:]}": value for n, value in broadcast.shared.items()}
+        assign(self, {**mixture, **(broadcast.shared if self.start == "cloud" else {})})
+
+    def losses(self, batch: Batch) -> Terms:
+        """Return ``ce`` and the pull, ``prox``."""
+        apart = proximal(self.net.parameters(), frozen_parameters(self.mixture, self.net))
+        return {**super().losses(batch), "prox": self.pull * apart}
+
+    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+        """Stay the client's own network, or become the mixture."""
+        if broadcast is not None and self.tested == "cloud":
+            assign(self, broadcast.shared)
+
+    def server(self) -> AMPServer:
+        """Return the server, which mixes."""
+        names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
+        return replace(self.amp, parameters=names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AMPState(ServerState):
+    """The network that each of N clients sent last; ``shared`` has a leading axis of N.
+
+    Attributes:
+        known: (N,) whether a client has sent one.
+    """
+
+    known: Tensor
+
+
+@dataclass(eq=False)
+class AMPServer(ModelsServer[AMPState]):
+    """A server that sends each client its own mixture; arguments as in FedAMP.
+
+    Attributes:
+        parameters: Names of the entries that are compared.
+    """
+
+    reports: ClassVar = {"own_share": "share of the client's own network in its next mixture"}
+    form: Shares = "distance"
+    alpha: float = 1.0
+    sigma: float = 25.0
+    own_share: float | None = None
+    parameters: tuple[str, ...] = ()
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> AMPState:
+        """Start every client from the common network, which nobody has sent."""
+        known = torch.zeros(len(clients), dtype=torch.bool)
+        return AMPState(repeated(shared, len(clients)), known=known)
+
+    def shares(self, state: AMPState, client: int) -> Tensor:
+        """Return (N,) float64, the shares of all networks in a client's mixture."""
+        others = state.known.clone()
+        others[client] = False
+        found = others.double()
+        if not others.any():
+            found[client] = 1
+            return found
+        models = [state.shared[n].cpu().double().flatten(1) for n in self.parameters]
+        if self.form == "distance":
+            apart = torch.stack([(m - m[client]).square().sum(1) for m in models]).sum(0)
+            found *= self.alpha / self.sigma * torch.exp(-apart / self.sigma)
+            found[client] = 1 - found.sum()
+            return found
+        products = torch.stack([m @ m[client] for m in models]).sum(0)
+        norms = torch.stack([m.square().sum(1) for m in models]).sum(0).sqrt()
+        cosines = products / (norms * norms[client]).clamp_min(1e-30)
+        own = 1 / (1 + float(found.sum())) if self.own_share is None else self.own_share
+        found = (1 - own) * torch.where(others, self.sigma * cosines, -torch.inf).softmax(0)
+        found[client] = own
+        return found
+
+    def broadcast(self, state: AMPState, client: int, round: int) -> Broadcast:
+        """Return the client's mixture."""
+        shares = self.shares(state, client)
+        near = shares.nonzero()[:, 0].tolist()
+        return Broadcast(weighted_mean([row(state.shared, j) for j in near], shares[near]))
+
+    def merge(self, state: AMPState, uploads: Sequence[Upload]) -> AMPState:
+        """Store what was sent."""
+        members = [upload.client for upload in uploads]
+        known = state.known.index_fill(0, torch.tensor(members), True)
+        stored = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
+        after = replace(state, shared=stored, known=known)
+        own = torch.stack([self.shares(after, client)[client] for client in members])
+        return replace(after, client_report=self.reported(uploads, own_share=own))
+
+    def welcome(
+        self,
+        state: AMPState,
+        info: ClientInfo,
+        members: Sequence[ClientInfo],
+        upload: Upload | None = None,
+    ) -> tuple[Broadcast, State]:
+        """Send the mean of the networks that are known, which a newcomer's own begins as."""
+        near = state.known.nonzero()[:, 0].tolist() or [0]
+        weights = torch.full((len(near),), 1 / len(near), dtype=torch.float64)
+        mean = weighted_mean([row(state.shared, j) for j in near], weights)
+        return Broadcast(mean), mean

@@ -1,0 +1,112 @@
+"""FML: FedAvg's network and a private one on each client teach each other by their predictions.
+
+Shen et al., "Federated Mutual Learning", 2020, arXiv 2006.16765.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from lightning_modules.base import ClientModule
+from lightning_modules.losses import kl_divergence
+from pfl.core.checks import within
+from pfl.core.server import Server, ServerState
+from pfl.core.space import Dimension
+from pfl.core.state import assign
+from pfl.core.types import Batch, Broadcast, Phase, Plan, Terms
+
+
+class FML(ClientModule):
+    """FedAvg, plus a private network for each client; both learn from labels and from each other.
+
+    ``net`` (w, the authors' meme) and ``personal`` (v) take steps together, from the same batch:
+    ``L_v = alpha CE(v) + (1 - alpha) KL(P(w) || P(v))`` and ``L_w = beta CE(w) + (1 - beta) KL(P(v)
+    || P(w))``, where the teacher of each is constant. The network w travels both ways; v stays and
+    is the model that is tested.
+
+    Args:
+        net: The network w.
+        private: The network v, of any kind, with its own initial values; ``None`` is a copy of
+            ``net``. With another network there is no global model, and newcomers begin with its
+            initial values; otherwise with the network that they receive.
+        alpha: Share of the labels in the loss of v.
+        beta: Share of the labels in the loss of w.
+        detach: Whether teachers are constant. Otherwise each network also follows the other's
+            divergence, as in PFLlib.
+        kl: Whether the divergence is a mean over a ``batch``, or divided by the number of classes
+            too (``element``, as in PFLlib).
+        weighting: Weights in the average of w; ``uniform`` is the authors'.
+        options: See :class:`ClientModule`.
+
+    Raises:
+        ValueError: ``alpha`` or ``beta`` lies outside [0, 1].
+    """
+
+    kept = ("personal.*",)
+    objects = (*ClientModule.objects, "private")
+    needs_classes = True
+    vectorizable = True
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        private: nn.Module | None = None,
+        alpha: float = 0.5,
+        beta: float = 0.5,
+        detach: bool = True,
+        kl: Literal["batch", "element"] = "batch",
+        weighting: Literal["samples", "uniform"] = "uniform",
+        **options: Any,
+    ) -> None:
+        super().__init__(net, weighting=weighting, **options)
+        within("[0, 1]", alpha=alpha, beta=beta)
+        self.alpha, self.beta, self.detach, self.kl = alpha, beta, detach, kl
+        self.personal = copy.deepcopy(net) if private is None else private
+        self.global_model = None if private is None else False
+
+    @classmethod
+    def space(cls) -> Sequence[Dimension]:
+        """Return both shares of the labels."""
+        return tuple(Dimension(name, choices=(0.1, 0.5, 0.9)) for name in ("alpha", "beta"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, C) logits of the private network."""
+        logits: Tensor = self.personal(x)
+        return logits
+
+    def plan(self) -> Plan:
+        """Declare one phase, in which both networks step together."""
+        return [Phase(name="local", objective=self.losses, epochs=self.epochs)]
+
+    def losses(self, batch: Batch) -> Terms:
+        """Return both networks' ``ce`` and what they teach each other, weighted."""
+        v, w = self.personal(batch.x), self.net(batch.x)
+        # Without stops each divergence reaches both networks.
+        teacher_v, teacher_w = (v.detach(), w.detach()) if self.detach else (v, w)
+        scale = 1 / w.shape[-1] if self.kl == "element" else 1.0
+        (of_v,), (of_w,) = (self.supervised(logits, batch).values() for logits in (v, w))
+        to_v, to_w = (
+            kl_divergence(v, teacher_w, batch.weight),
+            kl_divergence(w, teacher_v, batch.weight),
+        )
+        return {
+            "personal": self.alpha * of_v,
+            "teach_personal": (1 - self.alpha) * scale * to_v,
+            "global": self.beta * of_w,
+            "teach_global": (1 - self.beta) * scale * to_w,
+        }
+
+    def server(self) -> Server[ServerState]:
+        """Return a server that averages; newcomers copy the received network, if they can."""
+        copied = ("net.", "personal.") if self.global_model is None else None
+        return Server(self.weighting, inherits=copied)
+
+    def load_global(self, broadcast: Broadcast) -> None:
+        """Load the global model into both networks."""
+        super().load_global(broadcast)
+        assign(self.personal, self.net.state_dict())
