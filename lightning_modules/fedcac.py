@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -95,6 +96,7 @@ class CACServer(ModelsServer[CACState]):
         parameters: Names of the parameters that travel.
     """
 
+    reports: ClassVar = {**ModelsServer.reports, "partners": "clients that share its places"}
     tau: float = 0.5
     beta: int = 100
     parameters: tuple[str, ...] = ()

@@ -159,4 +159,5 @@ class DBEServer(Server[DBEState]):
             return super().merge(state, uploads)
         features = received(uploads, "running")
         mean = self.weights(uploads).to(features) @ features
-        return replace(state, consensus={"consensus": mean})
+        report = self.reported(uploads, weight=self.weights(uploads))
+        return replace(state, consensus={"consensus": mean}, client_report=report)
