@@ -198,10 +198,11 @@ class CoresServer(Server[CoresState]):
             for place, number in enumerate(others)
             for name, value in state.shared.items()
         }
-        start = state.start.new_zeros(self.places + 1)
-        start[: 1 + len(others)] = torch.cat([own[None], state.start[others]])
-        there = torch.zeros_like(start)
-        there[: 1 + len(others)] = 1
+        start = torch.stack([own, *(state.start[number] for number in others)])
+        there = torch.ones_like(start)
+        if places := self.places - len(others):
+            empty = torch.zeros_like(own).expand(places)
+            start, there = torch.cat([start, empty]), torch.cat([there, empty])
         return Broadcast(cores, {"start": start, "there": there})
 
     def merge(self, state: CoresState, uploads: Sequence[Upload]) -> CoresState:

@@ -134,12 +134,13 @@ class AMPServer(ModelsServer[AMPState]):
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> AMPState:
         """Start every client from the common network, which nobody has sent."""
-        known = torch.zeros(len(clients), dtype=torch.bool)
+        device = next(iter(shared.values())).device
+        known = torch.zeros(len(clients), dtype=torch.bool, device=device)
         return AMPState(repeated(shared, len(clients)), known=known)
 
     def shares(self, state: AMPState, client: int) -> Tensor:
         """Return (N,) float64, the shares of all networks in a client's mixture."""
-        others = state.known.clone()
+        others = state.known.cpu().clone()
         others[client] = False
         found = others.double()
         if not others.any():
@@ -168,7 +169,7 @@ class AMPServer(ModelsServer[AMPState]):
     def merge(self, state: AMPState, uploads: Sequence[Upload]) -> AMPState:
         """Store what was sent."""
         members = [upload.client for upload in uploads]
-        known = state.known.index_fill(0, torch.tensor(members), True)
+        known = state.known.index_fill(0, torch.tensor(members, device=state.known.device), True)
         stored = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
         after = replace(state, shared=stored, known=known)
         own = torch.stack([self.shares(after, client)[client] for client in members])

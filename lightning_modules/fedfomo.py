@@ -216,7 +216,9 @@ class FomoServer(Server[FomoState]):
             known[upload.client] = True
             for name, value in upload.shared.items():
                 shared[name][upload.client] = value
-            who = torch.cat([upload.extra["who"].new_tensor([upload.client]), upload.extra["who"]])
+            who = upload.extra["who"]
+            own = torch.tensor([upload.client], dtype=who.dtype, device=who.device)
+            who = torch.cat([own, who])
             there = who != NOBODY
             wanted[upload.client, who[there].long()] += upload.extra["rated"][there].to(wanted)
         return replace(state, shared=shared, wanted=wanted, known=known)
