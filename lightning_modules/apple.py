@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen, frozen_parameters
 from lightning_modules.layers.constants import Frozen
+from lightning_modules.steps.rows import repeated, with_rows
 from pfl.core.checks import at_least_one, not_negative
 from pfl.core.server import Server, ServerState
 from pfl.core.space import Dimension
@@ -183,7 +184,7 @@ class CoresServer(Server[CoresState]):
         samples = torch.tensor([one.samples for one in clients], dtype=torch.float64)
         like = next(iter(own.values()))
         return CoresState(
-            shared={name: value.expand(count, *value.shape) for name, value in own.items()},
+            shared=repeated(own, count),
             start=(samples / samples.sum()).to(like),
         )
 
@@ -207,11 +208,8 @@ class CoresServer(Server[CoresState]):
 
     def merge(self, state: CoresState, uploads: Sequence[Upload]) -> CoresState:
         """Store the cores."""
-        shared = {name: value.clone() for name, value in state.shared.items()}
-        for upload in uploads:
-            for name, value in upload.shared.items():
-                shared[name][upload.client] = value
-        return replace(state, shared=shared)
+        stored = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
+        return replace(state, shared=stored)
 
     def welcome(
         self,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.layers import frozen, frozen_parameters
+from lightning_modules.steps.rows import repeated, with_rows
 from pfl.core.checks import at_least_one, not_negative, within
 from pfl.core.seeds import generator
 from pfl.core.server import Server, ServerState
@@ -173,10 +174,10 @@ class FomoServer(Server[FomoState]):
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> FomoState:
         """Start every client from the common model; each wants itself."""
         own, count = select(shared, ("net.*",)), len(clients)
-        models = {name: value.expand(count, *value.shape) for name, value in own.items()}
         device = next(iter(own.values())).device
         known = torch.zeros(count, dtype=torch.bool, device=device)
-        return FomoState(shared=models, wanted=torch.eye(count, device=device), known=known)
+        wanted = torch.eye(count, device=device)
+        return FomoState(shared=repeated(own, count), wanted=wanted, known=known)
 
     def broadcast(self, state: FomoState, client: int, round: int) -> Broadcast:
         """Send models of others that have uploaded; none before the client itself has."""
@@ -210,12 +211,10 @@ class FomoServer(Server[FomoState]):
 
     def merge(self, state: FomoState, uploads: Sequence[Upload]) -> FomoState:
         """Store the models, and add the ratings."""
-        shared = {name: value.clone() for name, value in state.shared.items()}
+        shared = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
         wanted, known = state.wanted.clone(), state.known.clone()
         for upload in uploads:
             known[upload.client] = True
-            for name, value in upload.shared.items():
-                shared[name][upload.client] = value
             who = upload.extra["who"]
             own = torch.tensor([upload.client], dtype=who.dtype, device=who.device)
             who = torch.cat([own, who])
