@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datamodules import CropFlip, Dirichlet, Synthetic
+from datamodules import IID, CropFlip, Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
 from pfl.core.types import Cohort
 from pfl.engines.stack.feed import StackedFeed
@@ -87,12 +87,15 @@ class Logs(FedAvg):
 
 
 def images(samples=48, crops=False):
-    """Return three clients of unequal size; finished ones leave a stack if crops are random."""
+    """Return three clients of unequal size; finished ones leave a stack if crops are random.
+
+    A dozen samples belong to no client.
+    """
+    like = {"classes": 3, "channels": 1, "size": 24}
     return Synthetic(
         samples=samples,
-        classes=3,
-        channels=1,
-        size=24,
+        **like,
+        public=Synthetic(samples=12, **like, num_clients=1, partition=IID()),
         num_clients=3,
         partition=Dirichlet(0.5),
         batch_size=4,
