@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from pfl.core.seeds import generator
 from pfl.testing.toy import ToyData, blobs, mlp, normed
 
-__all__ = ["Line", "Point", "ToyData", "blobs", "lines", "mlp", "normed"]
+__all__ = ["Line", "Point", "ToyData", "blobs", "contradicting", "lines", "mlp", "normed"]
 
 
 class Line(nn.Module):
@@ -36,3 +37,13 @@ class Point(nn.Module):
 
     def forward(self, x):
         return self.w
+
+
+def contradicting(sizes=(8, 8, 12, 12), flipped=(2, 3), seed=0, batch_size=4):
+    """Return two well separated classes; some clients have the labels exchanged."""
+    rng, train = generator(seed, "clusters"), []
+    for client, size in enumerate(sizes):
+        y = torch.arange(size) % 2
+        x = torch.randn(size, 5, generator=rng) + 3.0 * (2 * y - 1)[:, None]
+        train.append((x, 1 - y if client in flipped else y))
+    return ToyData(train, outputs=2, batch_size=batch_size)

@@ -8,23 +8,12 @@ import torch
 from lightning_modules.cfl import CFL, CFLServer
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.steps.halves import Splitting
-from pfl.core.seeds import generator
 from pfl.core.types import ClientInfo, Upload
 from tests.helpers.federation import SGD, Federation, close, equal, fit, follow
-from tests.helpers.toy import ToyData, blobs, mlp
+from tests.helpers.toy import blobs, contradicting, mlp
 
 EAGER = {"eps1": 9.0, "eps2": 0.0, "min_size": 1, "start_round": 0}
 RULE = Splitting(eps1=1.01, eps2=2.0, min_size=1, start_round=0, linkage="complete", gamma_max=0.0)
-
-
-def contradicting(sizes=(12, 12, 12, 12), flipped=(2, 3), seed=0):
-    """Return two well separated classes; some clients have the labels exchanged."""
-    rng, train = generator(seed, "clusters"), []
-    for client, size in enumerate(sizes):
-        y = torch.arange(size) % 2
-        x = torch.randn(size, 5, generator=rng) + 3.0 * (2 * y - 1)[:, None]
-        train.append((x, 1 - y if client in flipped else y))
-    return ToyData(train, outputs=2, batch_size=12)
 
 
 def served(rule=RULE, clients=4, weighting="uniform"):
@@ -115,7 +104,7 @@ def test_the_numbers_of_clients_do_not_matter():
 
 def test_contradicting_groups_separate():
     """Invariant 3: once, between the groups; then each cluster is FedAvg on its group."""
-    data = contradicting()
+    data = contradicting((12, 12, 12, 12), batch_size=12)
     found = {"eps1": 0.03, "eps2": 0.03, "min_size": 2, "start_round": 0}
     run, snapshots = follow(CFL(mlp(num_classes=2), optimizer=SGD, **found), data, 40)
     state = run.server

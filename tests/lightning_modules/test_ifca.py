@@ -5,29 +5,18 @@ import torch
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.ifca import IFCA
-from pfl.core.seeds import generator
 from pfl.core.server import ServerState
 from pfl.core.types import Broadcast, Totals, Upload
 from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
 from tests.helpers.federation import SGD, Federation, close, context, equal, fit, follow, job
-from tests.helpers.toy import ToyData, blobs, mlp
+from tests.helpers.toy import ToyData, blobs, contradicting, mlp
 
 
 def plain(state, number=0):
     """Return a cluster's entries under the names of ``net``."""
     prefix = f"clusters.{number}."
     return {f"net.{n.removeprefix(prefix)}": v for n, v in state.items() if n.startswith(prefix)}
-
-
-def contradicting(sizes=(8, 8, 12, 12), flipped=(2, 3), seed=0):
-    """Return two well separated classes; some clients have the labels exchanged."""
-    rng, train = generator(seed, "clusters"), []
-    for client, size in enumerate(sizes):
-        y = torch.arange(size) % 2
-        x = torch.randn(size, 5, generator=rng) + 3.0 * (2 * y - 1)[:, None]
-        train.append((x, 1 - y if client in flipped else y))
-    return ToyData(train, outputs=2)
 
 
 def near_the_solutions(module):

@@ -11,7 +11,7 @@ from typing import Any
 
 from pfl.core.client import ClientModule
 from pfl.core.plain import plain_value
-from pfl.core.state import constants, digest
+from pfl.core.state import digest
 from pfl.training.context import Context
 
 _SHOWN = 60  # characters of a value in a message
@@ -28,8 +28,8 @@ def facts(context: Context) -> dict[str, str]:
         **_flat(plain_value(module), "model"),
         "model's source": _source(type(module)),
         "initial values": digest(context.initial_values),
-        "frozen weights": digest(constants(module)),
-        "trainable": " ".join(sorted(context.trainable)),
+        "frozen weights": context.constants,
+        "trainable": " ".join(sorted({n for one in context.variants for n in one.trainable})),
         "precision": str(precision),
         "gradient_clip_val": json.dumps(context.gradient_clip_val),
         "data.task": repr(data.task),
