@@ -14,7 +14,7 @@ from pfl.testing.compare import difference
 from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BrokenPromiseError, Formula, Subject, promise
 from pfl.training import client_round
-from pfl.training.declaration import UploadError, check_upload
+from pfl.training.received import UploadError, check_upload
 
 
 @promise("an upload has only what is declared, in the shapes that the server sends")

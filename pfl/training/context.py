@@ -22,7 +22,7 @@ from pfl.core.own_stream import OwnStream
 from pfl.core.seeds import scoped
 from pfl.core.state import clone, constants, copy_all, fingerprint, matches, to
 from pfl.core.types import NO_CLIENT, Job, Pass, Patterns, Phase, Plan, State
-from pfl.training.declaration import MethodError, declared
+from pfl.training.declaration import MethodError, check_fits, check_trains, declared, public_of
 from pfl.training.metrics import Scorer
 
 DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
@@ -87,23 +87,7 @@ class Context:
     ) -> None:
         number = variant or 0
         module.take_variant(number)
-        method = type(module)
-        if method.training_step is not ClientModule.training_step:
-            raise MethodError(
-                f"{method.__name__} overrides training_step, which a federation does not call: "
-                "return the loss from losses(batch), as terms by name ({'ce': ...}) whose sum is "
-                "minimised; several objectives are phases of plan(); self.log works in both"
-            )
-        if module.needs_classes and not data.task.has_classes:
-            raise MethodError(
-                f"{method.__name__} needs samples with classes, but the task of the data is "
-                f"{type(data.task).__name__}"
-            )
-        if module.task != data.task:
-            raise MethodError(
-                f"{method.__name__} was built for the task {module.task}, but the task of the data "
-                f"is {data.task}: pass task={data.task} to the method"
-            )
+        check_fits(module, data)
         # Moves the module and converts it to the precision. The wrapper that it returns is not
         # needed, because the training loop enters the precision's context itself.
         fabric.setup_module(module)
@@ -133,9 +117,9 @@ class Context:
         self.adapt: Plan = declared(module, "adapt")
         self.introduction: Plan = declared(module, "introduce")
         for part in (*self.plan, *self.adapt, *self.introduction):
-            self._check_trains(part)
+            check_trains(module, part, self.trainable)
             if part.split == "public":
-                public_of(data, method.__name__)
+                public_of(data, type(module).__name__)
         self._modules = dict(module.named_modules())
         self._parameters = dict(module.named_parameters())
         self._trained: dict[Patterns, frozenset[str]] = {}
@@ -355,19 +339,6 @@ class Context:
             for name, always in self.batch_norms.items()
         )
 
-    def _check_trains(self, part: Phase | Pass) -> None:
-        """Refuse a phase of which all parameters are frozen or missing, unless it has no steps."""
-        if isinstance(part, Pass) or (part.epochs if part.steps is None else part.steps) == 0:
-            return
-        has_any = any(True for _ in self.module.parameters())
-        if has_any and not any(matches(name, part.trains) for name in self.trainable):
-            raise MethodError(
-                f"{type(self.module).__name__} has nothing to train in {part.label}: no parameter "
-                f"matches {', '.join(part.trains)}, or all that do are frozen. Leave more of the "
-                "network free; a method or an option that splits it needs a "
-                "lightning_modules.nets.SplitNet"
-            )
-
     def isolated(self, job: Job) -> AbstractContextManager[None]:
         """Seed the stream that dropout draws from, for the client inside this scope.
 
@@ -377,21 +348,6 @@ class Context:
             return nullcontext()
         seed = job.seed_of("dropout")
         return OwnStream(seed) if self.beside_others else scoped(seed, self.module.device)
-
-
-def public_of(data: FederatedData, who: str) -> ClientSplit:
-    """Return the data that belong to no client.
-
-    Raises:
-        MethodError: There are none.
-    """
-    public = data.public_split()
-    if public is None:
-        raise MethodError(
-            f"{who} needs public data, and the data have none: set data.public to a data set "
-            "that belongs to no client"
-        )
-    return public
 
 
 def doubled(value: torch.Tensor) -> torch.Tensor:

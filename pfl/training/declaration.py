@@ -1,11 +1,11 @@
-"""What a method declares: its plans, which are made once without access to values, and uploads.
+"""What a method declares: its plans, which are made once without access to values.
 
 What differs between clients is a function in the plan, which the engine calls for each client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import torch
@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from pfl.core.client import ClientModule
+from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.failure import ExplainedError, during
-from pfl.core.state import call_with, form_of
-from pfl.core.types import Job, Pass, Phase, Plan, State, Upload
+from pfl.core.state import call_with, matches
+from pfl.core.types import Pass, Phase, Plan, State
 
 # Functions that turn a tensor into plain numbers; every other one fails on the meta device.
 _READS = frozenset(
@@ -110,81 +111,65 @@ def _unread(value: Tensor, question: str) -> Tensor:
     return unread
 
 
-class UploadError(ValueError):
-    """An upload is not what its method declares."""
-
-
-def check_upload(upload: Upload, job: Job, module: ClientModule, entries: State) -> None:
-    """Refuse an upload with something else than its method declares.
-
-    What a method sends in addition (:attr:`Upload.extra`) has the shape of the module's entry of
-    that name, or any if there is none. A method that puts its upload together itself may leave
-    something out, and may send some rows of such an entry. The module's entries have the right
-    types and shapes.
+def check_fits(module: ClientModule, data: FederatedData) -> None:
+    """Refuse a method that no engine can run, or that does not suit the data's task.
 
     Raises:
-        UploadError: It is of another client or size, lacks an entry, has one that is not declared,
-            or one of another type or shape.
+        MethodError: It overrides ``training_step``, needs classes that the task does not have, or
+            was built for another task.
     """
-    # A method may send a part of an entry; then the server sends such a part as well.
-    right, info = {**entries, **(job.broadcast.shared if job.broadcast else {})}, job.info
-    for step in reversed(job.steps):
-        try:
-            upload = step.checked(upload, job, right)
-        except ValueError as error:
-            raise UploadError(f"upload {error}") from error
-    if (upload.client, upload.samples) != (info.client, info.samples):
-        raise UploadError(
-            f"the upload of client {info.client} with {info.samples} samples says client "
-            f"{upload.client} with {upload.samples} samples"
+    method = type(module)
+    if method.training_step is not ClientModule.training_step:
+        raise MethodError(
+            f"{method.__name__} overrides training_step, which a federation does not call: "
+            "return the loss from losses(batch), as terms by name ({'ce': ...}) whose sum is "
+            "minimised; several objectives are phases of plan(); self.log works in both"
         )
-    names, sent = module.shared_names(), {*upload.shared, *upload.extra}
-    # Of a difference, what is missing is zero.
-    added = () if any(step.differs for step in job.steps) else module.extra
-    partial = type(module).upload is not ClientModule.upload
-    if not partial and (absent := [name for name in (*names, *added) if name not in sent]):
-        raise UploadError(f"upload lacks {absent[0]!r}")
-    for name, value in upload.shared.items():
-        if name not in names:
-            raise UploadError(f"upload sends {name[:60]!r}, which 'shared' does not match")
-        _check_alike(name, value, right[name])
-    for name, value in upload.extra.items():
-        if name not in module.extra:
-            raise UploadError(f"upload sends the extra {name[:60]!r}, missing in 'extra'")
-        if name in entries:
-            entry = entries[name]
-            if partial and value.dim() and entry.dim():
-                # Some rows, such as the prototypes of the classes that the client has.
-                entry = entry[: len(value)]
-            _check_alike(name, value, entry)
+    if module.needs_classes and not data.task.has_classes:
+        raise MethodError(
+            f"{method.__name__} needs samples with classes, but the task of the data is "
+            f"{type(data.task).__name__}"
+        )
+    if module.task != data.task:
+        raise MethodError(
+            f"{method.__name__} was built for the task {module.task}, but the task of the data "
+            f"is {data.task}: pass task={data.task} to the method"
+        )
 
 
-def check_entries(shared: State, entries: State) -> None:
-    """Refuse what no server sends: entries that a method does not have, or of another shape.
+def check_trains(module: ClientModule, part: Phase | Pass, trainable: Set[str]) -> None:
+    """Refuse a phase of which all parameters are frozen or missing, unless it has no steps.
 
-    A server may send a part of an entry, such as some channels.
+    Args:
+        module: The method.
+        part: Of one of its plans.
+        trainable: Names of the parameters that the user has not frozen.
 
     Raises:
-        ValueError: There is such an entry.
+        MethodError: The phase has nothing to train.
     """
-    for name, value in shared.items():
-        if name not in entries:
-            raise ValueError(f"the method has no entry {name[:60]!r}")
-        check_part(value.shape, entries[name])
+    if isinstance(part, Pass) or (part.epochs if part.steps is None else part.steps) == 0:
+        return
+    has_any = any(True for _ in module.parameters())
+    if has_any and not any(matches(name, part.trains) for name in trainable):
+        raise MethodError(
+            f"{type(module).__name__} has nothing to train in {part.label}: no parameter "
+            f"matches {', '.join(part.trains)}, or all that do are frozen. Leave more of the "
+            "network free; a method or an option that splits it needs a "
+            "lightning_modules.nets.SplitNet"
+        )
 
 
-def check_part(shape: Sequence[int], whole: Tensor) -> None:
-    """Refuse a shape that no part of an entry has.
+def public_of(data: FederatedData, who: str) -> ClientSplit:
+    """Return the data that belong to no client.
 
     Raises:
-        ValueError: It has other dimensions than the entry, or more in one of them.
+        MethodError: There are none.
     """
-    if len(shape) != whole.dim() or any(
-        n < 0 or n > most for n, most in zip(shape, whole.shape, strict=True)
-    ):
-        raise ValueError(f"a part of shape {[*shape]} of an entry of shape {[*whole.shape]}")
-
-
-def _check_alike(name: str, value: Tensor, right: Tensor) -> None:
-    if value.dtype != right.dtype or value.shape != right.shape:
-        raise UploadError(f"upload sends {name!r} as {form_of(value)} instead of {form_of(right)}")
+    public = data.public_split()
+    if public is None:
+        raise MethodError(
+            f"{who} needs public data, and the data have none: set data.public to a data set "
+            "that belongs to no client"
+        )
+    return public

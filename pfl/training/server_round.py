@@ -19,8 +19,8 @@ from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
 from pfl.core.types import Broadcast, ClientInfo, Job, Result, Split, State, Upload
-from pfl.training.context import Context, public_of
-from pfl.training.declaration import MethodError
+from pfl.training.context import Context
+from pfl.training.declaration import MethodError, public_of
 from pfl.training.uplink import Start, UplinkStep
 
 

@@ -18,7 +18,7 @@ from pfl.disk.container import ContainerError
 from pfl.engines.transport import wire
 from pfl.training import client_round
 from pfl.training.context import Context
-from pfl.training.declaration import check_entries
+from pfl.training.received import check_entries
 
 
 class Refusal(Exception):  # noqa: N818

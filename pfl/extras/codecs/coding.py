@@ -27,7 +27,7 @@ from pfl.core.server import ServerState
 from pfl.core.state import RESIDUAL, form_of, named, nbytes, to
 from pfl.core.types import Broadcast, ClientStep, Job, Names, Result, State, Upload
 from pfl.disk.form import parsed
-from pfl.training.declaration import check_part
+from pfl.training.received import check_part
 from pfl.training.uplink import Start, UplinkStep
 
 CodecName: TypeAlias = Literal["identity", "cast", "qsgd", "topk", "randk", "sign"]

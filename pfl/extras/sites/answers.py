@@ -13,7 +13,7 @@ from pfl.core.types import Job
 from pfl.engines.transport import wire
 from pfl.engines.transport.engine import upload_of
 from pfl.training.context import Context
-from pfl.training.declaration import UploadError, check_upload
+from pfl.training.received import UploadError, check_upload
 
 
 class AnswerError(ValueError):

@@ -1,0 +1,91 @@
+"""Checks of what travels: uploads that a client sends, and entries that a server sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from pfl.core.client import ClientModule
+from pfl.core.state import form_of
+from pfl.core.types import Job, State, Upload
+
+
+class UploadError(ValueError):
+    """An upload is not what its method declares."""
+
+
+def check_upload(upload: Upload, job: Job, module: ClientModule, entries: State) -> None:
+    """Refuse an upload with something else than its method declares.
+
+    What a method sends in addition (:attr:`Upload.extra`) has the shape of the module's entry of
+    that name, or any if there is none. A method that puts its upload together itself may leave
+    something out, and may send some rows of such an entry. The module's entries have the right
+    types and shapes.
+
+    Raises:
+        UploadError: It is of another client or size, lacks an entry, has one that is not declared,
+            or one of another type or shape.
+    """
+    # A method may send a part of an entry; then the server sends such a part as well.
+    right, info = {**entries, **(job.broadcast.shared if job.broadcast else {})}, job.info
+    for step in reversed(job.steps):
+        try:
+            upload = step.checked(upload, job, right)
+        except ValueError as error:
+            raise UploadError(f"upload {error}") from error
+    if (upload.client, upload.samples) != (info.client, info.samples):
+        raise UploadError(
+            f"the upload of client {info.client} with {info.samples} samples says client "
+            f"{upload.client} with {upload.samples} samples"
+        )
+    names, sent = module.shared_names(), {*upload.shared, *upload.extra}
+    # Of a difference, what is missing is zero.
+    added = () if any(step.differs for step in job.steps) else module.extra
+    partial = type(module).upload is not ClientModule.upload
+    if not partial and (absent := [name for name in (*names, *added) if name not in sent]):
+        raise UploadError(f"upload lacks {absent[0]!r}")
+    for name, value in upload.shared.items():
+        if name not in names:
+            raise UploadError(f"upload sends {name[:60]!r}, which 'shared' does not match")
+        _check_alike(name, value, right[name])
+    for name, value in upload.extra.items():
+        if name not in module.extra:
+            raise UploadError(f"upload sends the extra {name[:60]!r}, missing in 'extra'")
+        if name in entries:
+            entry = entries[name]
+            if partial and value.dim() and entry.dim():
+                # Some rows, such as the prototypes of the classes that the client has.
+                entry = entry[: len(value)]
+            _check_alike(name, value, entry)
+
+
+def check_entries(shared: State, entries: State) -> None:
+    """Refuse what no server sends: entries that a method does not have, or of another shape.
+
+    A server may send a part of an entry, such as some channels.
+
+    Raises:
+        ValueError: There is such an entry.
+    """
+    for name, value in shared.items():
+        if name not in entries:
+            raise ValueError(f"the method has no entry {name[:60]!r}")
+        check_part(value.shape, entries[name])
+
+
+def check_part(shape: Sequence[int], whole: Tensor) -> None:
+    """Refuse a shape that no part of an entry has.
+
+    Raises:
+        ValueError: It has other dimensions than the entry, or more in one of them.
+    """
+    if len(shape) != whole.dim() or any(
+        n < 0 or n > most for n, most in zip(shape, whole.shape, strict=True)
+    ):
+        raise ValueError(f"a part of shape {[*shape]} of an entry of shape {[*whole.shape]}")
+
+
+def _check_alike(name: str, value: Tensor, right: Tensor) -> None:
+    if value.dtype != right.dtype or value.shape != right.shape:
+        raise UploadError(f"upload sends {name!r} as {form_of(value)} instead of {form_of(right)}")
