@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
-from lightning_modules.steps.halves import Linkage, Splitting, changes_of
+from lightning_modules.steps.halves import Linkage, Split, Splitting, changes_of, walked
 from pfl.core.server import Server, ServerState
 from pfl.core.space import Dimension
 from pfl.core.state import weighted_mean
-from pfl.core.types import Broadcast, ClientInfo, Patterns, State, Upload
+from pfl.core.types import Broadcast, ClientInfo, Patterns, Plan, State, Upload
+
+Arrival: TypeAlias = Literal["mean", "root", "walk"]
 
 
 class CFL(ClientModule):
@@ -27,8 +29,7 @@ class CFL(ClientModule):
     All clients begin in one cluster. A cluster splits in two if the mean of its clients' changes is
     short (norm below ``eps1``) although single ones are long (above ``eps2``): its model has
     settled where clients disagree. The halves are found by the cosine similarities of the changes.
-    The network travels both ways, and nothing stays. A newcomer is sent the mean of the models of
-    all clusters, weighted by their numbers of clients.
+    The network travels both ways, and nothing stays.
 
     Both thresholds depend on the network, the learning rate and the epochs; the server reports the
     norms of each cluster.
@@ -44,6 +45,14 @@ class CFL(ClientModule):
             :func:`~lightning_modules.steps.halves.halves`.
         gamma_max: gamma, the paper's further test of the halves, off at 0. See
             :class:`~lightning_modules.steps.halves.Splitting`.
+        stale: Whether clients that are away count with their last change, so that a cluster can
+            split after any round; otherwise it splits only after one in which all have taken part.
+            The server then stores a change for each client.
+        newcomers: What a newcomer gets: the ``mean`` of the models of all clusters, weighted by
+            their numbers of clients; the model before the first split (``root``); or, as in the
+            paper, the model to which it walks down the tree of splits (``walk``): it trains the
+            ``root`` once and goes each time to the half with the most similar change. The server
+            then stores the changes of every split.
         weighting: Weights in the average of a cluster; ``uniform`` in paper and code.
         options: See :class:`ClientModule`.
 
@@ -64,50 +73,73 @@ class CFL(ClientModule):
         start_round: int = 20,
         linkage: Linkage = "complete",
         gamma_max: float = 0.0,
+        stale: bool = False,
+        newcomers: Arrival = "mean",
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
         self.splitting = Splitting(eps1, eps2, min_size, start_round, linkage, gamma_max)
+        self.stale, self.newcomers = stale, newcomers
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
         """Return both thresholds, around the authors'."""
         return (Dimension("eps1", 0.04, 4.0, log=True), Dimension("eps2", 0.16, 16.0, log=True))
 
+    def introduce(self) -> Plan:
+        """Declare a local round, whose change walks down the tree."""
+        return self.plan() if self.newcomers == "walk" else ()
+
     def server(self) -> Server[Any]:
         """Return a server that splits clusters."""
         names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
-        return CFLServer(self.weighting, splitting=self.splitting, parameters=names)
+        return CFLServer(
+            self.weighting,
+            splitting=self.splitting,
+            parameters=names,
+            stale=self.stale,
+            newcomers=self.newcomers,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CFLState(ServerState):
-    """A model for each cluster, and each client's cluster; ``shared`` is the first model."""
+    """A model for each cluster, and each client's cluster; ``shared`` is the first model.
+
+    Attributes:
+        root: The model before the first split.
+        last: (P,) the last change of each client that sent one, if they are stored.
+        splits: All splits, if they are stored.
+    """
 
     models: list[State]
     cluster: tuple[int, ...]
+    root: State
+    last: dict[int, Tensor] = field(default_factory=dict)
+    splits: list[Split] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class CFLServer(Server[CFLState]):
     """A server that averages each cluster, and splits some.
 
-    A cluster splits only after a round in which all its clients have sent something.
-
     Attributes:
         splitting: The rule.
         parameters: Names of the entries that are compared.
+        stale, newcomers: As in CFL.
     """
 
     reports: ClassVar = {"cluster": "number of the cluster"}
     splitting: Splitting = field(kw_only=True)
     parameters: Patterns = field(kw_only=True)
+    stale: bool = field(default=False, kw_only=True)
+    newcomers: Arrival = field(default="mean", kw_only=True)
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> CFLState:
         """Put all clients with training data into one cluster."""
         cluster = tuple(0 if client.samples else -1 for client in clients)
-        return CFLState(shared=shared, models=[shared], cluster=cluster)
+        return CFLState(shared=shared, models=[shared], cluster=cluster, root=shared)
 
     def broadcast(self, state: CFLState, client: int, round: int) -> Broadcast:
         """Return the model of the client's cluster, or the first if it has no data."""
@@ -120,29 +152,50 @@ class CFLServer(Server[CFLState]):
         members: Sequence[ClientInfo],
         upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
-        """Return the mean of the models, weighted by their numbers of clients."""
-        sizes = torch.tensor([float(state.cluster.count(n)) for n in range(len(state.models))])
-        return Broadcast(shared=weighted_mean(state.models, sizes / sizes.sum())), {}
+        """Return the mean of the models, the first one, or that of the newcomer's cluster."""
+        if self.newcomers == "mean":
+            sizes = torch.tensor([float(state.cluster.count(n)) for n in range(len(state.models))])
+            return Broadcast(shared=weighted_mean(state.models, sizes / sizes.sum())), {}
+        if upload is None:
+            return Broadcast(shared=state.root), {}
+        change = changes_of([upload.shared], state.root, self.parameters)
+        return Broadcast(shared=state.models[walked(change, state.splits)]), {}
 
     def merge(self, state: CFLState, uploads: Sequence[Upload]) -> CFLState:
         """Return the state with split clusters and their new models."""
         cluster, models, report = [*state.cluster], [*state.models], dict[str, float]()
+        known, splits = dict(state.last), [*state.splits]
+        for upload in uploads:
+            model = models[cluster[upload.client]]
+            (known[upload.client],) = changes_of([upload.shared], model, self.parameters)
         for number, model in enumerate(state.models):
-            own = [upload for upload in uploads if cluster[upload.client] == number]
-            if len(own) < state.cluster.count(number):
+            members = [client for client, own in enumerate(cluster) if own == number]
+            if not known.keys() >= {*members}:
                 continue
-            changes = changes_of([one.shared for one in own], model, self.parameters)
+            changes = torch.stack([known[client] for client in members])
             report[f"mean_norm_{number}"] = float(changes.mean(0).norm())
             report[f"max_norm_{number}"] = float(changes.norm(dim=1).max())
             leaves = self.splitting.leaves(changes, state.round + 1)
-            for upload in (one for one, leaving in zip(own, leaves, strict=True) if leaving):
-                cluster[upload.client] = len(models)
+            for client in (one for one, leaving in zip(members, leaves, strict=True) if leaving):
+                cluster[client] = len(models)
             if any(leaves):
+                left = torch.tensor(leaves)
+                split = (number, len(models), changes[~left], changes[left])
+                splits += [split] if self.newcomers == "walk" else []
                 models.append(model)
         for number in range(len(models)):
             own = [upload for upload in uploads if cluster[upload.client] == number]
             if own:
                 models[number] = weighted_mean([one.shared for one in own], self.weights(own))
         clients = {"cluster": {u.client: float(cluster[u.client]) for u in uploads}}
-        after = replace(state, shared=models[0], models=models, cluster=tuple(cluster))
-        return replace(after, report={**report, "clusters": len(models)}, client_report=clients)
+        return replace(
+            state,
+            shared=models[0],
+            models=models,
+            cluster=tuple(cluster),
+            root=models[0] if len(models) == 1 else state.root,
+            last=known if self.stale else {},
+            splits=splits,
+            report={**report, "clusters": len(models)},
+            client_report=clients,
+        )

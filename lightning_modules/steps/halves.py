@@ -14,6 +14,8 @@ from pfl.core.devices import wide
 from pfl.core.types import State
 
 Linkage: TypeAlias = Literal["complete", "single"]
+Split: TypeAlias = tuple[int, int, Tensor, Tensor]
+"""Numbers of a cluster that split and of the new one; (n, P) changes of who stayed and who left."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Splitting:
         min_size: A cluster must have more clients than this to split.
         start_round: A cluster splits only after this round.
         linkage: See :func:`halves`.
-        gamma_max: gamma; halves must have ``sqrt((1 - a) / 2) >= gamma``, where a is the largest
-            similarity between them.
+        gamma_max: gamma; halves must have ``sqrt((1 - a) / 2) > gamma``, where a is the largest
+            similarity between them. At 0 they need not.
 
     Raises:
         ValueError: A number is negative.
@@ -62,7 +64,30 @@ class Splitting:
         alike = cosines(changes).cpu()
         first = halves(alike, self.linkage)
         across = float(alike[first][:, ~first].max())
-        return (~first).tolist() if (1 - across) / 2 >= self.gamma_max**2 else nobody
+        apart = self.gamma_max == 0 or (1 - across) / 2 > self.gamma_max**2
+        return (~first).tolist() if apart else nobody
+
+
+def walked(change: Tensor, splits: Sequence[Split]) -> int:
+    """Return the number of the cluster to which a newcomer belongs by its change.
+
+    It begins in cluster 0. Where that split, it goes to the half with the change that is most
+    similar to its own; of equal ones it stays.
+
+    Args:
+        change: (1, P) its change from the model before the first split.
+        splits: All splits, in the order in which they took place.
+
+    Example:
+        >>> right, left = torch.tensor([[1.0, 0.0]]), torch.tensor([[-1.0, 0.0]])
+        >>> walked(torch.tensor([[-3.0, 1.0]]), [(0, 1, right, left)])
+        1
+    """
+    number = 0
+    for old, new, *both in splits:
+        stays, leaves = (cosines(torch.cat([change, rows]))[0, 1:].max() for rows in both)
+        number = new if number == old and leaves > stays else number
+    return number
 
 
 def changes_of(states: Sequence[State], start: State, names: Sequence[str]) -> Tensor:

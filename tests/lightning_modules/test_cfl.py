@@ -1,5 +1,7 @@
 """CFL: the invariants in docs/methods."""
 
+import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,7 +10,9 @@ import torch
 from lightning_modules.cfl import CFL, CFLServer
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.steps.halves import Splitting
+from pfl.core.held_out import HeldOut
 from pfl.core.types import ClientInfo, Upload
+from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation, close, equal, fit, follow
 from tests.helpers.toy import blobs, contradicting, mlp
 
@@ -16,8 +20,8 @@ EAGER = {"eps1": 9.0, "eps2": 0.0, "min_size": 1, "start_round": 0}
 RULE = Splitting(eps1=1.01, eps2=2.0, min_size=1, start_round=0, linkage="complete", gamma_max=0.0)
 
 
-def served(rule=RULE, clients=4, weighting="uniform"):
-    server = CFLServer(weighting, splitting=rule, parameters=("w",))
+def served(rule=RULE, clients=4, weighting="uniform", **options):
+    server = CFLServer(weighting, splitting=rule, parameters=("w",), **options)
     infos = [ClientInfo(i, 4, None) for i in range(clients)]
     return server, server.init({"w": torch.zeros(2), "mean": torch.zeros(())}, infos)
 
@@ -153,3 +157,116 @@ def test_weights_are_uniform_by_default():
         after = server.aggregate(state, uploads(*changes))
         assert after.shared["w"][0].item() == pytest.approx(expected)
     assert CFL(mlp()).server().weighting == "uniform"
+
+
+def test_clients_that_are_away_count_with_their_last_change():
+    """Client 3 last moved by (-2, 0), from the model at 0; the split is that of all four."""
+    server, state = served(replace(RULE, start_round=1), stale=True)
+    changes = (4.0, 1.0), (-4.0, 0.0), (2.0, 1.0), (-2.0, 0.0)
+    state = server.aggregate(state, uploads(*changes))
+    assert (len(state.models), sorted(state.last)) == (1, [0, 1, 2, 3])
+    after = server.aggregate(state, uploads(*changes, state=state)[:2])
+    assert after.cluster == (0, 1, 0, 1)
+    # Of the second half only client 1 has sent: 0.5 + 0 and 0 - 4.
+    assert [model["w"].tolist() for model in after.models] == [[4.0, 1.5], [-4.0, 0.5]]
+
+
+def test_a_newcomer_walks_down_the_tree():
+    """Two splits: by the first coordinate, then cluster 0 by the second."""
+    server, state = served(replace(RULE, eps1=9.0), newcomers="walk")
+    first = server.aggregate(state, uploads((4.0, 1.0), (-4.0, 0.0), (4.0, -1.0), (-4.0, 0.0)))
+    moved = uploads((0.0, 3.0), (1.0, 0.0), (0.0, -3.0), (1.0, 0.0), state=first)
+    second = server.aggregate(first, moved)
+    assert second.cluster == (0, 1, 2, 1)
+    for state, change, expected in (
+        (first, (9.0, 1.0), 0),
+        (first, (-9.0, 1.0), 1),
+        (second, (5.0, 1.0), 0),
+        (second, (5.0, -1.0), 2),
+        (second, (-5.0, 1.0), 1),
+    ):
+        root, _ = server.welcome(state, ClientInfo(9, 4, None), [])
+        assert not root.shared["w"].any()
+        sent = Upload(9, 4, {"w": torch.tensor(change)})
+        found, kept = server.welcome(state, ClientInfo(9, 4, None), [], sent)
+        assert found.shared is state.models[expected]
+        assert kept == {}
+
+
+def test_a_newcomer_trains_the_model_before_the_first_split_to_find_its_cluster():
+    """Clients 0 and 1 have the labels of their group, 2 and 3 those of the other."""
+    data = contradicting((12, 12, 12, 12, 12, 12), flipped=(2, 3, 5), batch_size=12)
+    data.held_out = HeldOut((4, 5))
+    found = {"eps1": 0.03, "eps2": 0.03, "min_size": 2, "start_round": 0, "newcomers": "walk"}
+    run = fit(CFL(mlp(num_classes=2), optimizer=SGD, **found), data, 40, join_rounds=0)
+    assert run.server.cluster == (0, 0, 1, 1)
+    assert run.history[-1]["test/unseen/acc"] == 1.0
+
+
+def cut(alike, linkage):
+    """Return two sorted groups of rows, merged one pair after another."""
+    groups, join = [[i] for i in range(len(alike))], {"complete": min, "single": max}[linkage]
+
+    def near(pair):
+        one, other = (groups[place] for place in pair)
+        return join(alike[i][j] for i in one for j in other)
+
+    while len(groups) > 2:
+        a, b = max(itertools.combinations(range(len(groups)), 2), key=near)
+        groups[a] += groups.pop(b)
+    return sorted(sorted(group) for group in groups)
+
+
+USUAL = {"eps1": 1.0, "eps2": 0.2, "min_size": 2, "start_round": 0, "gamma_max": 0.0}
+USUAL |= {"weighting": "uniform", "linkage": "complete", "stale": False}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"linkage": "single", "weighting": "samples"},
+        {"gamma_max": 0.6},
+        {"gamma_max": 0.9},
+        {"start_round": 1, "min_size": 1, "eps1": 9.0, "newcomers": "walk"},
+        {"stale": True, "min_size": 1, "eps1": 9.0, "newcomers": "root"},
+    ],
+)
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    fed, o = by_hand.federation(CFL, **USUAL | options), USUAL | options
+    models, clusters, dw, root = [by_hand.initial()], [[0, 1, 2, 3]], {}, None
+
+    def change(new, old):
+        return torch.cat([(new[n] - old[n]).flatten() for n in new if "running" not in n])
+
+    for number, clients in enumerate(cohorts, 1):
+        new, dw = {}, dw if o["stale"] else {}
+        for c in clients:
+            model = models[next(k for k, ids in enumerate(clusters) if c in ids)]
+            new[c] = by_hand.descended(model, by_hand.cross_entropy_of, by_hand.batches(fed, c))
+            dw[c] = change(new[c], model)
+        for k, ids in enumerate([*clusters]):
+            if not dw.keys() >= {*ids} or len(ids) <= o["min_size"] or number <= o["start_round"]:
+                continue
+            rows = torch.stack([dw[c] for c in ids])
+            alike = [[float(a @ b / (a.norm() * b.norm() + 1e-12)) for a in rows] for b in rows]
+            one, two = cut(alike, o["linkage"])
+            across = max(alike[i][j] for i in one for j in two)
+            apart = o["gamma_max"] == 0 or math.sqrt((1 - across) / 2) > o["gamma_max"]
+            long = max(row.norm() for row in rows) > o["eps2"]
+            if apart and long and rows.mean(0).norm() < o["eps1"]:
+                root = root or models[0]
+                clusters[k] = [ids[i] for i in one]
+                clusters.append([ids[i] for i in two])
+                models.append(models[k])
+        for k, ids in enumerate(clusters):
+            if here := [c for c in ids if c in new]:
+                sizes = [1 if o["weighting"] == "uniform" else by_hand.SIZES[c] for c in here]
+                models[k] = by_hand.averaged([new[c] for c in here], sizes)
+        fed.round(*clients)
+        for k, ids in enumerate(clusters):
+            assert max(by_hand.disagreement(fed, c, models[k]) for c in ids) < 1e-12
+        usual = by_hand.averaged(models, [len(ids) for ids in clusters])
+        first = (root or models[0]) if "newcomers" in o else usual
+        assert by_hand.distance(by_hand.of(fed.welcome()[0].shared, "net."), first) < 1e-12

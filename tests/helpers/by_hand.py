@@ -1,0 +1,103 @@
+"""Federated training written out: what plain loops of the tests of methods share.
+
+Nothing here is of the project but data, initial values and the order of samples, so that a method
+can be compared with a loop that follows its paper. Everything is in float64.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from pfl.core.seeds import generator
+from tests.helpers.federation import Federation, sgd
+from tests.helpers.toy import blobs, normed
+
+SIZES = (10, 6, 7, 8)
+COHORTS = {"all": [(0, 1, 2, 3)] * 3, "half": [(0, 1), (2, 3), (0, 2)]}
+"""Who takes part in three rounds."""
+# Without a bias before the batch norm, whose gradient would be rounding noise.
+NET = normed(bias=False).double()
+OPTIMIZER = sgd(0.03, momentum=0.9, weight_decay=0.01)
+
+
+def federation(method, **options):
+    """Return a federation in float64 with two local epochs, on a network with a batch norm."""
+    module = method(normed(bias=False), optimizer=OPTIMIZER, epochs=2, **options)
+    return Federation(module, blobs(SIZES), rounds=3, precision="64-true")
+
+
+def initial(stem=""):
+    """Return the initial values of the network, without the counter of its batch norm."""
+    entries = NET.state_dict().items()
+    return {stem + n: v.clone() for n, v in entries if v.is_floating_point()}
+
+
+def of(state, stem):
+    """Return the entries whose names begin so, without that beginning."""
+    found = {n.removeprefix(stem): v for n, v in state.items() if n.startswith(stem)}
+    return {n: v for n, v in found.items() if v.is_floating_point()}
+
+
+def outputs(w, x, train=False, net=NET):
+    """Return the network's outputs; in training, statistics of its batch norm in ``w`` move."""
+    return functional_call(net.train(train), w, (x,))
+
+
+def samples(fed, client, split="train"):
+    """Return inputs and labels of a client."""
+    x, y = fed.data.splits[split][client]
+    return x.double(), y
+
+
+def batches(fed, client, epochs=2):
+    """Yield the batches of a client's next round."""
+    (x, y), seed = samples(fed, client), fed.job(client).seed
+    for epoch in range(epochs):
+        order = torch.randperm(len(y), generator=generator(seed, "order", "local", epoch))
+        for rows in order.split(fed.data.batch_size):
+            yield x[rows], y[rows]
+
+
+def cross_entropy_of(w, x, y):
+    """Return the loss of a step of FedAvg."""
+    return cross_entropy(outputs(w, x, True), y)
+
+
+def descended(w, loss, steps):
+    """Return the entries after steps of SGD with momentum and weight decay, from rest."""
+    w, speed = {n: v.clone() for n, v in w.items()}, {}
+    trained = [n for n in w if "running" not in n]
+    for batch in steps:
+        w = {n: v.detach().requires_grad_(n in trained) for n, v in w.items()}
+        slopes = torch.autograd.grad(loss(w, *batch), [w[n] for n in trained])
+        for n, slope in zip(trained, slopes, strict=True):
+            speed[n] = 0.9 * speed.get(n, 0.0) + slope + 0.01 * w[n]
+            w[n] = w[n] - 0.03 * speed[n]
+    return {n: v.detach() for n, v in w.items()}
+
+
+def averaged(states, weights):
+    """Return the mean of some states by weights, which need not sum to one."""
+    pairs = [*zip(states, weights, strict=True)]
+    return {n: sum(k * s[n] for s, k in pairs) / sum(weights) for n in states[0]}
+
+
+def distance(one, other):
+    """Return the largest difference of two states, which must have the same names."""
+    assert one.keys() == other.keys()
+    return max(float((one[n].detach() - other[n]).abs().max()) for n in one)
+
+
+def predicted(fed, client):
+    """Return the outputs of the model with which a client is tested, on its samples of the test."""
+    fed.test(client)
+    return fed.module(samples(fed, client, "test")[0]).detach()
+
+
+def disagreement(fed, client, w, stem="net."):
+    """Return how far a client's tested network, or an output of it, is from one by hand."""
+    x, _ = samples(fed, client, "test")
+    found = {"": predicted(fed, client)}
+    return max(distance(of(fed.module.state_dict(), stem), w), distance(found, {"": outputs(w, x)}))
