@@ -77,7 +77,9 @@ class KNNPer(ClientModule):
         self.tune = tune
         self.scale = scale
         self.mix = mix
-        self.share = nn.Buffer(torch.tensor(float(share)))
+        self.share = float(share)
+        # The lambda that the client chose; -1 while it has none.
+        self.chosen = nn.Buffer(torch.tensor(-1.0))
         self.bank = nn.Buffer(torch.zeros(capacity, net.features))
         self.labels = nn.Buffer(torch.zeros(capacity, dtype=torch.int64))
         self.filled = nn.Buffer(torch.zeros(capacity, dtype=torch.bool))
@@ -100,7 +102,8 @@ class KNNPer(ClientModule):
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logarithms of the mixed probabilities; logits while nothing is stored."""
         logits, own, votes = self._parts(x)
-        mixed = torch.lerp(own, votes, self.share.to(own.dtype))
+        share = torch.where(self.chosen < 0, self.share, self.chosen.to(own.dtype))
+        mixed = torch.lerp(own, votes, share)
         if self.mix == "probabilities":
             mixed = mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log()
         return torch.where(self.filled.any(), mixed, logits)
@@ -128,4 +131,4 @@ class KNNPer(ClientModule):
         return {"hits": hits(own, votes, batch.y, batch.weight)}
 
     def _choose(self, totals: Totals) -> State:
-        return {"share": totals.sums["hits"].argmax() / 100}
+        return {"chosen": totals.sums["hits"].argmax().to(self.chosen) / 100}

@@ -84,6 +84,12 @@ def averaged(states, weights):
     return {n: sum(k * s[n] for s, k in pairs) / sum(weights) for n in states[0]}
 
 
+def fedavg(fed, w, clients):
+    """Return the network after a round of FedAvg."""
+    trained = [descended(w, cross_entropy_of, batches(fed, c)) for c in clients]
+    return averaged(trained, [SIZES[c] for c in clients])
+
+
 def distance(one, other):
     """Return the largest difference of two states, which must have the same names."""
     assert one.keys() == other.keys()

@@ -1,5 +1,7 @@
 """FedCAC: the invariants in docs/methods."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedcac import CACServer, FedCAC
 from lightning_modules.steps.critical import collaborators, critical
 from pfl.core.types import ClientInfo, Upload
+from tests.helpers import by_hand
 from tests.helpers.federation import SGD, equal, fit
 from tests.helpers.toy import blobs, mlp
 
@@ -114,3 +117,50 @@ def test_everything_critical_is_uniform_fedavg():
         uploads = [sent(c, *(one + 1 + c).tolist()) for c, one in enumerate(now)]
         state = server.aggregate(state, uploads)
         assert all(torch.equal(row, now[0] + 2) for row in state.shared["w"])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"tau": 0.1, "beta": 2, "weighting": "uniform"}, {"buffers": "local"}]
+)
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    fed, mean = by_hand.federation(FedCAC, **options), by_hand.initial()
+    tau, beta = options.get("tau", 0.5), options.get("beta", 100)
+    names = [n for n in mean if "running" not in n]
+    local = [n for n in mean if n not in names and "buffers" in options]
+    own, places = [by_hand.initial() for _ in range(4)], [dict.fromkeys(names, 0) for _ in range(4)]
+    statistics = [{n: mean[n] for n in local} for _ in range(4)]
+
+    def mixed(c):
+        mix = {n: m * own[c][n] + (1 - m) * mean[n] for n, m in places[c].items()}
+        return {**mean, **mix, **statistics[c]}
+
+    def mask(before, after):
+        scores = ((after - before) * after).abs()
+        count = int(tau * scores.numel())
+        return (
+            scores >= scores.flatten().sort(descending=True).values[count - 1]
+            if count
+            else scores < 0
+        )
+
+    for number, clients in enumerate(cohorts, 1):
+        before, new = {c: mixed(c) for c in clients}, {}
+        for c, start in before.items():
+            new[c] = by_hand.descended(start, by_hand.cross_entropy_of, by_hand.batches(fed, c))
+            places[c] = {n: mask(start[n], new[c][n]).double() for n in names}
+            statistics[c] = {n: new[c][n] for n in local}
+        sizes = [1 if "weighting" in options else by_hand.SIZES[c] for c in clients]
+        mean = by_hand.averaged([*new.values()], sizes)
+        flat = {c: torch.cat([places[c][n].flatten() for n in names]) for c in clients}
+        overlaps = {
+            (i, j): 1 - (flat[i] - flat[j]).abs().sum() / (2 * flat[i].sum())
+            for i, j in itertools.permutations(clients, 2)
+        }
+        usual, most = sum(overlaps.values()) / len(overlaps), max(overlaps.values())
+        least = usual + number / beta * (most - usual)
+        for i in clients:
+            partners = [new[j] for j in clients if j == i or overlaps[i, j] >= least]
+            own[i] = by_hand.averaged(partners, [1] * len(partners))
+        fed.round(*clients)
+        assert max(by_hand.disagreement(fed, c, mixed(c)) for c in range(4)) < 1e-12

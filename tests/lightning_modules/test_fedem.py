@@ -6,10 +6,12 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedem import FedEM
 from pfl.core.types import Broadcast
 from pfl.training import client_round
+from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation, close, context, differing, equal, job
 from tests.helpers.toy import ToyData, blobs, mlp
 
@@ -150,3 +152,51 @@ def test_a_client_that_never_took_part_fits_its_mixture_before_the_test():
     for client, expected in enumerate(([0.1, 0.9], [0.6, 0.4])):
         federation.test(client)
         assert federation.module.mixture.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"damped": True}, {"components": 2, "damped": True, "weighting": "uniform"}],
+)
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    fed, count = by_hand.federation(FedEM, **options), options.get("components", 3)
+    stems = ["net.", *(f"others.{m}." for m in range(count - 1))]
+    nets = [by_hand.of(fed.state.shared, stem) for stem in stems]
+    sizes = [1] * 4 if "weighting" in options else by_hand.SIZES
+    mixtures, took_part = [torch.full((count,), 1 / count, dtype=torch.float64)] * 4, set()
+
+    def losses(net, x, y, train=False):
+        return cross_entropy(by_hand.outputs(net, x, train), y, reduction="none")
+
+    def responsible(mixture, x, y):
+        shares = mixture * torch.stack([torch.exp(-losses(net, x, y)) for net in nets], 1)
+        return shares / shares.sum(1, keepdim=True)
+
+    for clients in cohorts:
+        sent = []
+        for c in clients:
+            prior, trained = mixtures[c], []
+            for m, net in enumerate(nets):
+
+                def loss(w, x, y, m=m, prior=prior):
+                    return (responsible(prior, x, y)[:, m] * losses(w, x, y, True)).mean()
+
+                trained.append(by_hand.descended(net, loss, by_hand.batches(fed, c)))
+            mixtures[c] = responsible(prior, *by_hand.samples(fed, c)).mean(0)
+            sent.append(trained)
+        took_part |= {*clients}
+        rest = sum(sizes[c] for c in {*range(4)} - {*clients}) if "damped" in options else 0
+        weights = [*(sizes[c] for c in clients), rest]
+        nets = [by_hand.averaged(states, weights) for states in zip(*sent, nets, strict=True)]
+        fed.round(*clients)
+        for stem, net in zip(stems, nets, strict=True):
+            assert by_hand.distance(by_hand.of(fed.state.shared, stem), net) < 1e-12
+        for c in range(4):
+            found = mixtures[c]
+            if c not in took_part:
+                found = responsible(found, *by_hand.samples(fed, c)).mean(0)
+            x, _ = by_hand.samples(fed, c, "test")
+            answers = torch.stack([by_hand.outputs(net, x).softmax(1) for net in nets], 2)
+            expected = (answers @ found).log()
+            assert by_hand.distance({"": by_hand.predicted(fed, c)}, {"": expected}) < 1e-12

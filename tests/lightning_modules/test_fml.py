@@ -5,9 +5,11 @@ from math import log
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from lightning_modules.fml import FML
 from pfl.core.types import Batch
+from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation, equal, fit, own
 from tests.helpers.toy import Point, blobs, mlp
 
@@ -88,3 +90,34 @@ def test_a_private_network_of_another_kind():
     fed.round(1)
     assert equal(own(fed, 0, "personal."), kept)
     assert fed.server.inherits is None
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"detach": False, "kl": "element", "weighting": "samples"}]
+)
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    fed = by_hand.federation(FML, alpha=0.3, beta=0.8, **options)
+    w, personal = by_hand.initial(), [by_hand.initial() for _ in by_hand.SIZES]
+
+    def divergence(teacher, logits):
+        p, q = (teacher.detach() if not options else teacher).log_softmax(1), logits.log_softmax(1)
+        return (p.exp() * (p - q)).sum(1).mean() / (3 if options else 1)
+
+    def loss(both, x, y):
+        v, w = (by_hand.outputs(by_hand.of(both, stem), x, True) for stem in ("v.", "w."))
+        of_v = 0.3 * cross_entropy(v, y) + 0.7 * divergence(w, v)
+        return of_v + 0.8 * cross_entropy(w, y) + 0.2 * divergence(v, w)
+
+    for clients in cohorts:
+        sent = []
+        for c in clients:
+            both = {f"v.{n}": t for n, t in personal[c].items()} | {f"w.{n}": w[n] for n in w}
+            both = by_hand.descended(both, loss, by_hand.batches(fed, c))
+            personal[c] = by_hand.of(both, "v.")
+            sent.append(by_hand.of(both, "w."))
+        w = by_hand.averaged(sent, [by_hand.SIZES[c] if options else 1 for c in clients])
+        fed.round(*clients)
+        assert by_hand.distance(by_hand.of(fed.state.shared, "net."), w) < 1e-12
+        for c, v in enumerate(personal):
+            assert by_hand.disagreement(fed, c, v, "personal.") < 1e-12

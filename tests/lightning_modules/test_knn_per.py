@@ -5,10 +5,12 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from lightning_modules.knn_per import KNNPer
 from lightning_modules.nets import SplitNet
 from pfl.core.types import Totals
+from tests.helpers import by_hand
 from tests.helpers.draws import normal
 from tests.helpers.federation import SGD, Federation
 from tests.helpers.toy import ToyData, blobs, mlp
@@ -131,9 +133,11 @@ def test_lambda_is_tuned_on_validation_data():
     clients = [(x, y)] * 3
     data = ToyData(clients, val=[(x, y), (x, 1 - y), (x[:0], y[:0])], outputs=2)
     federation = Federation(make(net, share=0.75, tune=True, epochs=0), data)
-    for client, expected in enumerate((0.29, 0.0, 0.75)):
+    for client, expected in enumerate((0.29, 0.0, -1)):
         federation.test(client)
-        assert federation.module.share.item() == pytest.approx(expected)
+        assert federation.module.chosen.item() == pytest.approx(expected)
+    # Without a choice lambda is 0.75, and class 0 has (1 - 0.75) 0.7.
+    assert shares(federation.module, 0.0)[0] == pytest.approx(0.175)
 
 
 def test_labels_of_tests_do_not_tune():
@@ -145,7 +149,7 @@ def test_labels_of_tests_do_not_tune():
         federation = Federation(make(mlp(), tune=True, optimizer=SGD), found)
         federation.round()
         federation.test(0)
-        shares.append(federation.module.share.item())
+        shares.append(federation.module.chosen.item())
     assert shares[0] == shares[1]
 
 
@@ -170,3 +174,52 @@ def test_the_gradient_is_finite_before_anything_is_stored():
     module = make(mlp()).double()
     module(normal(2, 5)).sum().backward()
     assert all(p.grad.isfinite().all() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"neighbours": 20, "share": 0.3},
+        {"scale": 0.1, "mix": "logits"},
+        {"tune": True},
+        {"tune": True, "mix": "logits"},
+        {"capacity": 6, "neighbours": 3},
+    ],
+)
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    fed, w = by_hand.federation(KNNPer, **options), by_hand.initial()
+    usual = {"neighbours": 10, "scale": 1, "capacity": 99, **options}
+    k, scale, capacity = (usual[name] for name in ("neighbours", "scale", "capacity"))
+
+    def features(x):
+        return functional_call(by_hand.NET.backbone.eval(), by_hand.of(w, "backbone."), (x,))
+
+    def votes(point, z, y):
+        apart = (point - z).square().sum(1)
+        near = sorted(range(len(z)), key=lambda j: (float(apart[j]), j))[:k]
+        weight = torch.exp(-apart[near] / (z.shape[1] * scale))
+        return torch.stack([weight[y[near] == label].sum() for label in range(3)]) / weight.sum()
+
+    def parts(client, split):
+        (x, y), (points, labels) = (by_hand.samples(fed, client, s) for s in ("train", split))
+        count = min(len(y), capacity)
+        rows = [j * len(y) // count for j in range(count)]
+        z, y, logits = features(x[rows]), y[rows], by_hand.outputs(w, points)
+        of_all = torch.stack([votes(point, z, y) for point in features(points)])
+        return logits if "mix" in options else logits.softmax(1), of_all, labels
+
+    for clients in cohorts:
+        w = by_hand.fedavg(fed, w, clients)
+        fed.round(*clients)
+        for c in range(4):
+            share = options.get("share", 0.5)
+            if "tune" in options:
+                own, near, y = parts(c, "val")
+                mixed = [(n / 100 * near + (1 - n / 100) * own).argmax(1) for n in range(101)]
+                right = [int((m == y).sum()) for m in mixed]
+                share = right.index(max(right)) / 100
+            own, near, _ = parts(c, "test")
+            mixed = share * near + (1 - share) * own
+            expected = mixed if "mix" in options else mixed.log()
+            assert by_hand.distance({"": by_hand.predicted(fed, c)}, {"": expected}) < 1e-12
