@@ -102,6 +102,8 @@ def _spread_costs(panel: Axes) -> None:
         least = costs[costs > 0].min()
         panel.set_xscale("symlog", linthresh=10 ** np.floor(np.log10(least)))
     panel.set_xlim(left=0)
+    if not spent:
+        panel.set_xticks([0])
 
 
 def _common_rounds(setting: Setting, metric: str) -> pd.Index[int]:

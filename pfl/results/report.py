@@ -143,15 +143,20 @@ def _clients(run: RunFolder, judged_by: str) -> Sheet:
     shown = [name for name in run.clients.columns if name in plain or _is_listed(name, group, main)]
     values = {name: run.over_rounds(name, rounds).iloc[0] for name in shown}
     labels = [] if counts is None else ["labels", ""]
-    heads = ["client", "training samples", *labels, *(_heading(name, group) for name in shown)]
+    # Scores stand beside the names, where a narrow screen shows them.
+    scores = [name for name in shown if "/" in name]
+    others = [name for name in shown if "/" not in name]
+    first, last = ([_heading(name, group) for name in some] for some in (scores, others))
+    heads = ["client", *first, "training samples", *labels, *last]
     rows = []
     for client, samples in enumerate(run.samples):
-        cells = [run.client_names[client], _cell("test_samples", samples)]
+        cells = [run.client_names[client], *(_cell(n, values[n][client]) for n in scores)]
+        cells.append(_cell("test_samples", samples))
         if counts is not None:
             own = counts[client]
             label = f"samples of each of {len(own)} classes"
             cells += [str((own > 0).sum()), bars(own.tolist(), label)]
-        rows.append(cells + [_cell(name, values[name][client]) for name in shown])
+        rows.append(cells + [_cell(name, values[name][client]) for name in others])
     known = [n for n, head in enumerate(heads) if {row[n] for row in rows} != {NONE}]
     return Sheet("", [heads[n] for n in known], [[row[n] for n in known] for row in rows])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from pfl.results.compare import compare
@@ -98,6 +99,14 @@ def test_curves_show_simulated_seconds_where_every_run_has_them(tmp_path):
     np.testing.assert_allclose(panel.lines[0].get_xdata(), [7, 14])
     panel = curves(group([one, other])[0], ACC).axes[2]
     assert panel.get_xlabel() == "training and aggregation"
+
+
+def test_curves_of_runs_that_move_nothing_have_no_fractions_of_a_byte(tmp_path):
+    run = write_run(tmp_path / "a", [[0.2], [0.4]])
+    rows = pd.read_csv(run / "metrics.csv")
+    rows["comm/bytes_total"] = 0
+    rows.to_csv(run / "metrics.csv", index=False)
+    assert list(curves(group([RunFolder.read(run)])[0], ACC).axes[1].get_xticks()) == [0]
 
 
 def test_seeds_that_share_no_round(tmp_path):

@@ -122,6 +122,12 @@ def test_a_clients_labels_are_counted_and_drawn(tmp_path):
     ]
 
 
+def test_a_clients_score_stands_beside_its_name(tmp_path):
+    """A phone shows the first columns; the second client is right in 60 % of the cases."""
+    text = report(RunFolder.read(write_run(tmp_path / "a", [[0.5, 0.6]], labels=[[4], [8]])))
+    assert "<tr><td>1</td><td>60.00 %</td>" in text
+
+
 def test_rows_are_grouped_and_columns_of_strokes_left_out(tmp_path):
     run = RunFolder.read(write_run(tmp_path / "a", [[0.5, 0.6]]))
     words = " ".join(checked(report(run)).words)
@@ -150,7 +156,7 @@ def test_a_run_that_has_learnt_nothing_is_seen(tmp_path, accuracy, verdict):
 
 
 def test_the_page_suits_a_phone_and_a_dark_screen(real):
-    """Names wrap, stay in view, and nothing but pictures, which shrink, has a width in pixels."""
+    """Names wrap, stay in view, and nothing but pictures has a width in pixels."""
     text = report(RunFolder.read(real["FedAS"].folder))
     style = text[text.index("<style>") : text.index("</style>")]
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
