@@ -174,9 +174,9 @@ class FomoServer(Server[FomoState]):
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> FomoState:
         """Start every client from the common model; each wants itself."""
         own, count = select(shared, ("net.*",)), len(clients)
-        device = next(iter(own.values())).device
-        known = torch.zeros(count, dtype=torch.bool, device=device)
-        wanted = torch.eye(count, device=device)
+        like = next(iter(own.values()))
+        known = torch.zeros(count, dtype=torch.bool, device=like.device)
+        wanted = torch.eye(count).to(like)
         return FomoState(shared=repeated(own, count), wanted=wanted, known=known)
 
     def broadcast(self, state: FomoState, client: int, round: int) -> Broadcast:

@@ -78,6 +78,11 @@ def descended(w, loss, steps):
     return {n: v.detach() for n, v in w.items()}
 
 
+def vector(w):
+    """Return all parameters as one vector, without statistics."""
+    return torch.cat([v.flatten() for n, v in w.items() if "running" not in n])
+
+
 def averaged(states, weights):
     """Return the mean of some states by weights, which need not sum to one."""
     pairs = [*zip(states, weights, strict=True)]

@@ -8,6 +8,7 @@ import torch
 from lightning_modules.fedamp import AMPServer, FedAMP
 from pfl.core.types import Broadcast, ClientInfo, Upload
 from pfl.training import client_round
+from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation, context, equal, job, own
 from tests.helpers.toy import Line, blobs, lines, mlp
 
@@ -119,3 +120,52 @@ def test_a_newcomer_starts_at_the_mean_of_what_is_known():
     assert (message.shared["w"].item(), kept["w"].item()) == (2, 2)
     server, state = served()
     assert server.welcome(state, ClientInfo(9, 1, None), [])[0].shared["w"].item() == 0
+
+
+USUAL = {"shares": "distance", "alpha": 0.5, "sigma": 2.0, "proximity": 1.0, "own_share": None}
+USUAL |= {"start": "own", "tested": "own"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"start": "cloud", "tested": "cloud"},
+        {"shares": "cosine", "alpha": 1.0},
+        {"shares": "cosine", "own_share": 0.3, "tested": "cloud"},
+    ],
+)
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    fed, o = by_hand.federation(FedAMP, **USUAL | options), USUAL | options
+    w, sent = {c: by_hand.initial() for c in range(4)}, []
+
+    def mixture(i):
+        others = [j for j in sent if j != i]
+        a, b = by_hand.vector(w[i]), {j: by_hand.vector(w[j]) for j in others}
+        if o["shares"] == "distance":
+            near = {j: float(-(a - b[j]).square().sum() / o["sigma"]) for j in others}
+            xi = {j: o["alpha"] / o["sigma"] * exp(value) for j, value in near.items()}
+        else:
+            e = {j: exp(o["sigma"] * float(a @ b[j] / a.norm() / b[j].norm())) for j in others}
+            rest = 1 - (1 / (1 + len(others)) if o["own_share"] is None else o["own_share"])
+            xi = {j: rest * value / sum(e.values()) for j, value in e.items()}
+        xi[i] = 1 - sum(xi.values())
+        return by_hand.averaged([w[j] for j in xi], [*xi.values()])
+
+    def trained(i):
+        u = mixture(i)
+
+        def loss(v, x, y):
+            apart = (by_hand.vector(v) - by_hand.vector(u)).square().sum()
+            return by_hand.cross_entropy_of(v, x, y) + o["proximity"] / (2 * o["alpha"]) * apart
+
+        start = w[i] if o["start"] == "own" else u
+        return by_hand.descended(start, loss, by_hand.batches(fed, i))
+
+    for clients in cohorts:
+        w |= {c: trained(c) for c in clients}
+        sent = sorted({*sent, *clients})
+        fed.round(*clients)
+        tested = w if o["tested"] == "own" else {i: mixture(i) for i in w}
+        assert max(by_hand.disagreement(fed, c, tested[c]) for c in w) < 1e-12

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedfomo import NOBODY, FedFomo
 from lightning_modules.local import Local
 from pfl.core.types import Totals, Upload
+from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation, equal, fit
 from tests.helpers.toy import Line, blobs, mlp
 
@@ -131,3 +133,56 @@ def test_a_newcomer_begins_with_the_mean_and_the_most_wanted():
     mean = state.shared["net.head.bias"].mean(0)
     assert torch.equal(kept["net.head.bias"], mean)
     assert torch.equal(kept["baseline.module.head.bias"], mean)
+
+
+USUAL = {"candidates": 2, "explore": 0.0, "fallback": "trained", "weigh_on": "val"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"candidates": 5, "fallback": "baseline"},
+        {"candidates": 1, "explore": 1.0},
+        {"weigh_on": "train"},
+    ],
+)
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    """Candidates are those that were sent, if they are allowed: ties are drawn."""
+    fed, o = by_hand.federation(FedFomo, **USUAL | options), USUAL | options
+    trained, start = ({c: by_hand.initial() for c in range(4)} for _ in range(2))
+    sent, affinity = set(), torch.eye(4, dtype=torch.float64)
+
+    def candidates(i, number):
+        found = [n for n in fed.job(i, number).broadcast.extra["who"].tolist() if n != NOBODY]
+        others = sent - {i} if i in sent else set()
+        assert {*found} <= others
+        assert len({*found}) == len(found) == min(len(others), o["candidates"])
+        best = sorted((float(affinity[i, n]) for n in others), reverse=True)[: len(found)]
+        assert o["explore"] or [float(affinity[i, n]) for n in found] == pytest.approx(best)
+        return found
+
+    def mixed(i, number):
+        """Return the model from which training starts, and the ratings."""
+        x, y = by_hand.samples(fed, i, o["weigh_on"])
+        losses = {n: cross_entropy(by_hand.outputs(trained[n], x), y) for n in range(4)}
+        before, rated = cross_entropy(by_hand.outputs(start[i], x), y), {}
+        for n in [i, *candidates(i, number)]:
+            apart = (by_hand.vector(trained[n]) - by_hand.vector(start[i])).norm()
+            rated[n] = float((before - losses[n]) / (apart + 1e-5))
+        if max(rated.values()) <= 0:
+            return (trained if o["fallback"] == "trained" else start)[i], rated
+        shares = [max(rate, 0) for rate in rated.values()]
+        return by_hand.averaged([trained[n] for n in rated], shares), rated
+
+    for number, clients in enumerate(cohorts, 1):
+        found = {c: mixed(c, number) for c in clients}
+        for c, (model, rated) in found.items():
+            affinity[c, [*rated]] += torch.tensor([*rated.values()], dtype=torch.float64)
+            steps, start[c] = by_hand.batches(fed, c), model
+            trained[c] = by_hand.descended(model, by_hand.cross_entropy_of, steps)
+        sent |= {*clients}
+        fed.round(*clients)
+        torch.testing.assert_close(fed.state.wanted, affinity, rtol=0, atol=1e-12)
+        assert max(by_hand.disagreement(fed, c, mixed(c, number)[0]) for c in start) < 1e-12
