@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
@@ -67,13 +68,15 @@ def test_it_chooses_by_validation(sweep):
 @pytest.mark.long
 @every_sweep
 def test_every_point_parses(sweep, tmp_path):
+    """Its file is written by the code of W&B's agent."""
     content = read(sweep)
     parser = make_parser("fit")
     file = tmp_path / "args.json"
     words = [str(file) if word == "${args_json_file}" else word for word in content["command"][3:]]
     found = set()
     for point in points(content["parameters"]):
-        file.write_text(json.dumps(point), encoding="utf-8")
+        given = {"args": {key: {"value": value} for key, value in point.items()}}
+        file.write_text(create_sweep_command_args(given)["args_json"][0], encoding="utf-8")
         values = Experiment.parse(parser, words).values
         for key, value in point.items():
             assert _plain(values[key]) == value, key

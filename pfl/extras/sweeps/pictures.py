@@ -1,4 +1,7 @@
-"""Pictures of a sweep: parallel coordinates of all points, and the importance of parameters."""
+"""Pictures of a sweep: all points across their parameters, and the importance of each.
+
+A sweep of one parameter has one picture, the points over its values.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ import optuna
 from matplotlib import pyplot
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from optuna.distributions import CategoricalDistribution
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 from optuna.visualization.matplotlib import plot_parallel_coordinate
 
 from pfl.extras.sweeps.file import Sweep
-from pfl.extras.sweeps.outcome import last_value, outcomes
+from pfl.extras.sweeps.outcome import last_value, outcomes, value_text
 from pfl.extras.sweeps.search import failed
 from pfl.results import names
 from pfl.results.pictures import Picture
@@ -31,15 +35,40 @@ _PALEST = 0.8
 
 
 def draw(sweep: Sweep, trials: Sequence[FrozenTrial]) -> list[Picture]:
-    """Draw both pictures of points' last trials; one that cannot be drawn has the reason."""
+    """Draw the pictures of points' last trials; one that cannot be drawn has the reason."""
     drawn = []
+    one = len(sweep.space.varied) == 1
     with styled():
-        for picture in (parallel_coordinates, importance):
+        for picture in (curve,) if one else (parallel_coordinates, importance):
             try:
                 drawn.append(Picture(picture.__name__, picture(sweep, trials)))
             except ValueError as error:
                 drawn.append(Picture(picture.__name__, refusal=str(error)))
     return drawn
+
+
+def curve(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
+    """Draw each point over the only parameter; listed values stand side by side.
+
+    Points that were stopped early are drawn with their last value.
+
+    Raises:
+        ValueError: No point has a value.
+    """
+    ((name, drawn),) = sweep.space.varied.items()
+    values = _valued(trials)
+    figure, (panel,) = panels(1, 0.65 * WIDTH, 2.3)
+    if isinstance(drawn, CategoricalDistribution):
+        panel.set_xticks(range(len(drawn.choices)), map(value_text, sweep.space.values[name]))
+        places = [drawn.choices.index(trial.params[name]) for trial, _ in values]
+    else:
+        places = [trial.params[name] for trial, _ in values]
+        panel.set_xscale("log" if getattr(drawn, "log", False) else "linear")
+    pairs = sorted(zip(places, (value for _, value in values), strict=True))
+    panel.plot(*zip(*pairs, strict=True), color=COLOURS[0], marker="o")
+    panel.set_xlabel(short_names([name])[name])
+    panel.set_ylabel(wrapped(names.score(sweep.metric.name), 1.5))
+    return figure
 
 
 def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
@@ -50,9 +79,7 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     Raises:
         ValueError: No point has a value.
     """
-    valued = _finite([(trial, last_value(trial)) for trial in trials])
-    if not valued:
-        raise ValueError("no point has a value yet")
+    valued = _valued(trials)
     look: dict[Any, Any] = {
         **{"figure.figsize": (WIDTH, 3), "figure.constrained_layout.use": True},
         **{"axes.grid": False, "axes.spines.right": True},
@@ -74,6 +101,18 @@ def parallel_coordinates(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     # Out of pyplot's list, which holds figures until they are closed.
     pyplot.close(figure)
     return figure
+
+
+def _valued(trials: Sequence[FrozenTrial]) -> list[tuple[FrozenTrial, float]]:
+    """Return the trials that have a value, with the last one.
+
+    Raises:
+        ValueError: There are none.
+    """
+    valued = _finite([(trial, last_value(trial)) for trial in trials])
+    if not valued:
+        raise ValueError("no point has a value yet")
+    return valued
 
 
 def _finite(
@@ -104,10 +143,8 @@ def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     Efficient Approach for Assessing Hyperparameter Importance", ICML 2014), without failed points.
 
     Raises:
-        ValueError: There are too few points, all values are equal, or only one parameter varies.
+        ValueError: There are too few points, or all values are equal.
     """
-    if len(sweep.space.varied) < 2:
-        raise ValueError("importance compares parameters, but only one is searched")
     stopped = [t for t in trials if t.state == TrialState.PRUNED and not failed(t)]
     count = min((trial.last_step or 0 for trial in stopped), default=None)
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from pfl.campaign.campaign import Planned, work
 from pfl.cli import runs, shipped
+from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError, refuse
 from pfl.extras.sweeps import outcome as outcomes
 from pfl.extras.sweeps import pictures
@@ -91,7 +92,7 @@ def _announce(sweep: Sweep) -> None:
             "val/... metric"
         )
     if sweep.unused:
-        print(f"{sweep.path}: these keys are ignored: {', '.join(sweep.unused)}")
+        print(f"{sweep.path}: not used here: {', '.join(sweep.unused)}")
     if (early := sweep.early_terminate) is not None:
         steps = ", ".join(str(early.min_iter * early.eta**power) for power in range(3))
         print(
@@ -101,20 +102,39 @@ def _announce(sweep: Sweep) -> None:
 
 
 def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
-    """Parse an example point, so that mistakes of the whole sweep are found at once.
+    """Parse an example point and look for its data, so that a mistake of all points shows at once.
 
     Returns:
         The configuration files, without the point's own.
 
     Raises:
-        UsageError: The configuration is wrong.
+        UsageError: The configuration is wrong, or the data are missing.
     """
     words = shipped.with_config_files([*fit_words(sweep, sweep.space.example(), file), *flags])
-    runs.fit_experiment(words)
-    file.unlink(missing_ok=True)
+    try:
+        _look(runs.fit_experiment(words))
+    except UsageError as error:
+        # The example is gone by then; what it holds stands in the sweep's file.
+        message = re.sub(rf"{re.escape(str(file))}:\d+", str(sweep.path), str(error))
+        raise UsageError(message) from error
+    finally:
+        file.unlink(missing_ok=True)
     parts = [part for word in words for part in re.split("(?<=^--config)=", word)]
     configs = [after for word, after in pairwise(parts) if word == "--config"]
     return [config for config in configs if config != str(file)]
+
+
+def _look(experiment: Experiment) -> None:
+    """Read the data; anything that is wrong with them may be wrong for this point alone.
+
+    Raises:
+        UsageError: They are missing.
+    """
+    try:
+        _ = experiment.data
+    except UsageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise
 
 
 @dataclass(frozen=True)
@@ -169,6 +189,7 @@ def _run_point(
         print(f"point {number} failed: {error}", file=sys.stderr)
     else:
         search.study.tell(trial, value)
+        print(f"point {number}: {sweep.metric.name} {value:.4f}")
 
 
 def _report(search: Search, flags: Sequence[str]) -> None:
@@ -184,6 +205,8 @@ def _report(search: Search, flags: Sequence[str]) -> None:
     sheets.show([sheet])
     for reason, points in table[table["state"] == "failed"].groupby("reason")["point"]:
         print(f"failed: point {', '.join(map(str, points))}: {reason}")
+    if (table["state"] == "failed").any():
+        print("--retry runs failed points again")
     if not (table["state"] == "done").any():
         raise UsageError("no point was finished")
     drawn = pictures.draw(sweep, trials)
@@ -194,4 +217,7 @@ def _report(search: Search, flags: Sequence[str]) -> None:
     best, name = table.iloc[0], sweep.metric.name
     print(f"best: point {best['point']}, {name} {best[name]:.4f}; to repeat it:")
     point = {key: best[key] for key in sweep.space.varied}
-    print(outcomes.command_line(sweep, point, flags))
+    command = outcomes.command_line(sweep, point, flags)
+    # The points' W&B was off, and without an account it cannot be on.
+    off = os.environ["WANDB_MODE"] == "disabled" and "WandB" in command
+    print(f"{'WANDB_MODE=disabled ' * off}{command}")

@@ -8,6 +8,7 @@ from optuna.distributions import FloatDistribution
 
 from pfl.extras.sweeps.file import read
 from pfl.extras.sweeps.outcome import outcomes, sheet
+from pfl.extras.sweeps.pictures import draw
 from tests.extras.sweeps.conftest import LR, METRIC, write
 
 # State, value, what was reported after each round, and whether the point failed.
@@ -47,3 +48,7 @@ def test_points_are_sorted_by_state_and_value(goal, order):
     assert rows["2"] == ["0.125", "0.6000", "3", "stopped"]
     assert rows["3"] == ["0.25", "-", "3", "failed"]
     assert rows["5"] == ["0.5", "-", "3", "waiting"]
+    (picture,) = draw(sweep, trials)
+    (line,) = picture.figure.axes[0].lines
+    assert picture.name == "curve"
+    assert line.get_xydata().tolist() == [[0.0, 0.5], [0.125, 0.6], [0.625, 0.8]]

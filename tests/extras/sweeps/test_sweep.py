@@ -13,9 +13,9 @@ import yaml
 from pfl.__main__ import main
 from pfl.cli import runs
 from pfl.extras.sweeps.file import read
-from pfl.extras.sweeps.pictures import parallel_coordinates
+from pfl.extras.sweeps.pictures import curve, parallel_coordinates
 from pfl.federation.run import Callback
-from tests.extras.sweeps.conftest import HIDDEN, LR, METRIC, sweep, write
+from tests.extras.sweeps.conftest import CONFIG, HIDDEN, LR, METRIC, sweep, write
 from tests.helpers.messages import says
 from tests.helpers.tables import csv_rows
 
@@ -39,7 +39,7 @@ def test_a_grid_runs_every_point_once_and_ends(capsys):
     write({LR: {"values": [0.01, 0.1]}, HIDDEN: {"min": 3, "max": 4}}, project="p", name="n")
     assert sweep() == 0
     said = capsys.readouterr().out
-    assert "s.yaml: these keys are ignored: project, name" in said
+    assert "s.yaml: not used here: project, name" in said
     assert "point 2 of 4: lr=0.01, hidden=4\n" in said
     assert "no picture importance: importance needs 8 points with a value, got 4" in said
     rows = points()
@@ -66,13 +66,15 @@ def test_choosing_by_the_test_data_is_warned_of(split, capsys):
     assert ("metric test/personal/acc selects on the test data" in said) == (split == "test")
 
 
-def test_the_command_of_the_best_point_gives_the_same_weights(capsys):
+def test_the_command_of_the_best_point_gives_the_same_weights(monkeypatch, capsys):
     write({LR: {"values": [0.01, 0.1]}, "loop.callbacks": {"value": [{"class_path": "WandB"}]}})
     assert sweep("--model.init_args.epochs=2") == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("pfl fit --config c.yaml --model.init_args.optimizer.init_args.lr=")
-    assert line.endswith("--model.init_args.epochs=2")
-    assert main([*shlex.split(line)[1:], "--loop.callbacks=[]"]) == 0
+    off, *words = shlex.split(line)
+    assert words[:4] == ["pfl", "fit", "--config", "c.yaml"]
+    assert words[-1] == "--model.init_args.epochs=2"
+    monkeypatch.setenv(*off.split("="))
+    assert main(words[1:]) == 0
     newest = max(Path("runs").glob("fedper_synthetic/*"), key=lambda path: path.stat().st_mtime)
     assert fingerprint(newest) == fingerprint(points()[0]["folder"])
     # W&B was there, and did nothing: there is no network, and nobody asked.
@@ -181,6 +183,7 @@ def test_a_bug_in_a_method_is_shown_where_it_is(monkeypatch, capsys):
     monkeypatch.setattr(runs, "fit", fit_as_ever)
     assert sweep() == 0
     assert points()[-1]["state"] == "failed"
+    assert "--retry runs failed points again" in capsys.readouterr().out
     assert sweep("--retry") == 0
     assert [row["state"] for row in points()] == ["done", "done"]
 
@@ -211,6 +214,18 @@ def test_an_unknown_metric_ends_the_sweep_and_names_near_ones(capsys):
     summary = json.loads((Path(row["folder"]) / "summary.json").read_text())["summary"]
     name = "test/personal/acc/mean_last10"
     assert float(row[name]) == summary[name]
+
+
+def test_missing_data_show_before_the_first_point(capsys):
+    """They are named as in the sweep's file, and nothing is stored: the same command can follow."""
+    head, tail = CONFIG.replace("Synthetic", "ImageFolder").split(" samples: 200,")
+    Path("c.yaml").write_text(head + tail)
+    write({LR: {"values": [0.1, 0.2]}, "data.init_args.root": {"value": "nowhere"}})
+    assert sweep() == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("pfl sweep: error: s.yaml: data.root: ")
+    assert said.err.count("\n") == 1
+    assert not [path for path in Path().glob("runs/**/*") if path.is_file()]
 
 
 @pytest.mark.parametrize(
@@ -313,6 +328,17 @@ def _drawn():
     """The lines of the parallel coordinates."""
     figure = parallel_coordinates(read(Path("s.yaml")), study().trials)
     return figure.axes[0].collections[0].get_segments()
+
+
+def test_listed_values_of_one_parameter_stand_in_their_order(capsys):
+    write({LR: {"values": [0.1, 0.01]}})
+    assert sweep() == 0
+    assert "parallel_coordinates" not in capsys.readouterr().out
+    assert Path("runs/sweeps/s/curve.png").stat().st_size > 3000
+    (panel,) = curve(read(Path("s.yaml")), study().trials).axes
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["0.1", "0.01"]
+    found = {row[LR]: float(row["test/personal/acc"]) for row in points()}
+    assert [*panel.lines[0].get_ydata()] == [found["0.1"], found["0.01"]]
 
 
 @pytest.mark.long
