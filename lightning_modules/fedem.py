@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from lightning_modules.layers import copy_into, frozen
 from lightning_modules.losses import mean
 from lightning_modules.nets.initial import redraw, seed_of
 from lightning_modules.steps.servers import DampedServer
-from pfl.core.checks import at_least_one
+from pfl.core.checks import at_least_one, not_negative
 from pfl.core.seeds import derive
 from pfl.core.server import Server
 from pfl.core.space import Dimension
@@ -35,7 +35,7 @@ class FedEM(ClientModule):
     mean over the samples is the client's new mixture pi. The M step trains all components on their
     losses weighted by these responsibilities, which stay constant. All M components travel both
     ways; the mixture stays. A client is tested with the mixed probabilities. One that has never
-    taken part fits its mixture before the test, by one E step.
+    taken part fits its mixture before the test, by ``e_steps``.
 
     Args:
         net: The first component. The others are copies in which every submodule that has
@@ -43,10 +43,12 @@ class FedEM(ClientModule):
         components: M, the number of components (the authors use 3).
         damped: Let absent members count in the average with the last global components, as in the
             authors' code, which makes the step smaller.
+        e_steps: E steps by which a client that has never taken part fits its mixture before a test;
+            at 0 it is tested with equal shares.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: ``components`` is less than 1.
+        ValueError: ``components`` is less than 1, or ``e_steps`` is negative.
     """
 
     kept = ("mixture", "participated")
@@ -60,11 +62,13 @@ class FedEM(ClientModule):
         *,
         components: int = 3,
         damped: bool = False,
+        e_steps: int = 1,
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         at_least_one(components=components)
-        self.damped = damped
+        not_negative(e_steps=e_steps)
+        self.damped, self.e_steps = damped, e_steps
         self.others = nn.ModuleList(copy.deepcopy(net) for _ in range(components - 1))
         for number, other in enumerate(self.others, start=1):
             redraw(other, derive(seed_of(net), "component", number))
@@ -100,9 +104,9 @@ class FedEM(ClientModule):
         return [Pass(name="e_step", statistic=self._sums, then=self._mix), local]
 
     def adapt(self) -> Plan:
-        """Declare the E step for a client that has never taken part."""
-        e_step = Pass(name="e_step", statistic=self._sums, then=self._mix)
-        return [replace(e_step, when=lambda entries, _: not entries["participated"])]
+        """Declare the E steps for a client that has never taken part."""
+        e_step = partial(Pass, statistic=self._sums, then=self._fit, when=self._never_took_part)
+        return [e_step(name=f"e_step_{number}") for number in range(1, self.e_steps + 1)]
 
     def server(self) -> Server[Any]:
         """Return a server that averages each component."""
@@ -125,9 +129,17 @@ class FedEM(ClientModule):
         q = self._responsibilities(batch)
         return {"q": (q if batch.weight is None else q * batch.weight[:, None]).sum(0)}
 
-    def _mix(self, totals: Totals) -> State:
+    def _fit(self, totals: Totals) -> State:
         mixture = totals.sums["q"] / totals.sums["q"].sum()
+        return {"mixture": mixture, "prior": mixture}
+
+    def _mix(self, totals: Totals) -> State:
+        """Return the new mixture; the M step still takes the old one."""
+        mixture = self._fit(totals)["mixture"]
         return {"mixture": mixture, "participated": torch.ones_like(self.participated)}
+
+    def _never_took_part(self, entries: State, info: ClientInfo) -> bool:
+        return not entries["participated"]
 
     def _m_step(self, batch: Batch) -> Terms:
         """Return the loss of all components; its divisor is the batch size, not the sum of q."""

@@ -51,7 +51,7 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"data.missing_values": None, "data.date_format": None, "data.decimal": "."},
     **{"data.thousands": None, "data.separator": ",", "data.negative": None},
     **{f"{name}.released": False for name in ("ConceptDrift", "FixedClasses", "QuantitySkew")},
-    **{"CFL.stale": False, "CFL.newcomers": "mean"},
+    **{"CFL.stale": False, "CFL.newcomers": "mean", "FedEM.e_steps": 1},
     # Options of methods that no configuration used.
     **{"Ditto.refresh_before_eval": False, "FedPer.fit_head_before_eval": 0},
     **{"FedProto.prediction": "nearest_prototype", "FedProto.candidates": "all"},

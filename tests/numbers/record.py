@@ -36,12 +36,15 @@ NETS: dict[str, Callable[[], torch.nn.Module]] = {"plain": mlp, "batch_norm": no
 # Options under which a method takes another way through its plan.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "APFL": [{"alpha_update": "step", "v_grad": "plain"}],
+    "CFL": [{"eps1": 9.0, "eps2": 0.0, "min_size": 1, "start_round": 0, "stale": True}],
     "FedALA": [{"top": "all", "epochs": 2, "threshold": 0.5, "window": 2}],
     "FedAMP": [{"shares": "cosine", "start": "cloud", "tested": "cloud"}],
     "FML": [{"detach": False, "kl": "element"}],
     "FedAS": [{"align_target": "per_sample", "synchronisation": False}],
     "FedCP": [{"anchor_mode": "train"}],
     "FedGH": [{"order": "one_by_one"}],
+    "FedEM": [{"damped": True, "components": 2}],
+    "FedPHP": [{"regulariser": "mmd", "participation": 0.6}],
     "FedPer": [{"persist_optimizer": True}],
     "FedROD": [{"gamma": 0.5, "head_init": "copy"}],
     "FedSimSup": [{"eval_inter": "last_local", "local_unit": "steps"}],
