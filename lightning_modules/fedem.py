@@ -96,6 +96,9 @@ class FedEM(ClientModule):
         """Load the components; the E step compares these, under the client's last mixture."""
         super().receive(broadcast, info)
         copy_into(self.anchors, self._components())
+        # Equal shares in the run's own precision, in which 1 / M may have more digits.
+        equal = 1 / len(self.mixture)
+        self.mixture.copy_(torch.where(self.participated, self.mixture, equal))
         self.prior.copy_(self.mixture)
 
     def plan(self) -> Plan:

@@ -156,7 +156,11 @@ def test_a_client_that_never_took_part_fits_its_mixture_before_the_test():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"damped": True, "e_steps": 3}, {"components": 2, "damped": True, "weighting": "uniform"}],
+    [
+        {"components": 2},
+        {"damped": True, "e_steps": 3},
+        {"damped": True, "e_steps": 0, "weighting": "uniform"},
+    ],
 )
 @pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
 def test_a_federation_by_hand(cohorts, options):
