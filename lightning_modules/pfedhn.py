@@ -8,9 +8,9 @@ gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from pfl.core.checks import at_least_one, not_negative
 from pfl.core.seeds import derive, scoped
 from pfl.core.server import Server, ServerState
 from pfl.core.space import Dimension
+from pfl.core.state import add
 from pfl.core.types import Broadcast, ClientInfo, Patterns, Phase, Plan, State, Upload
 
 CLIP = 50.0
@@ -35,8 +36,9 @@ class PFedHN(ClientModule):
     with what is generated for it. A client that joins later gets H of the members' mean embedding
     and takes K steps, from which the server takes one step of an embedding of its own.
 
-    The authors have one client a round; with several, the server takes a step of the mean gradient.
-    They also clip a client's gradients at 50, which is ``loop.gradient_clip_val`` here.
+    The authors have one client a round. They also clip a client's gradients at 50, which is
+    ``loop.gradient_clip_val`` here. Only parameters are generated: statistics of batch norms stay
+    with the client.
 
     Args:
         net: The network; its parameters are generated.
@@ -45,10 +47,14 @@ class PFedHN(ClientModule):
         embedding: d, the size of an embedding; ``None`` is 1 + N / 4, rounded down.
         hidden: u, the width of the hypernetwork.
         hidden_layers: Its hidden layers after the first one.
-        server_lr: Learning rate of psi and of the embeddings.
+        server_lr: Learning rate of psi and of the embeddings; the authors' with ``private_head`` is
+            0.05.
         server_momentum: Their momentum.
         server_weight_decay: Their weight decay.
-        buffers: As in :class:`ClientModule`; none are generated.
+        order: With several clients in a round, the server takes one step of their mean gradient
+            (``joint``), or a step for each in the order of their numbers, with gradients at what
+            was sent (``sequential``).
+        buffers: Always ``local``.
         weighting: As in :class:`ClientModule`, for the mean of the gradients.
         options: See :class:`ClientModule`.
 
@@ -71,7 +77,8 @@ class PFedHN(ClientModule):
         server_lr: float = 0.01,
         server_momentum: float = 0.9,
         server_weight_decay: float = 1e-3,
-        buffers: Literal["average", "local"] = "local",
+        order: Literal["joint", "sequential"] = "joint",
+        buffers: Literal["local"] = "local",
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
@@ -80,8 +87,8 @@ class PFedHN(ClientModule):
         not_negative(hidden_layers=hidden_layers, server_lr=server_lr)
         not_negative(server_momentum=server_momentum, server_weight_decay=server_weight_decay)
         self.private_head, self.steps = private_head, steps
-        rates = {"lr": server_lr, "momentum": server_momentum, "weight_decay": server_weight_decay}
-        self.hyper = embedding, (hidden,) * (hidden_layers + 1), rates
+        rates = server_lr, server_momentum, server_weight_decay
+        self.hyper = embedding, (hidden,) * (hidden_layers + 1), order, *rates
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
@@ -161,7 +168,10 @@ class HNServer(Server[HNState]):
 
     embedding: int | None = None
     widths: Sequence[int] = (100, 100, 100, 100)
-    rates: dict[str, Any] = field(default_factory=dict)
+    order: Literal["joint", "sequential"] = "joint"
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-3
 
     def _hyper(self, shared: State, clients: int, size: int) -> Hypernetwork:
         return Hypernetwork([v.shape for v in shared.values()], clients, size, self.widths)
@@ -189,10 +199,12 @@ class HNServer(Server[HNState]):
         return Broadcast(self._generated(state, state.hyper, vector))
 
     def merge(self, state: HNState, uploads: Sequence[Upload]) -> HNState:
-        """Take a step of SGD with the mean of the gradients."""
-        hyper, velocity = self._stepped(state, uploads, state.velocity)
+        """Take a step of SGD with the mean of the gradients, or one with each."""
+        after = state
+        for sent in [uploads] if self.order == "joint" else [[upload] for upload in uploads]:
+            after = self._stepped(after, self._slopes(state, sent))
         report = self.reported(uploads, weight=self.weights(uploads))
-        return replace(state, hyper=hyper, velocity=velocity, client_report=report)
+        return replace(after, client_report=report)
 
     def welcome(
         self,
@@ -204,15 +216,18 @@ class HNServer(Server[HNState]):
         """Send H of the mean embedding; after an introduction, of one that took a step from it."""
         vector = state.hyper["embeddings"][state.trained].mean(0)
         if upload is not None:
-            alone = replace(state, hyper={**state.hyper, "embeddings": vector[None]})
-            zero = {name: torch.zeros_like(value) for name, value in alone.hyper.items()}
-            vector = self._stepped(alone, [replace(upload, client=0)], zero)[0]["embeddings"][0]
+            zero = torch.zeros_like(state.velocity["embeddings"][:1])
+            alone = replace(
+                state,
+                hyper={**state.hyper, "embeddings": vector[None]},
+                velocity={**state.velocity, "embeddings": zero},
+            )
+            slopes = self._slopes(alone, [replace(upload, client=0)])
+            vector = self._stepped(alone, slopes).hyper["embeddings"][0]
         return Broadcast(self._generated(state, state.hyper, vector)), {}
 
-    def _stepped(
-        self, state: HNState, uploads: Sequence[Upload], velocity: State
-    ) -> tuple[State, State]:
-        """Return psi and embeddings after a step, and their momentum."""
+    def _slopes(self, state: HNState, uploads: Sequence[Upload]) -> State:
+        """Return the clipped mean gradient of psi and of all embeddings."""
         leaves = {name: nn.Parameter(value.clone()) for name, value in state.hyper.items()}
         with torch.enable_grad():
             for upload, share in zip(uploads, self.weights(uploads).tolist(), strict=True):
@@ -220,9 +235,13 @@ class HNServer(Server[HNState]):
                 slopes = [share * (made[n].detach() - v) for n, v in upload.shared.items()]
                 torch.autograd.backward([made[name] for name in upload.shared], slopes)
         nn.utils.clip_grad_norm_(leaves.values(), CLIP)
-        optimizer = torch.optim.SGD(leaves.values(), **self.rates)
-        for name, leaf in leaves.items():
-            optimizer.state[leaf]["momentum_buffer"] = velocity[name].clone()
-        optimizer.step()
-        moved = {name: optimizer.state[leaf]["momentum_buffer"] for name, leaf in leaves.items()}
-        return {name: leaf.detach() for name, leaf in leaves.items()}, moved
+        return {name: cast(Tensor, leaf.grad) for name, leaf in leaves.items()}
+
+    def _stepped(self, state: HNState, slopes: State) -> HNState:
+        """Return the state after a step of SGD."""
+        velocity = {
+            name: state.velocity[name].mul(self.momentum).add(slope + self.weight_decay * value)
+            for (name, value), slope in zip(state.hyper.items(), slopes.values(), strict=True)
+        }
+        hyper = add(state.hyper, velocity, -self.lr)
+        return replace(state, hyper=hyper, velocity=velocity)

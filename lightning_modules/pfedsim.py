@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -42,15 +43,16 @@ class PFedSim(ClientModule):
     All parameters are trained in all rounds. After the warm-up each client receives its own head
     and a mean of all clients' bodies with the weights ``-ln(1 - s_ij)``, where s_ij is the cosine
     similarity of the heads of i and j when both last took part in the same round; ``s_ii`` counts
-    0.9999. The server keeps a network for each client. In the warm-up the mean is tested, later
-    what the client itself has trained last, which it keeps; a client that has not taken part since
-    the warm-up has the last mean.
+    0.9999. The server keeps a network for each client. In the warm-up the mean is tested; a client
+    that has not taken part since has the last mean.
 
     Args:
         net: A ``SplitNet`` whose head is a linear layer, whose weights are compared.
         warmup: Rounds of FedAvg, as a share of all rounds; as a number of rounds if above 1.
         similarity: ``rows`` is the mean of the cosines of the classes' rows (FL-bench), ``flat``
             the cosine of the whole matrix (the paper); negative ones count 0.
+        tested: After the warm-up, the network that the client itself has trained last and
+            keeps (``stored``, FL-bench), or the mixture that it would receive (``mixed``).
         options: See :class:`ClientModule`. ``weighting`` holds in the warm-up.
 
     Raises:
@@ -70,12 +72,13 @@ class PFedSim(ClientModule):
         *,
         warmup: float = 0.5,
         similarity: Similarity = "rows",
+        tested: Literal["stored", "mixed"] = "stored",
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         must_have_linear_head(net, "PFedSim")
         not_negative(warmup=warmup)
-        self.warmup, self.similarity = warmup, similarity
+        self.warmup, self.similarity, self.tested = warmup, similarity, tested
         # The network that was trained last, and whether that was after the warm-up.
         self.last, self.own = frozen(net), nn.Buffer(torch.tensor(False))
 
@@ -95,7 +98,7 @@ class PFedSim(ClientModule):
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
         """Become the network that was trained last, if the warm-up was over, or the broadcast."""
-        if self.own:
+        if self.own and self.tested == "stored":
             assign(self.net, self.last.module.state_dict())
         elif broadcast is not None:
             assign(self, broadcast.shared)

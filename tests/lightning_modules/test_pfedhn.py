@@ -1,5 +1,6 @@
 """pFedHN: the invariants in docs/methods."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 
 from lightning_modules.pfedhn import PFedHN
 from pfl.core.types import Upload
+from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation, equal, fit
-from tests.helpers.toy import blobs, mlp
+from tests.helpers.messages import parts
+from tests.helpers.toy import blobs, mlp, normed
 
 PLAIN = {"server_momentum": 0.0, "server_weight_decay": 0.0}
 
@@ -91,6 +94,25 @@ def test_several_clients_make_one_step_of_their_mean():
         torch.testing.assert_close(value, (alone[0][name] + alone[1][name]) / 2)
 
 
+def test_several_steps_take_their_gradients_at_what_was_sent():
+    """Without momentum and decay both orders end at the sum; a single client is the same in both.
+
+    Invariant 5.
+    """
+    rates = {**PLAIN, "server_lr": 0.2}
+    joint, sequential = federation(**rates), federation(**rates, order="sequential")
+    for clients, count in (((1,), 1), ((0, 2), 2)):
+        uploads = [answer(joint, client, 0.1) for client in clients]
+        mean, each = (f.server.aggregate(f.state, uploads).hyper for f in (joint, sequential))
+        for name, start in joint.state.hyper.items():
+            torch.testing.assert_close(each[name] - start, count * (mean[name] - start))
+
+
+def test_statistics_are_never_generated():
+    with pytest.raises(ValueError, match=parts("buffers ~ local ~ average")):
+        make(normed(), buffers="average")
+
+
 def test_a_gradient_beyond_50_is_clipped():
     fed = federation(**PLAIN, server_lr=1.0)
     after = fed.server.aggregate(fed.state, [answer(fed, 0, 1e4)])
@@ -119,3 +141,51 @@ def test_a_private_head_stays():
     assert all(name.startswith("net.backbone.") for name in fed.state.shared)
     run = fit(make(mlp(), optimizer=SGD, private_head=True), blobs())
     assert {*run.kept[0]} == {"net.head.weight", "net.head.bias"}
+
+
+USUAL = {"steps": 7, "hidden": 7, "hidden_layers": 2, "embedding": 3, "server_lr": 0.5}
+USUAL |= {"order": "joint", "private_head": False, "weighting": "uniform"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"order": "sequential", "private_head": True}, {"steps": None, "weighting": "samples"}],
+)
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    fed, o = by_hand.federation(PFedHN, **USUAL | options), USUAL | options
+    first, psi = by_hand.initial(), {n: v.clone() for n, v in fed.state.hyper.items()}
+    made = [n for n in first if f"net.{n}" in fed.state.shared]
+    kept, velocity = dict.fromkeys(range(4), first), dict.fromkeys(psi, 0.0)
+
+    def generated(hyper, i):
+        z = hyper["body.0.weight"] @ hyper["embeddings"][i] + hyper["body.0.bias"]
+        for k in (2, 4):
+            z = hyper[f"body.{k}.weight"] @ z.relu() + hyper[f"body.{k}.bias"]
+        rows = (hyper[f"outputs.{k}.weight"] @ z + hyper[f"outputs.{k}.bias"] for k in range(99))
+        return {n: row.view(first[n].shape) for n, row in zip(made, rows, strict=False)}
+
+    for clients in cohorts:
+        slopes = []
+        for c in clients:
+            hyper = {n: v.clone().requires_grad_() for n, v in psi.items()}
+            theta = generated(hyper, c)
+            start = kept[c] | {n: v.detach() for n, v in theta.items()}
+            steps = itertools.islice(by_hand.batches(fed, c, o["steps"] or 2), o["steps"])
+            kept[c] = by_hand.descended(start, by_hand.cross_entropy_of, steps)
+            change = [start[n] - kept[c][n] for n in made]
+            found = torch.autograd.grad([*theta.values()], [*hyper.values()], change)
+            slopes.append(dict(zip(psi, found, strict=True)))
+        if o["order"] == "joint":
+            sizes = [by_hand.SIZES[c] if o["weighting"] == "samples" else 1 for c in clients]
+            slopes = [by_hand.averaged(slopes, sizes)]
+        for slope in slopes:
+            factor = min(1, 50 / float(by_hand.vector(slope).norm()))
+            for n in psi:
+                velocity[n] = 0.9 * velocity[n] + factor * slope[n] + 1e-3 * psi[n]
+                psi[n] = psi[n] - o["server_lr"] * velocity[n]
+        fed.round(*clients)
+        assert by_hand.distance(fed.state.hyper, psi) < 1e-12
+        for c in kept:
+            w = {n: (kept[c] | generated(psi, c))[n] for n in first}
+            assert by_hand.disagreement(fed, c, w) < 1e-12

@@ -1,17 +1,22 @@
 """pFedSim: the invariants in docs/methods."""
 
+import itertools
+from copy import deepcopy
 from math import log
 
 import pytest
 import torch
+from torch import nn
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
 from lightning_modules.pfedsim import PFedSim, SimServer
 from lightning_modules.steps.rows import similarities
 from pfl.core.types import ClientInfo, Upload
-from tests.helpers.federation import SGD, Federation, equal, fit, own
-from tests.helpers.toy import blobs, mlp
+from pfl.testing.toy import ToyNet
+from tests.helpers import by_hand
+from tests.helpers.federation import HEAVY, SGD, Federation, equal, fit, own
+from tests.helpers.toy import ToyData, blobs, mlp
 
 BODY, HEAD, CLASSIFIER = "net.backbone.w", "net.head.bias", "net.head.weight"
 # Of client 0 and 1: cosines 1 and 0 of the rows; those of client 2 are opposite to client 0's.
@@ -86,19 +91,19 @@ def test_warm_up_alone_is_fedavg():
 
 
 def test_clients_that_are_similar_to_nobody_train_alone():
-    """Invariant 2: from the warm-up's network on, and 4: heads depend on no other client."""
-    fed = Federation(PFedSim(mlp(), optimizer=SGD, warmup=1 + 1e-9), blobs())
-    alone = Federation(Local(mlp(), optimizer=SGD), blobs())
-    fed.round()
-    alone.number = 1
-    alone.kept = {c: {n: v[c] for n, v in fed.state.shared.items()} for c in range(3)}
-    for _ in range(2):
-        # As if all heads were orthogonal.
-        object.__setattr__(fed.state, "similarity", torch.eye(3, dtype=torch.float64))
-        fed.round()
-        alone.round()
+    """Invariant 2: client i sees feature i alone, so the heads, zero at first, are orthogonal."""
+    net = ToyNet(nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU()), nn.Linear(3, 3))
+    nn.init.eye_(net.backbone[0].weight)
+    nn.init.zeros_(net.head.weight)
+    inputs = [torch.eye(3)[i] * torch.linspace(1, 2, 5 + i)[:, None] for i in range(3)]
+    data = ToyData([(x, (torch.arange(len(x)) + i) % 3) for i, x in enumerate(inputs)])
+    run = fit(PFedSim(deepcopy(net), optimizer=HEAVY, warmup=0), data, 4)
+    alone = fit(Local(net, optimizer=HEAVY), data, 4)
+    assert torch.equal(run.server.similarity, torch.eye(3, dtype=torch.float64))
     for client in range(3):
-        assert equal(own(fed, client, "last.module."), own(alone, client, "net."))
+        assert run.server.shared[CLASSIFIER][client].any()
+        stored = {name: value[client] for name, value in run.server.shared.items()}
+        assert equal(stored, alone.kept[client])
 
 
 def test_the_stored_model_is_tested_after_the_warm_up():
@@ -121,3 +126,48 @@ def test_a_newcomer_gets_the_mean_by_samples():
     message, kept = server.welcome(state, ClientInfo(9, 4, None), infos)
     assert message.shared[BODY].item() == pytest.approx(642 / 12)
     assert kept == {}
+
+
+USUAL = {"warmup": 0.4, "similarity": "rows", "tested": "stored"}
+
+
+@pytest.mark.parametrize(
+    ("options", "last"),
+    [({}, 1), ({"warmup": 0, "similarity": "flat"}, 0), ({"warmup": 2, "tested": "mixed"}, 2)],
+)
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options, last):
+    """``last`` is the last round of the warm-up."""
+    fed, o = by_hand.federation(PFedSim, **USUAL | options), USUAL | options
+    stored, alike = dict.fromkeys(range(4), by_hand.initial()), {}
+
+    def mixture(i):
+        if not any(alike.get((i, j), 0) > 0 for j in stored):
+            return stored[i]
+        a = [-log(1 - (0.9999 if j == i else alike.get((i, j), 0))) for j in stored]
+        mean = by_hand.averaged([*stored.values()], a)
+        return stored[i] | {n: v for n, v in mean.items() if n.startswith("backbone")}
+
+    for number, clients in enumerate(cohorts, 1):
+        new = {
+            c: by_hand.descended(mixture(c), by_hand.cross_entropy_of, by_hand.batches(fed, c))
+            for c in clients
+        }
+        if number <= last:
+            sizes = [by_hand.SIZES[c] for c in clients]
+            stored = dict.fromkeys(stored, by_hand.averaged([*new.values()], sizes))
+        else:
+            stored |= new
+            for i, j in itertools.combinations(clients, 2):
+                a, b = new[i]["head.weight"], new[j]["head.weight"]
+                if o["similarity"] == "flat":
+                    a, b = a.reshape(1, -1), b.reshape(1, -1)
+                cosines = torch.cosine_similarity(a, b, eps=1e-15)
+                alike[i, j] = alike[j, i] = min(max(float(cosines.mean()), 0), 0.9999)
+        fed.round(*clients)
+        for c, w in stored.items():
+            # A head never depends on other clients (invariant 4).
+            sent = by_hand.of(fed.job(c).broadcast.shared, "net.")
+            assert by_hand.distance(sent, mixture(c)) < 1e-12
+            tested = w if o["tested"] == "stored" else mixture(c)
+            assert by_hand.disagreement(fed, c, tested) < 1e-12
