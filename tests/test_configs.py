@@ -93,6 +93,7 @@ def built(experiment):
     with scoped(0):
         module = experiment.make("model", model)
     check_fit(module, data)
+    assert module.training
     return module
 
 

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
-from pfl.__main__ import main
+from pfl.__main__ import Terminated, main
 from pfl.cli import explain
 from pfl.cli.commands import commands
 from pfl.cli.config import Experiment
@@ -755,9 +755,12 @@ def test_an_export_replaces_no_checkpoint(name, capsys, run):
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_an_interruption_before_a_resume_goes_on_says_that_nothing_is_lost(monkeypatch, capsys):
+@pytest.mark.parametrize(("kind", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_an_interruption_before_a_resume_goes_on_says_that_nothing_is_lost(
+    kind, code, monkeypatch, capsys
+):
     def interrupted(words):
-        raise KeyboardInterrupt
+        raise kind
 
     monkeypatch.setattr("pfl.cli.runs.fit_experiment", interrupted)
     Path("run").mkdir()
@@ -766,7 +769,7 @@ def test_an_interruption_before_a_resume_goes_on_says_that_nothing_is_lost(monke
         (["--ckpt_path", "null"], "nothing to resume"),
         ([], "nothing to resume"),
     ):
-        assert pfl("fit", *words) == 130
+        assert pfl("fit", *words) == code
         assert told in capsys.readouterr().err
 
 

@@ -469,6 +469,7 @@ def test_an_error_in_a_process_names_the_client_and_leaves_it_alive():
     ):
         list(engine.train([job(data, 1, Broadcast({}))]))
     (process,) = engine._pool._helpers
+    assert process._process.daemon  # An end of the run without close() does not wait for it.
     (result,) = engine.train([job(data, 0, Broadcast({}))])
     assert result.client == 0
     engine.close()

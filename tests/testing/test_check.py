@@ -10,6 +10,7 @@ from lightning_modules.fedsimsup import FedSimSup
 from pfl.core.server import Server
 from pfl.testing import PROMISES, BrokenPromiseError, Subject, check_method, mlp
 from pfl.testing.promise import RaisedError
+from pfl.testing.toy import blobs
 from tests.engines.agreement import Logs
 from tests.helpers.messages import parts
 from tests.testing import broken
@@ -216,3 +217,10 @@ def test_every_promise_stands_on_its_page():
 @pytest.mark.parametrize("name", ["fits_without_federation", "functions_are_pure"])
 def test_logging_breaks_no_promise(name):
     assert BY_NAME[name].hold(Subject(Logs))
+
+
+def test_clients_of_the_toy_data_differ_and_have_samples_of_several_classes():
+    data = blobs((20, 20, 20))
+    for client in range(3):
+        counts = data.split(client, "train").targets.bincount(minlength=3)
+        assert counts[(client + 1) % 3] >= 10 > counts[client % 3] > 0

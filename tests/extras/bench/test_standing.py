@@ -58,8 +58,11 @@ def test_what_seeds_can_see_is_the_least_difference_that_holms_first_step_finds(
     with nine it is 2.6850.
     """
     reference = row("FedAvgP", [0.5, 0.5, 0.5])
-    found = standings(board(reference, row("A", [0.6, 0.7, 0.8]), row("B", [0.4, 0.3, 0.5])))
+    whole = board(reference, row("A", [0.6, 0.7, 0.8]), row("B", [0.4, 0.3, 0.5]))
+    found = standings(whole)
     one = next(one for one in found if one.label == "A")
+    table = tables.ranking(whole, found)
+    assert table.rows[0][table.columns.index("seen from")] == "35.83"  # in points
     assert one.visible == pytest.approx(6.2053 * 0.1 / 3**0.5, rel=1e-4)
     assert visible(one.test, 2, 10) == pytest.approx(2.6850 * 0.1 / 10**0.5, rel=1e-4)
     # A mean difference of just as much has the adjusted p-value 0.05 if the other test is weaker.

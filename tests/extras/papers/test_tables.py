@@ -175,3 +175,5 @@ def test_a_printed_error_of_zero_stands_for_half_a_unit_of_its_last_digit():
     assert printed.error == pytest.approx(0.0005)
     assert agree(Estimate.of([0.8427]), printed) is True
     assert agree(Estimate.of([0.8425]), printed) is False
+    # Of a paper that says nothing of its runs, it is one without a deviation.
+    assert reported.printed("unknown", 0.846, 0.01) == Estimate(0.846, 1, None)
