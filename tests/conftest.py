@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,6 +18,7 @@ import pytest
 import torch
 from _pytest.doctest import DoctestModule
 from hypothesis import settings
+from lightning.fabric.utilities import registry
 
 from pfl.core import devices
 from tests.tiers import is_long
@@ -51,6 +53,8 @@ def _on_the_cpu():
     torch.cuda.is_available()  # From here on, CUDA reads no variable of this process.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "fabric", fabric)
+        # Every Fabric asks all installed packages for callbacks, a sixth of a small federation.
+        patch.setattr(registry, "entry_points", cache(registry.entry_points))
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         yield
 
