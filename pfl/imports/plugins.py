@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib import metadata
+from importlib.metadata import EntryPoint, EntryPoints
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +13,12 @@ from typing import Any
 PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 # The groups of entry points under which packages register plug-ins.
 GROUPS = ("pfl.methods", "pfl.data", "pfl.nets", "pfl.metrics")
+
+
+@cache
+def entry_points(group: str) -> EntryPoints:
+    """Return the plug-ins of a group, looked up once: it reads every installed package's files."""
+    return metadata.entry_points(group=group)
 
 
 def installed(*groups: str) -> list[EntryPoint]:
