@@ -6,7 +6,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -71,11 +72,15 @@ def run(
     with patch.dict(os.environ, {**_QUIET_WANDB, **os.environ}):
         # Other processes may do the same at the same time.
         example = storage.with_suffix("") / "points" / f"example-{os.getpid()}.json"
-        configs = _try(sweep, [*place, *flags], example)
-        same = identity(sweep, configs, flags, seed)
-        search = Search(sweep, storage, seed, limit, same)
-        if retry:
-            search.retry()
+        with _example_of(sweep, example):
+            experiment, configs = _parse(sweep, [*place, *flags], example)
+            same = identity(sweep, configs, flags, seed)
+            search = Search(sweep, storage, seed, limit, same)
+            if retry:
+                search.retry()
+            if search.missing():
+                _look(experiment)
+            del experiment  # and its data, as each point reads its own
         # The runs show their own progress.
         points = Points(search, [*place, *flags])
         work(points, Console(stderr=True, quiet=True), 1, lambda: points)
@@ -101,27 +106,32 @@ def _announce(sweep: Sweep) -> None:
         )
 
 
-def _try(sweep: Sweep, flags: Sequence[str], file: Path) -> list[str]:
-    """Parse an example point and look for its data, so that a mistake of all points shows at once.
-
-    Returns:
-        The configuration files, without the point's own.
-
-    Raises:
-        UsageError: The configuration is wrong, or the data are missing.
-    """
-    words = shipped.with_config_files([*fit_words(sweep, sweep.space.example(), file), *flags])
+@contextmanager
+def _example_of(sweep: Sweep, file: Path) -> Iterator[None]:
+    """Remove an example's file at the end; errors name the sweep's file in its place."""
     try:
-        _look(runs.fit_experiment(words))
+        yield
     except UsageError as error:
-        # The example is gone by then; what it holds stands in the sweep's file.
         message = re.sub(rf"{re.escape(str(file))}:\d+", str(sweep.path), str(error))
         raise UsageError(message) from error
     finally:
         file.unlink(missing_ok=True)
+
+
+def _parse(sweep: Sweep, flags: Sequence[str], file: Path) -> tuple[Experiment, list[str]]:
+    """Parse an example point, so that mistakes of the whole sweep are found at once.
+
+    Returns:
+        The example, and the configuration files without the point's own.
+
+    Raises:
+        UsageError: The configuration is wrong.
+    """
+    words = shipped.with_config_files([*fit_words(sweep, sweep.space.example(), file), *flags])
+    experiment = runs.fit_experiment(words)
     parts = [part for word in words for part in re.split("(?<=^--config)=", word)]
     configs = [after for word, after in pairwise(parts) if word == "--config"]
-    return [config for config in configs if config != str(file)]
+    return experiment, [config for config in configs if config != str(file)]
 
 
 def _look(experiment: Experiment) -> None:
