@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
@@ -69,6 +68,8 @@ def test_it_chooses_by_validation(sweep):
 @every_sweep
 def test_every_point_parses(sweep, tmp_path):
     """Its file is written by the code of W&B's agent."""
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
+
     content = read(sweep)
     parser = make_parser("fit")
     file = tmp_path / "args.json"
