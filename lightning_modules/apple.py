@@ -21,6 +21,7 @@ from lightning_modules.layers import frozen, frozen_parameters
 from lightning_modules.layers.constants import Frozen
 from lightning_modules.steps.rows import repeated, with_rows
 from pfl.core.checks import at_least_one, not_negative
+from pfl.core.seeds import generator
 from pfl.core.server import Server, ServerState
 from pfl.core.space import Dimension
 from pfl.core.state import assign, select
@@ -36,9 +37,9 @@ class APPLE(ClientModule):
     others are constants of the round. The core goes up, all other cores come down; the shares stay.
     A client needs memory for all cores, so this is for tens of clients.
 
-    Shares are neither normalised nor clipped. A client that joins later begins with the mean of all
-    cores by samples, as its own core, with a share of zero, and as its mixture. The paper's limit
-    of downloads is left out.
+    Shares are neither normalised nor clipped. A client without training data is in nobody's
+    mixture. One that joins later begins with the mean of all cores by samples, as its own core,
+    with a share of zero, and as its mixture.
 
     Args:
         net: The network; the client's core. Mixed are parameters; batch-norm statistics are the
@@ -49,6 +50,13 @@ class APPLE(ClientModule):
         pull_rounds: L / T, the part of the rounds after which the pull has ended.
         schedule: lambda(t), the fall of the pull: ``exponential``, 0.001^(t / L), or ``cosine``,
             (cos(pi t / L) + 1) / 2, for round t from 0.
+        first: The shares at first: p0, by ``samples`` (the authors), or all alike, ``uniform``
+            (PFLlib). The pull is to p0 in both cases.
+        downloads: M, how many cores a client receives in a round; ``None`` is all. First come those
+            that it has never received, then others with a probability that grows with their shares,
+            in proportion to ``max(1.5, sharpness t M / N) ** |p_ij|``. It keeps what it received,
+            and tells the server its shares.
+        sharpness: How strongly large shares are preferred under ``downloads``.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -68,13 +76,17 @@ class APPLE(ClientModule):
         pull: float = 0.1,
         pull_rounds: float = 0.1,
         schedule: Literal["exponential", "cosine"] = "exponential",
+        first: Literal["samples", "uniform"] = "samples",
+        downloads: int | None = None,
+        sharpness: float = 1.0,
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        at_least_one(num_clients=num_clients)
-        not_negative(share_lr=share_lr, pull=pull, pull_rounds=pull_rounds)
+        at_least_one(num_clients=num_clients, downloads=downloads)
+        not_negative(share_lr=share_lr, pull=pull, pull_rounds=pull_rounds, sharpness=sharpness)
         self.share_lr, self.pull, self.pull_rounds = share_lr, pull, pull_rounds
-        self.schedule = schedule
+        self.schedule, self.first = schedule, first
+        self.downloads, self.sharpness = downloads, sharpness
         self.others = nn.ModuleList(frozen(net) for _ in range(num_clients - 1))
         alone = torch.zeros(num_clients)
         alone[0] = 1
@@ -98,8 +110,14 @@ class APPLE(ClientModule):
 
     @property
     def kept(self) -> Patterns:
-        """The core, and the shares."""
-        return ("net.*", "p", "started")
+        """The core, and the shares; cores of others that do not come in each round."""
+        others = ("others.*",) if self.downloads and len(self.others) else ()
+        return ("net.*", "p", "started", *others)
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        """The shares, where the server chooses cores by them."""
+        return ("p",) if self.downloads else ()
 
     def configure_optimizers(self) -> Optimizer:
         """Return the optimiser of the core, in which the shares have their own rate."""
@@ -129,10 +147,11 @@ class APPLE(ClientModule):
         return {**super().losses(batch), "pull": self.strength * self.pull / 2 * apart}
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the others' cores and p0, from which the shares start; set lambda(t)."""
+        """Load the others' cores and p0; start the shares; set lambda(t)."""
         super().receive(broadcast, info)
         if not self.started:
-            assign(self, {"p": self.start})
+            alike = self.there / self.there.sum()
+            assign(self, {"p": self.start if self.first == "samples" else alike})
         self.started.fill_(True)
         last, done = self.pull_rounds * info.rounds, max(0, info.round - 1)
         part = done / last if done < last else math.inf
@@ -146,7 +165,7 @@ class APPLE(ClientModule):
 
     def server(self) -> Server[CoresState]:
         """Return the server, which keeps all cores."""
-        return CoresServer(self.weighting, places=len(self.others))
+        return CoresServer(self.weighting, len(self.others), self.downloads, self.sharpness)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,14 +174,18 @@ class CoresState(ServerState):
 
     Attributes:
         start: (N,) p0, the clients' shares of all samples.
+        told: (N, N) |p_ij|, as each client said last.
+        sent: (N, N) whether a client (row) has received a core.
     """
 
     start: Tensor
+    told: Tensor
+    sent: Tensor
 
 
 @dataclass(eq=False)
 class CoresServer(Server[CoresState]):
-    """Keeps all cores, and sends each client those of the others.
+    """Keeps all cores, and sends each client those of the others; arguments as in APPLE.
 
     Attributes:
         places: How many others a client has room for.
@@ -171,6 +194,8 @@ class CoresServer(Server[CoresState]):
     reports: ClassVar = {}
     per_client = True
     places: int = 0
+    downloads: int | None = None
+    sharpness: float = 1.0
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> CoresState:
         """Start every core from the common model.
@@ -182,22 +207,48 @@ class CoresServer(Server[CoresState]):
         if count > self.places + 1:
             raise ValueError(f"num_clients is {self.places + 1}, but there are {count} clients")
         samples = torch.tensor([one.samples for one in clients], dtype=torch.float64)
-        like = next(iter(own.values()))
+        start = (samples / samples.sum()).to(next(iter(own.values())))
         return CoresState(
             shared=repeated(own, count),
-            start=(samples / samples.sum()).to(like),
+            start=start,
+            told=start.expand(count, count),
+            sent=torch.zeros(count, count, dtype=torch.bool, device=start.device),
         )
 
     def broadcast(self, state: CoresState, client: int, round: int) -> Broadcast:
-        """Send the others' cores, and p0 from the client's view."""
-        others = [number for number in range(len(state.start)) if number != client]
-        return self._sent(state, others, state.start[client])
+        """Send the others' cores, or some of them, and p0 from the client's view."""
+        others = self._others(state, client)
+        chosen = self._chosen(state, client, round)
+        return self._sent(state, others, state.start[client], chosen)
 
-    def _sent(self, state: CoresState, others: Sequence[int], own: Tensor) -> Broadcast:
+    def _others(self, state: CoresState, client: int) -> list[int]:
+        """Return the other clients with training data, in the order of their places."""
+        return [n for n, share in enumerate(state.start.tolist()) if share > 0 and n != client]
+
+    def _chosen(self, state: CoresState, client: int, round: int) -> list[int]:
+        """Return whose cores a client receives in a round."""
+        others = self._others(state, client)
+        if self.downloads is None or self.downloads >= len(others):
+            return others
+        count = int((state.start > 0).sum())
+        base = max(1.5, self.sharpness * (round - 1) * self.downloads / count)
+        rng = generator(self.seed, "downloads", round, client)
+        odds = base ** state.told[client, others].cpu().double()
+        drawn = torch.multinomial(odds, len(others), generator=rng)
+        # A stable sort leaves either group in the order in which it was drawn.
+        order = sorted(
+            (others[k] for k in drawn.tolist()), key=lambda n: bool(state.sent[client, n])
+        )
+        return order[: self.downloads]
+
+    def _sent(
+        self, state: CoresState, others: Sequence[int], own: Tensor, chosen: Sequence[int]
+    ) -> Broadcast:
         cores = {
             f"others.{place}.module.{name.removeprefix('net.')}": value[number]
             for place, number in enumerate(others)
             for name, value in state.shared.items()
+            if number in chosen
         }
         start = torch.stack([own, *(state.start[number] for number in others)])
         there = torch.ones_like(start)
@@ -207,9 +258,15 @@ class CoresServer(Server[CoresState]):
         return Broadcast(cores, {"start": start, "there": there})
 
     def merge(self, state: CoresState, uploads: Sequence[Upload]) -> CoresState:
-        """Store the cores."""
+        """Store the cores, and what decides on the next downloads."""
         stored = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
-        return replace(state, shared=stored)
+        told, sent = state.told.clone(), state.sent.clone()
+        for upload in uploads if self.downloads else ():
+            client = upload.client
+            places = [client, *self._others(state, client)]
+            told[client, places] = upload.extra["p"][: len(places)].abs().to(told)
+            sent[client, self._chosen(state, client, state.round + 1)] = True
+        return replace(state, shared=stored, told=told, sent=sent)
 
     def welcome(
         self,
@@ -218,7 +275,9 @@ class CoresServer(Server[CoresState]):
         members: Sequence[ClientInfo],
         upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
-        """Send all cores for which there is room, and their mean by samples as the own core."""
-        others = [*range(len(state.start))][: self.places]
+        """Send the cores of the clients with most samples, and the mean by samples as its own."""
+        others = self._others(state, -1)
+        most = sorted(others, key=lambda n: -float(state.start[n]))[: self.places]
         mean = {n: torch.tensordot(state.start.to(v), v, 1) for n, v in state.shared.items()}
-        return self._sent(state, others, torch.zeros_like(state.start[0])), mean
+        none = torch.zeros_like(state.start[0])
+        return self._sent(state, sorted(most), none, most), mean

@@ -52,8 +52,8 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"data.thousands": None, "data.separator": ",", "data.negative": None},
     **{f"{name}.released": False for name in ("ConceptDrift", "FixedClasses", "QuantitySkew")},
     **{"CFL.stale": False, "CFL.newcomers": "mean", "FedEM.e_steps": 1},
-    **{"CFL.stale": False, "CFL.newcomers": "mean"},
-    **{"PFedHN.order": "joint", "PFedSim.tested": "stored"},
+    **{"PFedHN.order": "joint", "PFedSim.tested": "stored", "APPLE.first": "samples"},
+    **{"APPLE.downloads": None, "APPLE.sharpness": 1.0},
     # Options of methods that no configuration used.
     **{"Ditto.refresh_before_eval": False, "FedPer.fit_head_before_eval": 0},
     **{"FedProto.prediction": "nearest_prototype", "FedProto.candidates": "all"},

@@ -89,8 +89,8 @@ RANGES = {
         "at least 1": {"align_batch": 0},
     },
     APPLE: {
-        "at least 1": {"num_clients": 0},
-        "negative": {"share_lr": -1, "pull": -1, "pull_rounds": -1},
+        "at least 1": {"num_clients": 0, "downloads": 0},
+        "negative": {"share_lr": -1, "pull": -1, "pull_rounds": -1, "sharpness": -1},
     },
     FedFomo: {
         "at least 1": {"candidates": 0},

@@ -13,6 +13,7 @@ from torch import nn
 
 from lightning_modules import (
     APFL,
+    APPLE,
     FML,
     PFAKD,
     SCAFFOLD,
@@ -50,6 +51,7 @@ def test_a_method_keeps_a_promise(method, promise):
 
 # Options under which a method computes in other ways, and what these could break.
 VARIANTS = [
+    (APPLE, {"downloads": 1, "first": "uniform"}),
     (APFL, {"alpha_update": "step", "v_grad": "plain"}),
     *(
         (FedAS, {"align_target": target, "fisher_estimator": estimator})

@@ -35,6 +35,7 @@ LIST = Path(__file__).with_name("numbers.json")
 NETS: dict[str, Callable[[], torch.nn.Module]] = {"plain": mlp, "batch_norm": normed}
 # Options under which a method takes another way through its plan.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "APPLE": [{"first": "uniform", "downloads": 2}],
     "APFL": [{"alpha_update": "step", "v_grad": "plain"}],
     "CFL": [{"eps1": 9.0, "eps2": 0.0, "min_size": 1, "start_round": 0, "stale": True}],
     "FedALA": [{"top": "all", "epochs": 2, "threshold": 0.5, "window": 2}],
@@ -53,8 +54,9 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "LPFT": [{"ft_bn": "train", "lp_epochs": 0}],
     "PFedBayes": [{"local_steps": 3, "mc_samples": 2}],
     "PFedFDA": [{"stats": "fresh_pass"}],
+    "PFedHN": [{"order": "sequential", "private_head": True}],
     "PFedMe": [{"local_steps": 3, "server_step": 0.5}],
-    "PFedSim": [{"warmup": 0, "similarity": "flat"}],
+    "PFedSim": [{"warmup": 0, "similarity": "flat"}, {"warmup": 0, "tested": "mixed"}],
     "PFedVEM": [{"tau_timing": "after_head", "base_loss": "mean_head"}],
     "PerFedAvg": [{"variant": "hf", "adapt_epochs": 2}],
     "SCAFFOLD": [{"option": "I", "eta_g": 0.5}],
