@@ -126,10 +126,20 @@ def _study(sweep: Sweep, valued: Sequence[tuple[FrozenTrial, float]]) -> optuna.
     short = short_names(list(sweep.space.varied))
     study = optuna.create_study(direction=sweep.metric.goal)
     for trial, value in valued:
-        params = {short[name]: choice for name, choice in trial.params.items()}
-        drawn = {short[name]: drawn for name, drawn in trial.distributions.items()}
+        params, drawn = dict[str, Any](), dict[str, Any]()
+        for name, distribution in trial.distributions.items():
+            params[short[name]], drawn[short[name]] = trial.params[name], distribution
+            if isinstance(distribution, CategoricalDistribution):
+                # The choices label an axis.
+                choices = [*map(_readable, distribution.choices)]
+                params[short[name]] = _readable(trial.params[name])
+                drawn[short[name]] = CategoricalDistribution(choices)
         study.add_trial(optuna.create_trial(value=value, params=params, distributions=drawn))
     return study
+
+
+def _readable(choice: Any) -> Any:  # noqa: ANN401
+    return float(value_text(choice)) if isinstance(choice, float) else choice
 
 
 def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
