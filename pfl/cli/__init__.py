@@ -1,1 +1,1 @@
-"""The command line: its verbs, the parser, configurations, one-line errors."""
+"""The command line: commands, parser, configurations and one-line errors."""

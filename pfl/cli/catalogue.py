@@ -1,4 +1,4 @@
-"""The one place in which classes are looked up by name."""
+"""Lookup of classes by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pfl.imports.plugins import PACKAGES
 
 # Listed beside :data:`KINDS`; they have no base class in this project.
 METRICS = "metrics"
-# Base classes of what else a configuration may name.
+# Base classes of everything else that a configuration may name.
 _OTHERS = (
     "torch.nn.Module",
     "torch.optim.Optimizer",
@@ -37,7 +37,8 @@ _OTHERS = (
 def load() -> None:
     """Import the project's methods, networks, data sets, partitioners and engines.
 
-    A module that cannot be imported is left out, and the file at fault is named on stderr.
+    Modules that cannot be imported are skipped, with a warning on stderr that names the faulty
+    file.
     """
     faults: dict[str, str] = {}
     for package in ("lightning_modules", "datamodules", "pfl.engines", "pfl.callbacks"):
@@ -54,13 +55,13 @@ def load() -> None:
         except Exception as error:
             faults[f"the plug-in {plugin.value}"] = error_line(error)
     for file, fault in faults.items():
-        print(f"pfl: {file} is left out because it cannot be imported: {fault}", file=sys.stderr)
+        print(f"pfl: {file} is skipped because it cannot be imported: {fault}", file=sys.stderr)
 
 
 def listed(kind: str) -> list[Known]:
-    """Return the classes of one of :data:`KINDS`, or ``metrics``: the project's, and plug-ins'.
+    """Return the classes of the project and its plug-ins of one of :data:`KINDS`, or ``metrics``.
 
-    Abstract and private classes are left out; metrics are those of plug-ins alone.
+    Abstract and private classes are left out; metrics come from plug-ins only.
     """
     items = [item for item in known.classes().values() if item.kind == kind]
     groups = (group for group in plugins.GROUPS if (group == "pfl.metrics") == (kind == METRICS))
@@ -76,9 +77,9 @@ def listed(kind: str) -> list[Known]:
 
 
 def import_from_working_folder(path: str) -> None:
-    """Import the module of a dotted path if it lies in the working folder.
+    """Import the module of a dotted path if it is in the working folder.
 
-    Errors are left to whoever looks for the object.
+    Import errors are ignored here; :func:`find` raises them.
     """
     if _in_working_folder(path.rpartition(".")[0]):
         with suppress(ImportError):
@@ -89,8 +90,8 @@ def find(path: str) -> Any:  # noqa: ANN401
     """Return the object at a dotted path.
 
     Raises:
-        BrokenError: The module exists, but cannot be imported.
-        ImportError: There is no such module, or nothing of that name in it.
+        BrokenError: The module exists but cannot be imported.
+        ImportError: The module does not exist or does not define that name.
     """
     home, _, name = path.rpartition(".")
     if not all(part.isidentifier() for part in path.split(".")):
@@ -109,24 +110,24 @@ def find(path: str) -> Any:  # noqa: ANN401
 
 
 def spelling(name: str) -> str:
-    """Return a name, or the full path of this project's class if another library uses it too."""
+    """Return a class name, expanded to the project's full path if another library has it too."""
     return clashes().get(name, name)
 
 
 def neighbours(path: str) -> list[str]:
-    """Return the dotted paths of everything in the module of a dotted path, if it is imported."""
+    """Return the dotted paths of all members of a path's module, if it is imported."""
     home = path.rpartition(".")[0]
     return [f"{home}.{name}" for name in dir(sys.modules[home])] if home in sys.modules else []
 
 
 def classes() -> dict[str, type]:
-    """Return every class that can be named without its module, by name."""
+    """Map names to the classes that can be given without their module."""
     return {item.__name__: item for item in _everything()}
 
 
 @cache
 def clashes() -> dict[str, str]:
-    """Return the full paths of this project's classes whose names other libraries use too."""
+    """Map names that other libraries use too to the full paths of this project's classes."""
     homes: dict[str, set[str]] = {}
     for item in _everything():
         homes.setdefault(item.__name__, set()).add(f"{item.__module__}.{item.__name__}")
@@ -139,7 +140,7 @@ def clashes() -> dict[str, str]:
 
 
 def reports() -> list[str]:
-    """Return the names of all values that servers of imported methods report for each client."""
+    """Return the names of all per-client values reported by servers of imported methods."""
     from pfl.core.server import Server
 
     servers: Iterator[Any] = _descendants(Server)
@@ -147,10 +148,10 @@ def reports() -> list[str]:
 
 
 def _folders(package: str) -> Sequence[str]:
-    """Return the folders of one of this project's packages, which are cheap to import.
+    """Return the folders of one of this project's packages.
 
     Raises:
-        BrokenError: Another module or folder of the same name hides the package.
+        BrokenError: A module or folder of the same name shadows the package.
     """
     module = import_module(package)
     home = Path(__file__).parents[2]
@@ -158,7 +159,7 @@ def _folders(package: str) -> Sequence[str]:
     if not any(Path(folder).is_relative_to(home) for folder in folders):
         hiding = getattr(module, "__file__", None) or next(iter(folders), "?")
         raise BrokenError(
-            f"{hiding} hides pfl's own package {package}: rename it, or run pfl from another folder"
+            f"{hiding} shadows pfl's package {package}: rename it, or run pfl from another folder"
         )
     return folders
 
@@ -167,7 +168,7 @@ def _folders(package: str) -> Sequence[str]:
 def _working_folder(module: str) -> Iterator[None]:
     """Add the working folder to the import path while one of its modules is imported.
 
-    Otherwise a library that looks for an optional package might find a file of its name there.
+    At other times, a file there could shadow an optional package that a library looks for.
     """
     folder = str(Path.cwd())
     if not {folder, ""}.isdisjoint(sys.path) or not _in_working_folder(module):
@@ -181,7 +182,7 @@ def _working_folder(module: str) -> Iterator[None]:
 
 
 def _in_working_folder(module: str) -> bool:
-    """Return ``True`` if a module lies in the working folder."""
+    """Return ``True`` if a module is in the working folder."""
     parts = module.split(".")
     places = (
         Path(f"{parts[0]}.py"),
@@ -208,7 +209,7 @@ def _descendants(base: type) -> Iterator[type]:
 
 
 def _file_at_fault(error: Exception, homes: Iterable[str]) -> str | None:
-    """Return the last file below ``homes`` in an error's traceback."""
+    """Return the last file in an error's traceback that is below ``homes``."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename is not None:
         files.append(error.filename)

@@ -1,4 +1,4 @@
-"""``pfl check``: one line for each promise: kept, broken, or not examined."""
+"""``pfl check``: print for each promise whether it is kept, broken or not checked."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class _MethodParser(Parser):
     command = "check"
 
     def filled(self, target: Any) -> Mapping[str, tuple[Any, str]]:  # noqa: ANN401
-        """Return type and help of arguments that are filled in later: of a method, its network."""
+        """Return type and help of the arguments that are filled in later: a method's network."""
         is_method = inspect.isclass(target) and issubclass(target, ClientModule)
         net = {"net": (nn.Module, "(replaced by a small one)")} if is_method else {}
         return {**super().filled(target), **net}
 
 
 def check(argv: Sequence[str]) -> None:
-    """Check that a method keeps every promise.
+    """Check every promise of a method.
 
     Raises:
         UsageError: The method cannot be built.
@@ -50,7 +50,7 @@ def check(argv: Sequence[str]) -> None:
         except BrokenPromiseError as error:
             if promise is PROMISES[0]:
                 raise UsageError(f"{name} cannot be built: {error.finding}") from error
-            # An error seen before says nothing about this promise.
+            # An error that occurred before is not this promise's.
             known = error.finding in findings
             mark = "RAISES" if isinstance(error, RaisedError) else "BROKEN"
             mark, finding = ("?", "") if known else (mark, f": {error.finding}")
@@ -69,7 +69,7 @@ def check(argv: Sequence[str]) -> None:
 
 
 def _named(path: str) -> Subject:
-    """Find a method by its class name; its arguments need no type annotations."""
+    """Find a method by its class name; type annotations are not needed."""
     catalogue.load()
     method = imported(path)
     if method is None or not issubclass(method, ClientModule):
@@ -96,10 +96,10 @@ def _configured(argv: Sequence[str]) -> Subject:
 
 
 def _later(method: Callable[..., ClientModule], **options: Any) -> Callable[..., ClientModule]:
-    """Return a function that builds a method once it is given the remaining arguments."""
+    """Return a function that builds a method from its remaining arguments."""
     return lambda **more: method(**{**options, **more})
 
 
 def _small(network: Callable[..., nn.Module], *args: Any, **options: Any) -> nn.Module:
-    """Return a small network in place of one shaped by the data, and any other module as it is."""
+    """Return a small network if its shape depends on the data, and any other module unchanged."""
     return mlp() if from_data(network) else network(*args, **options)

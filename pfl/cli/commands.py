@@ -1,7 +1,7 @@
-"""The commands and their own arguments, known without importing them.
+"""The commands and their arguments, read without importing their code.
 
-Those of the project stand in ``commands.yaml`` beside this file. An extra or a plug-in brings its
-own: a package that is registered as an entry point of the group ``pfl.commands`` has such a file.
+The project's commands are defined in ``commands.yaml`` beside this file. Extras and plug-ins add
+more: a package registered under the entry point group ``pfl.commands`` contains such a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TYPES = {
     **{"float": float, "float or null": float | None},
     **{"int": int, "int or null": int | None, "int or text": int | str, "lower": str.lower},
 }
-# Arguments of every command with a configuration that are not part of it.
+# Arguments of every command with a configuration, besides the configuration itself.
 _COMMON: Mapping[str, Mapping[str, Any]] = {
     "--download_weights": {
         "action": "store_true",
@@ -31,18 +31,18 @@ _COMMON: Mapping[str, Mapping[str, Any]] = {
     }
 }
 CONFIG_HELP = (
-    "a YAML file, or the name of a shipped configuration; later ones and flags override earlier "
+    "a YAML file or the name of a shipped configuration; later files and flags override earlier "
     "ones"
 )
 SEED_HELP = "seed of all random choices"
-# Keys of a command line with a configuration, besides the command's own arguments.
+# Top-level keys of every configuration.
 TOP_KEYS = ("config", "seed", "loop", "model", "data", "print_config")
-# Defaults on the command line that differ from Python's: runs are stored.
+# Defaults that differ from Python's: on the command line, runs are stored.
 LOOP_DEFAULTS = {"default_root_dir": "runs", "sampler": {"class_path": "UniformSampler"}}
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps paragraphs, but leaves those with indented lines as they are."""
+    """Wraps paragraphs, except those with indented lines."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         filled = super()._fill_text
@@ -52,14 +52,14 @@ class HelpFormatter(argparse.HelpFormatter):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a command takes from a configuration.
+    """The parts of a configuration that a command needs.
 
     Attributes:
-        loop: The loop's options that it reads; ``None`` for all.
-        model: Whether it needs a model.
-        data: Whether it needs data.
-        named: Whether the first word may be the name of the model.
-        own: Whether its files are its own, and never the configuration of a run.
+        loop: Options of the loop that the command reads; ``None`` for all.
+        model: Whether the command needs a model.
+        data: Whether the command needs data.
+        named: Whether the first word may name the model.
+        own: Whether its files have a format of their own and are never a run's configuration.
     """
 
     loop: list[str] | None = None
@@ -74,15 +74,15 @@ class Command:
     """A command.
 
     Attributes:
-        function: The function that runs it, by its path within the package of the file.
-        summary: Its line in the help of all commands.
-        description: What it is for: the first lines of its help.
-        examples: Uses of it, which its help shows next.
-        epilog: Last lines of its help.
-        usage: Its usage; ``None`` has argparse make it.
-        configuration: What it takes from a configuration; ``None`` if it has none.
-        passes_on: Whether all other flags are those of ``pfl fit``.
-        arguments: Its own arguments, as argparse takes them.
+        function: Path of the function that runs it, within the package of the file.
+        summary: Line in ``pfl --help``.
+        description: First paragraph of its help.
+        examples: Examples, shown next in its help.
+        epilog: Last paragraph of its help.
+        usage: Usage line; ``None`` for argparse's.
+        configuration: What it needs from a configuration; ``None`` if it takes none.
+        passes_on: Whether all other flags are passed on to ``pfl fit``.
+        arguments: Its arguments, as for ``add_argument``.
     """
 
     function: str
@@ -97,7 +97,7 @@ class Command:
 
     @property
     def typed_arguments(self) -> Mapping[str, Mapping[str, Any]]:
-        """Its arguments that are not part of a configuration, as ``add_argument`` takes them."""
+        """Its arguments besides the configuration, as for ``add_argument``."""
         arguments = {
             name: {**how, **({"type": _TYPES[how["type"]]} if "type" in how else {})}
             for name, how in self.arguments.items()
@@ -105,7 +105,7 @@ class Command:
         return arguments if self.configuration is None else {**arguments, **_COMMON}
 
     def words(self, argv: Sequence[str]) -> Sequence[str]:
-        """Return a command line with the flag of a model that is named by the first word."""
+        """Return a command line in which a model named by the first word has its flag."""
         named = self.configuration is not None and self.configuration.named
         bare = named and argv and not argv[0].startswith("-")
         return ["--model.class_path", *argv] if bare else argv
@@ -138,7 +138,7 @@ def parser(name: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     for argument, how in command.typed_arguments.items():
-        # Only jsonargparse takes a union of types.
+        # Only jsonargparse accepts unions of types.
         plain = {key: value for key, value in how.items() if key != "type" or callable(value)}
         made.add_argument(argument, **plain)
     return made
@@ -147,7 +147,7 @@ def parser(name: str) -> argparse.ArgumentParser:
 def parsed(name: str, argv: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of a command without a configuration.
 
-    ``argv`` is the whole command line; ``flags`` are those that are passed on to ``pfl fit``.
+    ``argv`` is the whole command line; ``flags`` in the result are passed on to ``pfl fit``.
     """
     made = parser(name)
     options, flags = made.parse_known_args(argv)

@@ -1,4 +1,4 @@
-"""``pfl completion``: a script with which bash or zsh completes commands, options and names."""
+"""``pfl completion``: print a script that completes commands, options and names in bash or zsh."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def completion(options: argparse.Namespace) -> None:
 
 
 def script() -> str:
-    """Return a bash script, which zsh can read too."""
+    """Return a script for bash, which also works in zsh."""
     names = {flag: [item.name for item in catalogue.listed(kind)] for flag, kind in _NAMES.items()}
     options: dict[str, list[str]] = {}
     for name, command in commands().items():
@@ -37,7 +37,7 @@ def script() -> str:
 
 
 def _words(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the flags of a command, and the words of which it takes one first."""
+    """Return the flags of a command and the choices for its first argument."""
     words = [word for one in parser._actions for word in one.option_strings or one.choices or ()]
     return [word for word in words if word != "-h"]
 

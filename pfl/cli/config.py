@@ -29,26 +29,26 @@ from pfl.imports.trust import Trust, TrustError, check_argument, mapping_of
 from pfl.loop import FederatedLoop
 from pfl.training.phases import single
 
-# (function that makes the objects, their class, whether it makes those of subclasses too)
+# (function that builds the objects, their class, whether it also builds those of subclasses)
 Instantiator: TypeAlias = tuple[Callable[..., Any], type, bool]
-# Keys that no file may have, and why: the parser would take them for its own flags.
+# Keys that files may not have, since the parser would take them for its flags, and the remedy.
 _FLAGS_ALONE = {
     "config": "give further files with --config",
     "print_config": "give the flag --print_config",
-    "download_weights": "a file allows no downloads itself: give the flag --download_weights",
+    "download_weights": "a file cannot allow downloads: give the flag --download_weights",
 }
-# Errors that are the user's when they occur while objects are built from a configuration.
+# Errors that count as the user's when they occur while a configuration's objects are built.
 REFUSALS = (ValueError, TypeError, OSError, ImportError)
 
 
 @dataclass
 class Experiment:
-    """A parsed configuration and the objects it names, which are built on first use.
+    """A parsed configuration and its objects, which are built on first use.
 
     Attributes:
         parser: The parser that read it.
         values: The parsed configuration.
-        settings: What the user has set.
+        settings: The user's settings.
     """
 
     parser: Parser
@@ -61,7 +61,7 @@ class Experiment:
     ) -> Experiment:
         """Parse a command line.
 
-        ``untrusted`` is a configuration file before it, which somebody else may have written.
+        ``untrusted`` is a configuration file of someone else, which the command line overrides.
 
         Raises:
             UsageError: The command line or a configuration file is wrong.
@@ -72,13 +72,13 @@ class Experiment:
             if untrusted.note:
                 print(f"pfl: {untrusted.note}", file=sys.stderr)
         settings = sources(argv)
-        # No file gives this flag; see above.
+        # Not allowed in a file; see above.
         weights = any(item.keys == ("download_weights",) for item in settings)
         own = None if untrusted is None else ()
         trust = Trust(own, weights, command=True, filled=parser.filled)
         for item in settings:
             if item.keys == ("loop", "seed"):
-                raise item.error("the seed is given as seed, beside loop")
+                raise item.error("seed is a top-level key, beside loop")
             if item.keys[0] in _FLAGS_ALONE and not item.place.startswith("--"):
                 raise item.error(_FLAGS_ALONE[item.keys[0]])
         names.check(settings, parser.command_arguments)
@@ -87,16 +87,16 @@ class Experiment:
             if untrusted is not None:
                 untrusted.check(types, trust)
             for item in settings:
-                # Before the parser imports it.
+                # Check before the parser imports it.
                 if item.keys[-1] == "class_path" and "." in (item.text or ""):
                     trust.check_name(str(item.text), item.keys[:-1])
             values = parser.parse_args(with_class_paths(argv, settings))
             for item in settings:
-                # The parser takes a number's text as it can.
+                # The parser accepts ambiguous texts of numbers.
                 what = ambiguous(item.text or "")
                 if what and not isinstance(_at(values, item.keys), str):
                     raise item.error(what)
-            # The parser reads a number in place of a section as a section without keys.
+            # The parser reads a number in the place of a section as an empty section.
             for section in {key.partition(".")[0] for key in types if "." in key}:
                 if not all(key in values for key in types if key.startswith(f"{section}.")):
                     raise TrustError("expected keys and values", (section,))
@@ -123,7 +123,7 @@ class Experiment:
 
     @cached_property
     def data(self) -> DataSource:
-        """The data module, already prepared and divided among clients."""
+        """The data module, prepared and divided among the clients."""
         with explained(self.settings, *REFUSALS, part="data"):
             data: DataSource = self.make("data", self.values.data)
             data.prepare_data()
@@ -134,23 +134,23 @@ class Experiment:
         """Read the data.
 
         Raises:
-            MissingError: They are not there.
-            UsageError: They are wrong.
+            MissingError: The data do not exist.
+            UsageError: The data cannot be used.
         """
         try:
             _ = self.data
         except UsageError as error:
             if isinstance(error.__cause__, FileNotFoundError | ImportError):
-                raise MissingError(f"could not look: no data: {error}") from error
+                raise MissingError(f"cannot compare without the data: {error}") from error
             raise
 
     @cached_property
     def model(self) -> Namespace:
-        """Class and arguments of the method, completed with what the data determine."""
+        """Class and arguments of the method, completed from the data."""
         model: Namespace = self.values.model.clone()
         fill(model, self.data)
         with explained(self.settings, *REFUSALS, part="data"):
-            # Also refuses a loss that does not suit the task.
+            # Also rejects a loss that does not suit the task.
             task = self.data.task
         if task != Classification():
             path = f"{type(task).__module__}.{type(task).__qualname__}"
@@ -180,9 +180,9 @@ class Experiment:
         return self.parser.dump(self.values, skip_validation=True, skip_unset=False)
 
     def make(self, key: str, value: Namespace, instantiators: Sequence[Instantiator] = ()) -> Any:  # noqa: ANN401
-        """Build the object that a part of the configuration describes.
+        """Build the object described by a part of the configuration.
 
-        ``instantiators`` build objects of a class, instead of the class itself.
+        ``instantiators`` replace the constructors of their classes.
         """
         made = self.parser.instantiate(
             Namespace({key: value}), instantiate_groups=False, instantiators=instantiators
@@ -191,7 +191,7 @@ class Experiment:
 
 
 def _names_variants(value: Any) -> bool:  # noqa: ANN401
-    """Return ``True`` if networks in a part of a configuration differ between clients."""
+    """Return ``True`` if a part of a configuration gives clients different networks."""
     content = mapping_of(value)
     named = content.get("class_path") if isinstance(content, Mapping) else None
     made = catalogue.find(named) if isinstance(named, str) else None
@@ -201,7 +201,7 @@ def _names_variants(value: Any) -> bool:  # noqa: ANN401
 
 
 def _each_from(seed: int) -> list[Instantiator]:
-    """Return what builds every network from the same seed, whatever is built before it."""
+    """Return instantiators that build every network from the same seed, in any order."""
 
     def build(made: type, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
         if issubclass(made, ClientModule | Variants):
@@ -213,12 +213,12 @@ def _each_from(seed: int) -> list[Instantiator]:
 
 
 def as_in_yaml(value: Any) -> Any:  # noqa: ANN401
-    """Return a tuple as a list, and any other value as it is."""
+    """Convert a tuple to a list and return any other value unchanged."""
     return [*value] if isinstance(value, tuple) else value
 
 
 def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
-    """Fill in the arguments that networks in a parsed configuration take from the data."""
+    """Fill in the arguments of networks that are determined by the data."""
     if isinstance(value, Namespace | Mapping) and "class_path" in value:
         for name in from_data(catalogue.find(value["class_path"])):
             if value["init_args"][name] is None:
@@ -228,7 +228,7 @@ def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
 
 
 def _at(values: Any, keys: Sequence[str]) -> Any:  # noqa: ANN401
-    """Return the value at keys that leave out ``init_args``; a text if there is none."""
+    """Return the value at keys without ``init_args``; a text if there is none."""
     for key in keys:
         content = mapping_of(values)
         if not isinstance(content, Mapping):
@@ -240,7 +240,7 @@ def _at(values: Any, keys: Sequence[str]) -> Any:  # noqa: ANN401
 
 
 def inner_values(value: Any) -> Iterable[Any]:  # noqa: ANN401
-    """Return the values in a mapping or a list of a configuration; none in any other value."""
+    """Return the values of a mapping or a list, and none for any other value."""
     content = mapping_of(value)
     if isinstance(content, Mapping):
         return content.values()
@@ -248,12 +248,12 @@ def inner_values(value: Any) -> Iterable[Any]:  # noqa: ANN401
 
 
 def check_fit(module: ClientModule, data: DataSource) -> None:
-    """Try out the optimizer, and the network on two blank inputs.
+    """Check the optimizer, and the network on two blank inputs.
 
     Raises:
-        ValueError: The network does not accept the data's inputs or has too few outputs, or the
-            optimizer needs a closure.
-        TypeError: The method's optimizer is not a single one.
+        ValueError: The network does not accept the inputs or has too few outputs, or the optimizer
+            needs a closure.
+        TypeError: The method has several optimizers.
     """
     made = module.configure_optimizers()
     single(module, made)
@@ -266,8 +266,8 @@ def check_fit(module: ClientModule, data: DataSource) -> None:
         )
     if issubclass(optimizer, torch.optim.SparseAdam):
         raise ValueError(
-            f"optimizer {optimizer.__name__} needs sparse gradients, and a network has dense "
-            "ones; take one such as torch.optim.Adam"
+            f"optimizer {optimizer.__name__} needs sparse gradients, but networks have dense "
+            "ones; use one such as torch.optim.Adam"
         )
     name, inputs = type(module.net).__name__, data.blank(2)
     try:
@@ -277,7 +277,7 @@ def check_fit(module: ClientModule, data: DataSource) -> None:
         shape, whole = f"of shape {tuple(data.input_shape)}", ""
         if isinstance(inputs, torch.Tensor) and not inputs.is_floating_point():
             shape += f" and type {str(inputs.dtype).removeprefix('torch.')}"
-            whole = ". Integers reach a network as they are: give floats, or images of bytes as "
+            whole = ". Integers are not converted: give floats, or images of bytes of shape "
             whole += "(n, C, H, W)"
         raise ValueError(
             f"network {name} does not accept the data's inputs {shape}: {error}{whole}"

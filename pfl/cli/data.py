@@ -1,4 +1,4 @@
-"""``pfl data inspect``: how the data are divided among the clients."""
+"""``pfl data inspect``: show how the data are divided among the clients."""
 
 from __future__ import annotations
 

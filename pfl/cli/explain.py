@@ -1,4 +1,4 @@
-"""One-line errors of configurations: the place, the given value, and the right ones."""
+"""One-line errors of configurations: place, value given, values expected."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pfl.disk.yaml_text import YamlError, loaded
 from pfl.federation.identity import STARTED
 
 Keys = tuple[str, ...]
-# Keys that only spell out a class and its arguments; "model.net.hidden" leaves them out.
+# Keys that only spell out a class and its arguments, and are omitted in "model.net.hidden".
 _SPELLING = ("init_args", "dict_kwargs")
 
 
 class UsageError(Exception):
-    """A request that cannot be met; its message is shown to the user without a traceback.
+    """An error of the user, whose message is shown without a traceback.
 
     Attributes:
         code: The command's exit code.
@@ -35,13 +35,13 @@ class UsageError(Exception):
 
 
 class FailedError(UsageError):
-    """A run failed at work: its numbers are not finite, or the method raised an error."""
+    """A run failed: its numbers are not finite, or the method raised an error."""
 
     code = 1
 
 
 class MissingError(UsageError):
-    """Numbers could not be compared, because what they are made from is not here."""
+    """Numbers cannot be compared because their data are missing."""
 
     code = 3
 
@@ -61,7 +61,7 @@ class UserSetting:
     place: str
 
     def error(self, what: str) -> UsageError:
-        """Return the error that says what is wrong with the setting, and where it stands."""
+        """Return an error about the setting, with its place."""
         return UsageError(message_at(self.place, self.keys, what))
 
 
@@ -84,7 +84,7 @@ def sources(argv: Sequence[str]) -> list[UserSetting]:
 
 
 def flags(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield the flags of a command line with their values, ``None`` where there is none."""
+    """Yield the flags of a command line with their values, or ``None`` if they have none."""
     for word, after in zip(argv, [*argv[1:], "--"], strict=False):
         flag, equals, value = word.partition("=")
         if word.startswith("--"):
@@ -92,7 +92,7 @@ def flags(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def as_flags(settings: Mapping[str, Any]) -> list[str]:
-    """Return one flag of ``pfl fit`` for each dotted key."""
+    """Convert settings with dotted keys to flags of ``pfl fit``."""
     return [
         f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in settings.items()
@@ -100,7 +100,7 @@ def as_flags(settings: Mapping[str, Any]) -> list[str]:
 
 
 def with_values(argv: Sequence[str], change: Callable[[str, str], str]) -> list[str]:
-    """Return a command line with other values: ``change`` is given each flag and its value."""
+    """Return a command line with each value replaced by ``change(flag, value)``."""
     words: list[str] = []
     for word in argv:
         flag, equals, value = word.partition("=")
@@ -117,7 +117,7 @@ def _file(path: Path) -> list[UserSetting]:
         raise UsageError(f"--config {path}: {what}")
     try:
         content = reading.text(path) or ""
-        # Refuses what a walk over the nodes, which has their lines, would not end with.
+        # Rejects cyclic content; the walk over the nodes, which have line numbers, would not end.
         loaded(content)
         node = yaml.compose(content, yaml.SafeLoader)
     except reading.FileError as error:
@@ -127,7 +127,7 @@ def _file(path: Path) -> list[UserSetting]:
     if not isinstance(node, yaml.MappingNode):
         raise UsageError(f"{path}:1: expected keys and values at the top level")
     if any(key.value == STARTED for key, _ in node.value):
-        raise UsageError(f"{path} describes a run that was started from Python, so repeat that")
+        raise UsageError(f"{path} describes a run started from Python: repeat it from Python")
     return list(_walk(node, (), path))
 
 
@@ -138,7 +138,7 @@ def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[UserSetting]:
     if not isinstance(node, yaml.MappingNode):
         return
     seen = set[str]()
-    # A class comes before its arguments, wherever it is written.
+    # A class precedes its arguments, whatever their order in the file.
     for key, value in sorted(node.value, key=lambda pair: pair[0].value != "class_path"):
         place = f"{path}:{key.start_mark.line + 1}"
         if key.value in seen:
@@ -155,29 +155,29 @@ def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[UserSetting]:
 
 
 def _misshapen(key: str, value: yaml.Node, of_class: bool) -> str | None:
-    """Say what is wrong with a value that can neither be a class's name nor its arguments."""
+    """Return what is wrong with a value that is neither a class name nor arguments."""
     known = ("class_path", *_SPELLING)
     if of_class and key.partition(".")[0] not in known and not nearest(key, known):
         return f"put {key} under init_args"
     if key == "class_path" and not isinstance(value, yaml.ScalarNode):
-        return "expected the name of a class"
+        return "expected a class name"
     empty = isinstance(value, yaml.ScalarNode) and value.tag.endswith(":null")
     if key in _SPELLING and not isinstance(value, yaml.MappingNode) and not empty:
-        return "expected arguments with their values, such as lr: 0.1"
+        return "expected arguments and values, such as lr: 0.1"
     return None
 
 
 def keys_of(word: str) -> Keys:
-    """Return the keys that a flag sets; none for a word that is no flag."""
+    """Return the keys that a flag sets; none for a word that is not a flag."""
     flag = word.partition("=")[0]
     return short_keys(flag[2:].rstrip("+").split(".")) if flag.startswith("--") else ()
 
 
 def refuse(flags: Iterable[str], reasons: Mapping[str, str]) -> None:
-    """Refuse flags that set one of some dotted keys, each for its reason.
+    """Reject flags that set certain dotted keys.
 
     Raises:
-        UsageError: There is such a flag.
+        UsageError: There is such a flag; the message gives its reason.
     """
     refused = {short_keys(key.split(".")): reason for key, reason in reasons.items()}
     for flag in flags:
@@ -186,14 +186,14 @@ def refuse(flags: Iterable[str], reasons: Mapping[str, str]) -> None:
 
 
 def short_keys(keys: Iterable[str]) -> Keys:
-    """Return keys without those that only spell out a class."""
+    """Remove the keys that only spell out a class."""
     return tuple(key for key in keys if key not in _SPELLING)
 
 
 def placed(what: str, keys: Sequence[str], settings: UserSettings, file: str = "") -> str:
-    """Return a message about a key, preceded by the place where it or what it is in is set.
+    """Return a message about a key, preceded by the place where the key or its parent is set.
 
-    ``file`` is the place of a key that no setting is about.
+    ``file`` is the place if the user has set neither.
     """
     path = short_keys(keys)
     outer = (settings_of(settings, path[:count]) for count in range(len(path), 0, -1))
@@ -201,26 +201,25 @@ def placed(what: str, keys: Sequence[str], settings: UserSettings, file: str = "
 
 
 def settings_of(settings: UserSettings, path: Keys) -> list[UserSetting]:
-    """Return the settings of a key, or of the class given for it."""
+    """Return the settings of a key or of its class."""
     return [item for item in settings if item.keys in (path, (*path, "class_path"))]
 
 
 def locate(message: str, settings: UserSettings, part: str) -> str:
-    """Add the place of the setting that a message is about, found by its name or its value.
+    """Prefix a message with the place of the setting that it mentions by name or value.
 
-    The cause lies below the top-level key ``part``, whose own place is used if no setting below it
-    fits.
+    Only settings below the top-level key ``part`` are searched; its own place is the fallback.
     """
     words = re.findall(r"\w+", message)
     there = [item for item in reversed(settings) if item.keys[0] == part]
-    # The part itself is named by its class: in a message, "data" is a word like any other.
+    # A part is recognised by its class: in a message, "data" is an ordinary word.
     itself = [item for item in there if _path(item.keys) == (part,) and item.text]
     inner = [item for item in there if len(_path(item.keys)) > 1]
     named = [item for word in words for item in inner if _path(item.keys)[-1] == word]
-    # A short value such as 3 may belong to any setting, unless it is quoted.
+    # A short value such as 3 could belong to any setting, unless it is quoted.
     quoted = [item for item in inner if item.text and repr(item.text) in message]
     shown = [item for item in inner if _shows(message, item.text or "")]
-    # What was added to a file is more often wrong than what is in it, even if only a number fits.
+    # A flag is more likely wrong than a file that it overrides, even if only a number fits.
     added = [item for item in inner if item.place.startswith("--")]
     flags = [item for item in (*named, *quoted, *shown) if item in added]
     counted = [item for item in added if _numbers(item.text or "") & _numbers(message)]
@@ -230,7 +229,7 @@ def locate(message: str, settings: UserSettings, part: str) -> str:
 
 
 def _shows(message: str, text: str) -> bool:
-    """Return whether a message has a value, or the last word of a dotted path."""
+    """Return ``True`` if a message contains a value, or the last part of a dotted path."""
     return any(len(word) > 3 and word in message for word in (text, text.rpartition(".")[2]))
 
 
@@ -240,12 +239,11 @@ def _numbers(text: str) -> set[float]:
 
 @contextmanager
 def explained(settings: UserSettings, *refusals: type[Exception], part: str = "") -> Iterator[None]:
-    """Turn failures of a run, and errors of some classes, into messages for the user.
+    """Convert failures of a run, and errors of some classes, to messages for the user.
 
     Raises:
-        FailedError: A run failed inside; see :mod:`pfl.core.failure`.
-        UsageError: Such an error was raised inside; the message names the place of its
-            cause.
+        FailedError: A run failed; see :mod:`pfl.core.failure`.
+        UsageError: Such an error was raised; the message names the place of its cause.
     """
     try:
         yield
@@ -259,7 +257,7 @@ def explained(settings: UserSettings, *refusals: type[Exception], part: str = ""
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the original error behind those in which the parser wraps it."""
+    """Return the original error behind the parser's wrappers."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -269,22 +267,22 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def in_plain_words(message: str, limit: int = 400) -> str:
-    """Return a message of the parser in plain words, without Python's notation for types."""
+    """Rewrite a message of the parser without Python's notation for types."""
     message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
     message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
     message = re.sub(r"^Expected an? (.*)\. Got value: (.*)$", r"expected \1, got \2", message)
     message = re.sub(r"^expected Sequence,", "expected list,", message)
-    # A word that is longer than the limit would take everything after it along.
+    # A word longer than the limit would hide everything after it.
     return shorten(with_short_words(message, limit // 2), limit)
 
 
 def with_short_words(message: str, length: int) -> str:
-    """Return a message in which words of a length, in characters, or more are cut to its half."""
+    """Cut words of ``length`` or more characters in a message to half of it."""
     return re.sub(rf"\S{{{length},}}", lambda word: f"{word[0][: length // 2]}...", message)
 
 
 def message_at(place: str, keys: Keys, what: str) -> str:
-    """Return place, keys and message in one line; a flag already names its keys."""
+    """Return place, keys and message in one line; flags already contain their keys."""
     path = "" if _path(keys_of(place)) == _path(keys) else ".".join(_path(keys))
     return ": ".join(part for part in (place, path, what) if part)
 

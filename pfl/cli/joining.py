@@ -1,4 +1,4 @@
-"""The words of a command that lets the clients of another file join a run (``--join``)."""
+"""The command line with which clients of another file join a run (``--join``)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FLAG = "--join"
 
 
 def separated(argv: Sequence[str]) -> tuple[list[str], Path | None]:
-    """Return a command's words without the file of the clients that join, and that file.
+    """Split a command line into words and the file of the clients that join.
 
-    If no configuration is given, the run's is added.
+    The run's configuration is added if none is given.
 
     Raises:
-        UsageError: The file or the run is not given, or does not exist.
+        UsageError: The file or the run is missing.
     """
     values = dict(flags(argv))
     file, run = values.get("--data"), values.get("--ckpt_path")
@@ -48,5 +48,5 @@ def separated(argv: Sequence[str]) -> tuple[list[str], Path | None]:
 
 
 def run_folder(checkpoint: Path) -> Path:
-    """Return the run folder that ``--ckpt_path`` names, by itself or by a file in it."""
+    """Return the run folder named by ``--ckpt_path``, directly or through a file in it."""
     return checkpoint if checkpoint.is_dir() else checkpoint.absolute().parent.parent

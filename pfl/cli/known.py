@@ -1,6 +1,6 @@
-"""The classes that come with pfl and the options of the loop, known without importing them.
+"""The classes of pfl and the options of the loop, listed without importing them.
 
-``known.json`` is written by ``python -m tests.known``, from the classes themselves.
+``python -m tests.known`` generates ``known.json`` from the classes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ KINDS = {
     "partitions": "datamodules.Partitioner",
 }
 
-# How data are shown. pfl imports no method and no data set; it finds them by what this file names.
+# Function that shows data. pfl imports no methods or data sets itself; it finds them by name.
 INSPECT = "datamodules.inspect"
 
-# Types of torch that a word may name a class of, with the folders of torch that hold its own.
+# Types whose classes in torch may be given by name, with the folders of torch that define them.
 OF_TORCH = {"Module": "nn/modules", "Optimizer": "optim"}
 
 LOOP = "FederatedLoop"
-# Stands in the file for the names of engines that plug-ins bring.
+# Placeholder in the file for the names of engines from plug-ins.
 ENGINES = "engines of plug-ins"
 
 FILE = Path(__file__).with_name("known.json")
@@ -40,7 +40,7 @@ _HOME = Path(pfl.__file__).parents[1]
 
 
 class BrokenError(ImportError):
-    """A module exists, but cannot be imported."""
+    """A module exists but cannot be imported."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Known:
     """A class that a configuration may name.
 
     Attributes:
-        name: Its name; for a plug-in, preceded by its package.
-        sentence: First line of its docstring, without markup.
-        kind: One of :data:`KINDS` if it is listed.
-        arguments: Its arguments, with those that it passes on to its bases, by name: the types of
-            those that take numbers, words or classes of this project, and "" for any other.
-        files: Its source file, and those of its bases among methods and data.
+        name: Name, preceded by the package for a plug-in.
+        sentence: First line of the docstring, without markup.
+        kind: One of :data:`KINDS` if the class is listed.
+        arguments: Arguments, including those passed on to base classes, by name: their types if
+            these are numbers, words or classes of this project, and "" otherwise.
+        files: Source files of the class and of its bases among methods and data.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Known:
     files: Sequence[str] = ()
 
     def may_take(self, name: str) -> bool:
-        """Return ``True`` for an argument, even one added after the file of classes was written."""
+        """Return ``True`` for an argument, even one newer than ``known.json``."""
         return name in self.arguments or _occurs(rf"\b{re.escape(name)}: ", self.files)
 
 
@@ -83,19 +83,19 @@ def classes() -> Mapping[str, Known]:
 
 
 def named() -> set[str]:
-    """Return the names of the project's classes, and of the engines that plug-ins bring."""
+    """Return the names of the project's classes and of engines from plug-ins."""
     return {*classes(), *(point.attr for point in installed("pfl.engines"))}
 
 
 def is_class(name: str) -> bool:
-    """Return ``True`` for a class, even one added after the file of classes was written."""
+    """Return ``True`` for a class, even one newer than ``known.json``."""
     rooms = ("lightning_modules", "datamodules")
     files = (file for room in rooms for file in (_HOME / room).rglob("*.py"))
     return name in named() or _occurs(rf"^class {re.escape(name)}\b", files)
 
 
 def of_torch(types: Iterable[str]) -> set[str]:
-    """Return torch's own classes of some types, by its source files: its import takes seconds."""
+    """Return torch's classes of some types from its source files: importing it takes seconds."""
     torch = find_spec("torch")
     home = Path(str(torch.origin)).parent if torch else Path()
     rooms = [home / OF_TORCH[name] for name in types if name in OF_TORCH]
@@ -110,12 +110,12 @@ def loop() -> Mapping[str, str]:
 
 
 def sentence(described: type) -> str:
-    """Return the first line of a class's docstring, without its markup."""
+    """Return the first line of a class's docstring, without markup."""
     return unmarked((described.__doc__ or "").partition("\n")[0])
 
 
 def unmarked(text: str) -> str:
-    """Return a docstring's text without its markup."""
+    """Remove the markup of a docstring."""
     return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text).replace("``", "")
 
 

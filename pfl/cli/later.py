@@ -1,4 +1,4 @@
-"""Clients of another file that join the run of a command (``--join``)."""
+"""Clients of another file that join a run (``--join``)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from pfl.federation.resume import Wanted
 
 
 def let_join(experiment: Experiment, file: Path) -> None:
-    """Replace the data of an experiment by those of clients that join its run.
+    """Replace an experiment's data by those of clients that join its run.
 
     Raises:
-        UsageError: The data cannot be read as those of the run were.
+        UsageError: The file cannot be read like the run's data.
     """
     config, rounds = experiment.values.data.clone(), experiment.values.join
     data_class = catalogue.find(config.class_path)
     source = getattr(data_class, "source_argument", None)
     if source not in config.init_args:
         raise UsageError(
-            f"{FLAG}: {data_class.__name__} does not read the data of clients that join later; "
+            f"{FLAG}: {data_class.__name__} cannot read data of clients that join later; "
             "tables, time series, TensorData and folders of images do"
         )
     config.init_args[source] = str(file)
@@ -44,14 +44,14 @@ def let_join(experiment: Experiment, file: Path) -> None:
         experiment.data = cast(DataSource, joining(data, run, file.stem))
     except REFUSALS as error:
         raise UsageError(f"{FLAG}: {error}") from error
-    # The run's own engine was chosen for its clients, whose data are not here.
+    # The run's engine was chosen for its clients, whose data may not be here.
     experiment.loop = replace(
         experiment.loop, join_rounds=rounds, engine="sequential", workers=None
     )
 
 
 def newcomer_sheets(experiment: Experiment, source: str) -> list[Sheet]:
-    """Let the clients join; return tables of the main score of each, and of all scores' means."""
+    """Let the clients join, and return tables of each one's main score and of all mean scores."""
     data = experiment.data
     wanted = Wanted(experiment.loop, experiment.module, data, source, experiment.text)
     with prepared(wanted) as federation, federation.computing():
@@ -67,7 +67,7 @@ def newcomer_sheets(experiment: Experiment, source: str) -> list[Sheet]:
         if columns[0] in row:
             what = f"{score}, mean over clients"
             means.append([what, *(f"{row[name]:.4f}" for name in columns)])
-    # A column for each number of local rounds; 0 is zero-shot.
+    # One column for each number of local rounds; 0 is zero-shot.
     rounds, about = [*map(str, range(len(curve)))], ("client", "name", "samples", "tested on")
     title = f"{scores[0]} of clients that join, after local rounds"
     all_scores = Sheet("all scores, after local rounds", ("", *rounds), means)

@@ -1,8 +1,7 @@
-"""The check of names in a configuration: keys, classes and words.
+"""Checks of the keys, classes and words in a configuration.
 
-Classes of this project are known without an import (:mod:`pfl.cli.known`), and so a wrong name is
-found before torch is loaded. Names of other packages are left to the parser, whose errors
-:func:`explain` makes readable.
+The project's classes are listed in :mod:`pfl.cli.known`, so that a wrong name is found before torch
+is imported. Names of other packages are left to the parser; :func:`explain` rewrites its errors.
 """
 
 from __future__ import annotations
@@ -34,26 +33,26 @@ from pfl.imports.plugins import PACKAGES
 from pfl.imports.trust import CONFIGURATION, TrustError, is_path
 
 _SECTIONS = {"model": "ClientModule", "data": "FederatedDataModule"}
-# Packages that bring no methods and no data.
+# Packages that contain no methods and no data.
 _LIBRARIES = ("torch.", "torchvision.", "torchmetrics.", "lightning.")
-# What the parser says of a value that describes no object.
+# The parser's message about a value that does not describe an object.
 _NO_OBJECT = r"(?:subclass of|protocol) (\w+)\. Got value: (.*?)\s+Subclass"
-_CLASSLESS = "no class is given: name it as class_path, and put its arguments under init_args"
+_CLASSLESS = "no class is given: name it as class_path, and its arguments under init_args"
 
 
 def check(settings: UserSettings, flags: Iterable[str] = ()) -> None:
-    """Check the keys, the classes and the words of a configuration, as far as they are known.
+    """Check those keys, classes and words of a configuration that are known here.
 
     Args:
         settings: All settings.
         flags: Top-level keys of the command, besides those of every configuration.
 
     Raises:
-        UsageError: A key or a class does not exist, or a word is no value of its key.
+        UsageError: A key or a class does not exist, or a word is not a value of its key.
     """
     top = dict.fromkeys((*TOP_KEYS, "help", *flags), "") | _SECTIONS
     closed = not _brings_classes(settings)
-    # None for a class whose arguments only the parser knows.
+    # None for a class whose arguments are left to the parser.
     owners: dict[Keys, Known | None] = {
         (): Known("", "", arguments=top),
         ("loop",): known.classes()[known.LOOP],
@@ -79,7 +78,7 @@ def check(settings: UserSettings, flags: Iterable[str] = ()) -> None:
 
 
 def _brings_classes(settings: UserSettings) -> bool:
-    """Return ``True`` if classes may be named that other packages or the user's modules bring."""
+    """Return ``True`` if other packages or the user's modules may define classes."""
     paths = [item.text for item in settings if item.text and is_path(item.text)]
     others = [path for path in paths if not path.startswith((*PACKAGES, *_LIBRARIES))]
     return bool(others or plugins.installed())
@@ -92,22 +91,22 @@ def _class(name: str) -> Known | None:
 def _unknown(
     item: UserSetting, what: str, choices: Iterable[str], owners: Mapping[Keys, Known | None]
 ) -> UsageError:
-    """Return the error about a key: where it belongs, or the nearest right one, or all of them."""
+    """Return an error about a key, with its right place, the nearest key or all keys."""
     name, classes = item.keys[-1], [(keys, one) for keys, one in owners.items() if keys and one]
     homes = {(*keys, name) for keys, one in classes if name in one.arguments}
-    # Of a class whose arguments are not known here, what is set before.
+    # For a class of unknown arguments: the arguments set before.
     homes |= {keys for keys in owners if keys[-1:] == (name,)}
     near = " or ".join(sorted(".".join(keys) for keys in homes))
     return item.error(what + (f"; did you mean {near}?" if near else hint(name, sorted(choices))))
 
 
 def _check_word(item: UserSetting, owner: Known | None, closed: bool) -> None:
-    """Refuse a word where a number, another word or a class of this project is expected.
+    """Reject a word where a number, another word or a class of this project is expected.
 
-    Unless the project is ``closed``, others may bring the class.
+    Unless ``closed``, other packages may define the class.
     """
     text = item.text or ""
-    # What is no word, such as a list or a path, is left to the parser.
+    # Lists, paths and the like are left to the parser.
     if owner is None or text == "null" or not text.isidentifier():
         return
     types = [one for one in owner.arguments.get(item.keys[-1], "").split(" | ") if one != "None"]
@@ -119,19 +118,19 @@ def _check_word(item: UserSetting, owner: Known | None, closed: bool) -> None:
         raise item.error(f"expected one of {', '.join(map(repr, words))}, got {text}")
     if closed and _are_classes(others) and text not in words and not known.is_class(text):
         named = {*known.named(), *known.of_torch(others)}
-        # A file may stand instead of some classes.
+        # Some classes may be replaced by a file.
         if text not in named and not ("str" in others and Path(text).exists()):
             raise item.error(_no_class(text, words, named))
 
 
 def _are_classes(types: Sequence[str]) -> bool:
-    """Return ``True`` if only a class of this project or of torch fits, or the path of a file."""
+    """Return ``True`` if a value must be a class of this project or of torch, or a file."""
     names = {*types} - {"str"}
     return bool(names) and names <= {*known.classes(), *known.OF_TORCH}
 
 
 def _check_callback(item: UserSetting) -> None:
-    """Refuse a callback of Lightning, named with or without its module; pass other settings."""
+    """Reject a callback of Lightning, with or without its module."""
     name = str(item.text)
     bare = name in foreign.REPLACEMENTS and name not in known.classes()
     lightnings = bare or name.startswith(("lightning.", "pytorch_lightning."))
@@ -147,10 +146,10 @@ def _no_class(name: str, words: Sequence[str], choices: Collection[str]) -> str:
 
 
 def imported(name: str) -> type | None:
-    """Return the class of a name or a dotted path; ``None`` if the path names something else.
+    """Return the class of a name or a dotted path; ``None`` if the path is of something else.
 
     Raises:
-        UsageError: It does not exist, may not be named, or its module cannot be imported.
+        UsageError: It does not exist or is not allowed, or its module cannot be imported.
     """
     classes = catalogue.classes()
     if name in classes:
@@ -171,7 +170,7 @@ def imported(name: str) -> type | None:
 def explain(error: Exception, settings: UserSettings) -> str:
     """Return a one-line message for an error of the parser.
 
-    The parser nests its errors, one for each level of keys; the innermost says what is wrong.
+    The parser nests its errors, one for each level of keys; the innermost is the cause.
     """
     keys: list[str] = []
     message = last = ""
@@ -187,7 +186,7 @@ def explain(error: Exception, settings: UserSettings) -> str:
     if not path:
         return what
     there = settings_of(settings, path)
-    # What the user has named there, and what the parser was at.
+    # Classes that the user gave there, and those that the parser was reading.
     classes = [item.text for item in reversed(there) if item.text]
     classes += reversed(re.findall(r"class_path '([\w.]+)'", str(error)))
     if option := re.search(r"Option '(\w+)' is not accepted", message):
@@ -210,7 +209,7 @@ def explain(error: Exception, settings: UserSettings) -> str:
         except UsageError as missing:
             what = str(missing)
     elif value := re.search(_NO_OBJECT, message):
-        what = f"expected {value[1]}: the name of a class, or class_path and init_args; "
+        what = f"expected {value[1]}: a class name, or class_path and init_args; "
         what += f"got {value[2]}"
     elif untyped := re.search(r"Parameter '(\w+)' from '(\S+?)(?:\.__init__)?' does not", message):
         what = f"declare the type of the argument {untyped[1]!r} of {untyped[2]}"
@@ -220,13 +219,13 @@ def explain(error: Exception, settings: UserSettings) -> str:
 
 
 def _is_list(path: Keys, settings: UserSettings) -> bool:
-    """Return ``True`` if the value at some keys is a list of objects."""
+    """Return ``True`` if the value at a path of keys is a list of objects."""
     inner = (item.keys[len(path) :][:1] for item in settings if item.keys[: len(path)] == path)
     return any(keys and keys[0].isdigit() for keys in inner)
 
 
 def _class_of(name: str) -> type | None:
-    """Return the class of a name; ``None`` if there is none, as for the name of an engine."""
+    """Return the class of a name; ``None`` if there is none, as for names of engines."""
     try:
         return imported(name)
     except UsageError:
@@ -234,12 +233,12 @@ def _class_of(name: str) -> type | None:
 
 
 def _unlike(path: str, name: str) -> str:
-    """Return the message about a class that does not implement a protocol, such as Sampler."""
+    """Return a message about a class that does not implement a protocol, such as Sampler."""
     protocol = catalogue.classes()[name]
     public = [n for n in vars(protocol) if n == "__call__" or not n.startswith("_")]
     methods = {n: vars(protocol)[n] for n in public if inspect.isfunction(vars(protocol)[n])}
     like = ", ".join(f"{n}{inspect.signature(m)}" for n, m in methods.items()).replace("'", "")
     return (
-        f"{path} does not look like a {name}: derive it from {protocol.__module__}.{name}, and "
+        f"{path} does not implement {name}: derive it from {protocol.__module__}.{name}, and "
         f"declare the types of {like}"
     )

@@ -1,4 +1,4 @@
-"""``pfl new``: a first file for your own method, data or network."""
+"""``pfl new``: write a template for your own method, data set or network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pfl.cli.explain import UsageError
 
-# What to do with the file next.
+# Commands to try next, by kind.
 _NEXT = {
     "method": ("pfl check {path}", "pfl fit --config quickstart --model {path} --loop.name={stem}"),
     "data": ("pfl data inspect --config quickstart --data {path} --data.num_clients 5",),
@@ -23,14 +23,14 @@ def new(options: argparse.Namespace) -> None:
     """Write the file.
 
     Raises:
-        UsageError: The name is not a class name, or gives a file that exists or is not importable.
+        UsageError: The name is not a class name, or its file exists or would not be importable.
     """
     kind, name = options.kind, options.name
     if not name.isidentifier() or keyword.iskeyword(name) or not name[0].isupper():
         raise UsageError(f"{name!r} is not a class name; write it as in MyMethod")
     file = Path(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() + ".py")
     if keyword.iskeyword(file.stem) or file.stem in sys.stdlib_module_names:
-        raise UsageError(f"{file.stem} is a word or a module of Python's: choose another name")
+        raise UsageError(f"{file.stem} is a keyword or a module of Python: choose another name")
     text = (resources.files("pfl.cli") / "templates" / f"{kind}.txt").read_text(encoding="utf-8")
     try:
         with file.open("x", encoding="utf-8") as stream:

@@ -1,4 +1,4 @@
-"""The help of a command that runs on a configuration, whose own parser imports torch."""
+"""The help of commands with a configuration, without their parser, which imports torch."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pfl.cli.commands import parser as own_arguments
 
 
 def overview(command: str) -> argparse.ArgumentParser:
-    """Return a parser whose help is that of a command with a configuration: of what it reads."""
+    """Return a parser with the help of a command that reads a configuration."""
     needs = commands()[command].configuration or Needs()
     parser = own_arguments(command)
     parser.epilog = parser.epilog or (
         "A configuration file has the keys seed, loop, model and data; flags of the same names "
-        "that follow it override it."
+        "that follow it take precedence."
     )
     if needs.named:
-        what = "the method, by its name or import path, if no configuration names it"
+        what = "name or import path of the method, if no configuration gives one"
         parser.add_argument("class", metavar="CLASS", nargs="?", help=what)
     parser.add_argument("--config", metavar="FILE", required=not needs.named, help=CONFIG_HELP)
-    # All that follows would fill pages.
+    # The full usage would fill pages.
     usage = parser.format_usage().partition("usage: ")[2]
     parser.usage = f"{usage}{' ' * len(f'usage: {parser.prog} ')}[--any.key=VALUE ...]"
     if needs.loop is None:

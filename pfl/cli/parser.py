@@ -1,7 +1,7 @@
-"""The parser of command lines and YAML files: jsonargparse's, used as Lightning's CLI uses it.
+"""The parser of command lines and YAML files: jsonargparse's, as in LightningCLI.
 
-It differs in two points: networks need not be given what the data determine, and the name of a
-class of this project is never taken for another library's.
+It differs in two points: networks' arguments that the data determine are optional, and a class name
+    of this project is never resolved to another library's class.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ class _FromData(NamedTuple):
     """An argument of networks and methods whose value comes from the data.
 
     Attributes:
-        hint: Its type.
-        source: The attribute of the data that holds the value.
+        hint: Type of the argument.
+        source: Attribute of the data with the value.
     """
 
     hint: Any
     source: str
 
 
-# Arguments that networks and methods take from the data, by name.
+# Arguments of networks and methods that come from the data, by name.
 FROM_DATA = {
     "num_classes": _FromData(int, "outputs"),
     "input_shape": _FromData(tuple[int, ...], "input_shape"),
     "num_clients": _FromData(int, "num_clients"),
     "public_samples": _FromData(int, "public_samples"),
 }
-# Packages whose classes the help lists without their path.
+# Packages whose classes are listed in the help without their path.
 _SHORT = (*PACKAGES, "torch.optim.")
-# jsonargparse's name for the YAML reader that is set in make_parser.
+# Name in jsonargparse of the YAML reader set by make_parser.
 MODE = "pfl"
 
 
 class Formatter(DefaultHelpFormatter):
     """A help formatter of plain text.
 
-    It lists only the project's own classes, where it has any of a kind.
+    Only the project's classes are listed, if there are any of a kind.
     """
 
     def _expand_help(self, action: Action) -> str:
         text = known.unmarked(super()._expand_help(action))
-        # The words that an option may be stand beside its name.
+        # The choices of an option already stand beside its name.
         text = re.sub(r"type: Literal\[.*?\], |<class '(\w+)'>", r"\1", text)
         return re.sub(r"known subclasses: ([\w., ]+)", self._own, text)
 
     def start_section(self, heading: str | None) -> None:
-        """Start a section; its heading, the first sentence of a class, is wrapped."""
+        """Start a section and wrap its heading, the first sentence of a class."""
         super().start_section(heading and fill(known.unmarked(heading), self._width))
 
     @staticmethod
@@ -93,18 +93,18 @@ class Formatter(DefaultHelpFormatter):
 class Parser(ArgumentParser):
     """A parser that does not require the arguments in :data:`FROM_DATA`.
 
-    jsonargparse parses nested classes with parsers of the same class, so this holds for networks at
-    any depth.
+    jsonargparse uses parsers of the same class for nested classes and for their help, so this
+    applies to networks at any depth.
 
     The help of a class is made by such a parser as well.
 
     Args:
-        command_arguments: Names of the command's arguments that are not part of the configuration.
-        args: As jsonargparse takes them.
-        options: As jsonargparse takes them.
+        command_arguments: Names of the command's arguments besides the configuration.
+        args: Passed on to jsonargparse.
+        options: Passed on to jsonargparse.
     """
 
-    command = "fit"  # one that takes the arguments of a class
+    command = "fit"  # a command that accepts a class's arguments
 
     def __init__(self, *args: Any, command_arguments: Sequence[str] = (), **options: Any) -> None:
         if wanted := re.fullmatch(r"Help for (\S+)\.help=(\S+)", options.get("description") or ""):
@@ -117,7 +117,7 @@ class Parser(ArgumentParser):
     def add_class_arguments(
         self, class_type: type, nested_key: str | None = None, *args: Any, **options: Any
     ) -> list[str]:
-        """Add a class's arguments; those that are filled in later become optional."""
+        """Add a class's arguments, with those that are filled in later as optional."""
         filled = self.filled(class_type)
         options["skip"] = {*(options.get("skip") or ()), *filled}
         added: list[str] = super().add_class_arguments(class_type, nested_key, *args, **options)
@@ -128,11 +128,11 @@ class Parser(ArgumentParser):
         return added
 
     def filled(self, target: Any) -> Mapping[str, tuple[Any, str]]:  # noqa: ANN401
-        """Return type and help of those arguments of a class that are filled in later, by name."""
+        """Return type and help of a class's arguments that are filled in later, by name."""
         return {name: (FROM_DATA[name].hint, "(default: the data's)") for name in from_data(target)}
 
     def dump(self, namespace: Namespace, *args: Any, **options: Any) -> str:
-        """Return the configuration as YAML, without the command's own arguments."""
+        """Return the configuration as YAML, without the command's arguments."""
         lasting = namespace.clone()
         for name in self.command_arguments:
             lasting.pop(name, None)
@@ -141,7 +141,7 @@ class Parser(ArgumentParser):
 
 
 def _with_paths(value: Any, own: bool) -> Any:  # noqa: ANN401
-    """Spell out the names of classes; import modules of the user's ``own`` files, if it is one."""
+    """Replace class names by import paths; if ``own``, import the user's modules."""
     if isinstance(value, list):
         return [_with_paths(item, own) for item in value]
     if isinstance(value, str) and own:
@@ -155,9 +155,9 @@ def _with_paths(value: Any, own: bool) -> Any:  # noqa: ANN401
 
 
 def with_class_paths(argv: Sequence[str], settings: UserSettings) -> list[str]:
-    """Replace names in flags by those that the parser understands.
+    """Replace short names in flags by import paths.
 
-    These are classes of the model, and an engine that has flags of its own.
+    This concerns classes of the model, and an engine with options.
     """
     configured = [n for n, word in enumerate(argv) if word.startswith("--loop.engine.")]
     engines = [item for item in settings if item.keys == ("loop", "engine") and item.text]
@@ -169,15 +169,15 @@ def with_class_paths(argv: Sequence[str], settings: UserSettings) -> list[str]:
 
     words = with_values(argv, spelled)
     if configured and engines and engines[-1].text in NAMES:
-        # A file may name it; repeated, a flag changes nothing.
+        # A file may have set it; repeating it as a flag has no effect.
         words.insert(configured[0], f"--loop.engine={engine_class(engines[-1].text).__name__}")
     return words
 
 
 def from_data(target: Any) -> list[str]:  # noqa: ANN401
-    """Return the names of the arguments that a network takes from the data.
+    """Return the names of the arguments of a network that come from the data.
 
-    An argument with the default ``None`` is not among them: the network determines it itself.
+    Arguments with the default ``None`` are excluded: the network determines them itself.
     """
     if not (inspect.isclass(target) and issubclass(target, nn.Module)):
         return []
@@ -190,17 +190,17 @@ def from_data(target: Any) -> list[str]:  # noqa: ANN401
 def make_parser(
     command: str, parser_class: Callable[..., Parser] = Parser, own: bool = True
 ) -> Parser:
-    """Return the parser of a command that runs on a configuration; it is made once.
+    """Return the parser of a command with a configuration; it is built once.
 
     Args:
         command: The command.
         parser_class: Class of the parser.
-        own: Whether files are the user's own, which may name modules of the working folder.
+        own: Whether the user wrote the files, which may then name modules of the working folder.
     """
     catalogue.load()
-    # Named in a configuration, a module of Python's is not even imported.
+    # Modules of the standard library named in a configuration are not even imported.
     set_parsing_settings(import_path_denylist=sorted(sys.stdlib_module_names))
-    # Text within a configuration is parsed too: aliases could expand it without end.
+    # Texts in a configuration are parsed too, and YAML aliases could expand without end.
     set_loader(MODE, lambda text: _with_paths(loaded(text), own), (yaml.YAMLError, YamlError))
     set_dumper(MODE, dumped)
     return _parser(command, parser_class)
@@ -221,12 +221,12 @@ def _parser(command: str, parser_class: Callable[..., Parser]) -> Parser:
         parser.add_argument(name, **how)
     parser.add_argument("--config", action="config", help=CONFIG_HELP)
     parser.add_argument("--seed", type=int, default=42, help=SEED_HELP)
-    # The seed stands beside the loop: the method's initial weights depend on it, too.
+    # The seed is no option of the loop, as the method's initial weights depend on it too.
     parser.add_class_arguments(FederatedLoop, "loop", default=LOOP_DEFAULTS, skip={"seed"})
     for key, base, required in (
         ("model", ClientModule, needs.model),
         ("data", catalogue.find(KINDS["data"]), needs.data),
     ):
-        # Not as subclass arguments, with which text that names a file is replaced by its content.
+        # Subclass arguments would replace a text that names a file by the file's content.
         parser.add_argument(f"--{key}", type=base | None, required=required)
     return parser

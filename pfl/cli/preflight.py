@@ -1,4 +1,4 @@
-"""The check of a command line before torch is imported: files, names and what the command needs."""
+"""Checks of a command line before torch is imported: files, names and required arguments."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pfl.cli import joining, names, shipped
 from pfl.cli.commands import Command, Needs, commands
 from pfl.cli.explain import UsageError, UserSettings, sources
 
-# Files that are given where the class that reads them is expected.
+# Files that users give where the class that reads them is expected.
 _TABLES = (".csv", ".arff", ".parquet")
 _YAML = (".yaml", ".yml")
 
 
 def check(verb: str, argv: Sequence[str]) -> None:
-    """Look up the files, methods, data and keys that a command line names.
+    """Check the files, methods, data and keys of a command line.
 
     Raises:
-        UsageError: A file is missing, a name or a value is misspelt, or a needed flag is not given.
+        UsageError: A file or a required flag is missing, or a name or a value is misspelt.
     """
     command = commands()[verb]
     if joining.FLAG in command.typed_arguments:
@@ -27,13 +27,13 @@ def check(verb: str, argv: Sequence[str]) -> None:
     _check_read(verb, settings)
     for item in settings:
         if item.place == "--config":
-            raise item.error("expected a YAML file, or the name of a shipped configuration")
+            raise item.error("expected a YAML file or the name of a shipped configuration")
         if item.keys == ("data",) and (item.text or "").endswith(_TABLES):
             what = f"name the class that reads it: --data TabularData --data.path {item.text}"
             raise item.error(what)
         if item.keys in (("model", "help"), ("data", "help")) and not item.text:
             listed = {"model": "methods"}.get(item.keys[0], "data")
-            what = f"name a class, such as one of those that 'pfl list {listed}' shows"
+            what = f"name a class; 'pfl list {listed}' shows them"
             raise item.error(what)
     names.check(settings, (flag.lstrip("-") for flag in command.typed_arguments))
     for path in [item.text for item in settings if item.keys == ("ckpt_path",) and item.text]:
@@ -43,20 +43,20 @@ def check(verb: str, argv: Sequence[str]) -> None:
 
 
 def _check_read(name: str, settings: UserSettings) -> None:
-    """Refuse options of the loop that a command does not read.
+    """Reject options of the loop that a command ignores.
 
-    The file of a run may hold them, and others that this command does not need.
+    A run's own file may contain them.
     """
     takes = commands()[name].configuration or Needs()
     for item in settings:
         section, *keys = item.keys
         unread = takes.loop is not None and section == "loop" and keys and keys[0] not in takes.loop
         if unread and (takes.own or item.place.startswith("--")):
-            raise item.error(f"pfl {name} does not read this option")
+            raise item.error(f"pfl {name} ignores this option")
 
 
 def _check_needed(verb: Command, settings: UserSettings, first: Sequence[str]) -> None:
-    """Refuse a command line that lacks what its verb needs; its first word may be a slip."""
+    """Reject a command line that lacks a required argument; its first word may be a typo."""
     if any(
         item.keys[0] in ("help", "print_config") or item.keys[-1] == "help" for item in settings
     ):
@@ -75,7 +75,7 @@ def _check_needed(verb: Command, settings: UserSettings, first: Sequence[str]) -
 
 
 def _configurations(settings: UserSettings) -> Iterator[Path]:
-    """Yield the configuration of the run whose folder or checkpoint is named."""
+    """Yield the configuration of the run that a checkpoint path names."""
     for item in settings:
         if item.keys == ("ckpt_path",) and item.text:
             path = Path(item.text)

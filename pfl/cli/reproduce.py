@@ -1,4 +1,4 @@
-"""``pfl reproduce``: run a finished run's configuration again, and compare the numbers."""
+"""``pfl reproduce``: repeat a finished run and compare the numbers."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from pfl.results.files import RunError, read_json
 from pfl.results.reproduced import compare, largest_of
 from pfl.results.runs import RunFolder
 
-# The rounding radius of a run, beside its other files.
+# File of a run's rounding radius, in its folder.
 ROUNDING = "rounding.json"
 
 
 def reproduce(options: argparse.Namespace) -> None:
-    """Run a finished run again and say whether its numbers are the same.
+    """Repeat a finished run and print whether its numbers agree.
 
     Raises:
         UsageError: The run cannot be repeated.
-        MissingError: Its data are not here.
+        MissingError: Its data are missing.
         SystemExit: The numbers differ by more than rounding.
     """
     first = _finished(options.run)
@@ -41,7 +41,7 @@ def reproduce(options: argparse.Namespace) -> None:
     portable.enter_like([first.environment])
     out = options.out or Path(tempfile.mkdtemp(prefix="pfl-reproduce-"))
     print(f"runs {first.path} again in {out}", flush=True)
-    # The repetition is logged nowhere else.
+    # The repetition is not sent to the run's loggers.
     os.environ["WANDB_MODE"] = "disabled"
     words = [f"--{word}" for word in options.set] + ["--loop.progress=false", "--loop.loggers=null"]
     words += ["--download_weights"] * options.download_weights
@@ -73,18 +73,18 @@ def reproduce(options: argparse.Namespace) -> None:
 
 
 def _run(config: Path, words: Sequence[str], trusted: bool, draw: int | None) -> RunFolder:
-    """Run a configuration, perhaps from weights that a draw moves by one unit in the last place.
+    """Run a configuration; a ``draw`` first moves the weights by one unit in the last place.
 
     Raises:
-        UsageError: The configuration is wrong, or names what it may not name.
-        MissingError: The data are not here, or the user has not said where they are.
+        UsageError: The configuration is wrong or names something that it may not.
+        MissingError: The data are missing, or the user has not given their place.
     """
     untrusted = None if trusted else UntrustedFile(config, "--set ")
     argv = ["--config", str(config), *words] if trusted else words
     try:
         experiment = Experiment.parse(make_parser("fit", own=trusted), argv, untrusted)
     except PlaceError as error:
-        raise MissingError(f"could not look: no data: {error}") from error
+        raise MissingError(f"cannot compare without the data: {error}") from error
     except SystemExit as ended:
         raise UsageError("--set: only keys of a configuration can be set") from ended
     experiment.look()
@@ -99,12 +99,12 @@ def _finished(path: str) -> RunFolder:
     """Return a run that can be repeated.
 
     Raises:
-        UsageError: It is none, has not ended, or has no configuration.
+        UsageError: It is not a run, is not finished, or has no configuration.
     """
     with explained((), RunError):
         run = RunFolder.read(path)
     if not run.config or STARTED in run.config:
-        raise UsageError(f"{path} was started from Python, so repeat that")
+        raise UsageError(f"{path} was started from Python: repeat it from Python")
     if "fingerprint" not in run.summary or not run.finished:
-        raise UsageError(f"{path} is not finished, so there is nothing to compare with")
+        raise UsageError(f"{path} is not finished: there is nothing to compare with")
     return run

@@ -1,6 +1,6 @@
-"""The verbs that read runs: ``pfl plot``, ``pfl compare`` and ``pfl report``.
+"""The commands that read runs: ``pfl plot``, ``pfl compare`` and ``pfl report``.
 
-What draws and computes is imported once the runs are found.
+Plotting and statistics are imported only once the runs are found.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def compare(options: argparse.Namespace) -> None:
     """Print tables that compare runs, and write them to files.
 
     Raises:
-        UsageError: A file would lie among the CSV files of a run, or runs cannot be compared.
+        UsageError: A file would be written into a run's folder, or runs cannot be compared.
     """
     for file in options.out:
         if file.suffix == ".csv" and (file.parent / "environment.json").is_file():
@@ -62,10 +62,10 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def report(options: argparse.Namespace) -> None:
-    """Write a self-contained HTML page about one run.
+    """Write a self-contained HTML report of one run.
 
     Raises:
-        UsageError: The file does not end in ``.html``, or there is no such run.
+        UsageError: The file does not end in ``.html``, or the run does not exist.
     """
     if options.out is not None and options.out.suffix != ".html":
         raise UsageError(f"--out {options.out}: a report is an .html file")
@@ -81,7 +81,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def _find_runs(paths: Sequence[str]) -> list[RunFolder]:
-    """Find the runs below some paths, and print their folders."""
+    """Find the runs below the given paths and print their folders."""
     runs = find_runs(paths)
     for run in runs:
         print(f"reads {run.path}")
@@ -98,5 +98,5 @@ def _beside(runs: Sequence[RunFolder]) -> Path:
 def _settings(runs: Sequence[RunFolder]) -> list[Setting]:
     settings, repeated = group(runs)
     for run in repeated:
-        print(f"left out {run.path}: there is a newer run with the same setting and seed")
+        print(f"skips {run.path}: there is a newer run with the same setting and seed")
     return settings

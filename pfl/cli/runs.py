@@ -1,4 +1,4 @@
-"""Verbs that make or use a run: ``fit``, ``test``, ``validate``, ``predict`` and ``export``."""
+"""The commands ``fit``, ``test``, ``validate``, ``predict`` and ``export``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RUN_REFUSALS = (ValueError, OSError, ImportError, MethodError)
 
 
 class _RunHolder(Callback):
-    """Remembers the run, so that the advice at its end can name it."""
+    """Keeps the run for the advice after an interruption."""
 
     run: Run | None = None
 
@@ -47,16 +47,16 @@ class _RunHolder(Callback):
         self.resumes = resumes
 
     def on_fit_start(self, run: Run) -> None:
-        """Remember the run."""
+        """Store the run."""
         self.run = run
 
     def advice(self) -> str:
         """Return the advice on how to resume an interrupted run."""
         run = self.run
         if run is None and self.resumes:
-            return "interrupted before the next round; the run is as it was: resume it as now"
+            return "interrupted before the next round; the run is unchanged: resume it as before"
         if run is None or run.round == 0:
-            return "interrupted before the first round was finished; there is nothing to resume"
+            return "interrupted during the first round; there is nothing to resume"
         if run.folder is None:
             return f"interrupted after round {run.round}; nothing is saved without default_root_dir"
         go_on = ["--config", str(run.folder / "config.yaml"), "--ckpt_path", str(run.folder)]
@@ -67,18 +67,18 @@ class _RunHolder(Callback):
 
 
 def fit_experiment(argv: Sequence[str]) -> Experiment:
-    """Return the experiment that ``pfl fit`` would run with these arguments."""
-    # Set by an agent of W&B. The runs of a sweep get a folder of their own; as the first flag, it
-    # is overridden by any that the user gives.
+    """Return the experiment that ``pfl fit`` runs with these arguments."""
+    # Set by a W&B agent. The runs of a sweep share a folder; the flag comes first, so that the
+    # user's own overrides it.
     if sweep := os.environ.get("WANDB_SWEEP_ID"):
         argv = [f"--loop.default_root_dir={Path('runs', 'sweeps', sweep)}", *argv]
     return Experiment.parse(make_parser("fit"), argv)
 
 
 def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
-    """Train a federation and return the finished run.
+    """Train a federation, and return the finished run.
 
-    ``callbacks`` are called after those of the configuration.
+    ``callbacks`` run after those of the configuration.
     """
     watch = _RunHolder(resumes=dict(flags(argv)).get("--ckpt_path") not in (None, "null"))
     try:
@@ -100,7 +100,7 @@ def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
 
 
 def test(argv: Sequence[str]) -> None:
-    """Test the models of a checkpoint, or those of clients that join its run."""
+    """Test the models of a checkpoint or of clients that join its run."""
     experiment = _experiment("test", argv)
     values = experiment.values
     if values.join is not None and (values.reliability or values.cross):
@@ -146,7 +146,7 @@ def predict(argv: Sequence[str]) -> None:
     """Write the predictions of each client's personalised model to a CSV file.
 
     Raises:
-        UsageError: There is no folder to write to, or no client has data of the chosen split.
+        UsageError: ``--out`` is required, or no client has data of the chosen split.
     """
     experiment = _experiment("predict", argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
@@ -171,7 +171,7 @@ def predict(argv: Sequence[str]) -> None:
 
 
 def _about(data: FederatedData, client: int, split: Split) -> dict[str, Sequence[Any]]:
-    """Return columns that say where the samples of a client come from, as far as data tell."""
+    """Return columns with the origin of a client's samples, if the data have any."""
     rows = data.rows(client, split) if isinstance(data, KnowsOrigins) else ()
     if not rows:
         return {}
@@ -182,7 +182,7 @@ def _about(data: FederatedData, client: int, split: Split) -> dict[str, Sequence
 def _write_predictions(
     path: Path, about: Mapping[str, Sequence[Any]], predicted: Tensor, targets: Tensor
 ) -> None:
-    """Write one row a sample, with its origin, and columns for targets and predictions."""
+    """Write one row for each sample: origin, target and prediction."""
     columns: dict[str, Any] = {**about}
     for name, values in (("target", targets), ("prediction", predicted)):
         if values.dim() == 1:
@@ -216,7 +216,7 @@ def export(argv: Sequence[str]) -> None:
 
 
 def _experiment(command: str, argv: Sequence[str]) -> Experiment:
-    """Return the experiment of a command that uses a run, perhaps with clients that join it."""
+    """Return the experiment of a command on a run, optionally with clients that join it."""
     joins = joining.FLAG in commands()[command].typed_arguments
     words, file = joining.separated(argv) if joins else ([*argv], None)
     words, config = extract_run_config(words, joins=file is not None)
@@ -227,12 +227,12 @@ def _experiment(command: str, argv: Sequence[str]) -> Experiment:
 
 
 def _client(data: FederatedData, name: int | str, joins: bool) -> int:
-    """Return the number of a client that is given by its number or its name.
+    """Return the number of a client given by number or name.
 
-    Of two clients of one name, one of the run and one that joins it, the latter is meant.
+    If a client of the run and one that joins it have the same name, the latter is returned.
 
     Raises:
-        UsageError: There is no client of this name.
+        UsageError: There is no such client.
     """
     names = client_names(data)
     if isinstance(name, str) and name not in names:
@@ -249,7 +249,7 @@ def _client(data: FederatedData, name: int | str, joins: bool) -> int:
 
 
 def _source(experiment: Experiment, trains: bool = False) -> str:
-    """Return the checkpoint file that ``--ckpt_path`` names, and print its path."""
+    """Return the checkpoint file that ``--ckpt_path`` selects, and print its path."""
     loop, module = experiment.loop, experiment.module
     path, text = experiment.values.ckpt_path, experiment.text
     file = resume.find_checkpoint(
@@ -261,11 +261,11 @@ def _source(experiment: Experiment, trains: bool = False) -> str:
 
 
 def recipe_of(experiment: Experiment) -> dict[str, Any]:
-    """Return the arguments of a method as plain values, as an exported file stores them.
+    """Return the arguments of a method as plain values for an exported file.
 
-    They name Lightning's own instantiator, which builds networks and optimisers from their class
-    paths, so that ``load_from_checkpoint`` needs no arguments. Of networks that differ between
-    clients, the method has the one as which it acts.
+    They name Lightning's instantiator, which builds networks and optimisers from their class paths,
+    so that ``load_from_checkpoint`` needs no arguments. If clients have different networks, the
+    method's current one is stored.
     """
     built = Namespace(model=experiment.model)
     content = yaml.safe_load(experiment.parser.dump(built, skip_validation=True))
@@ -275,7 +275,7 @@ def recipe_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def _own_network(value: Any, networks: Variants | None) -> Any:  # noqa: ANN401
-    """Return a part of a configuration with one network in the place of several."""
+    """Return a part of a configuration with the method's network in place of the variants."""
     if networks is None or not isinstance(value, dict):
         return value
     name = type(networks).__name__

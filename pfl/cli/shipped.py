@@ -1,4 +1,4 @@
-"""Configurations and sweeps that come with pfl: looked up by name, and copied by ``pfl init``."""
+"""The configurations and sweeps shipped with pfl: looked up by name, copied by ``pfl init``."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ FOLDERS = ("configs", "sweeps")
 
 
 def root() -> Path:
-    """Return the folder that holds them: in the installed package, or beside it in a clone."""
+    """Return their folder: in the installed package, or beside it in a clone."""
     package = Path(pfl.__file__).parent
     inside = package / "shipped"
     return inside if inside.is_dir() else package.parent
 
 
 def config(word: str, folder: Path = Path()) -> str:
-    """Return the file of a configuration: the given one, or one that comes with pfl.
+    """Return the given configuration file, or the shipped one of this name.
 
-    Files are relative to ``folder``; names are such as ``quickstart`` and ``baselines/fedper``.
+    Files are relative to ``folder``; examples of names are ``quickstart`` and ``baselines/fedper``.
 
     Raises:
         UsageError: There is neither a file nor a shipped configuration of this name.
@@ -43,14 +43,14 @@ def config(word: str, folder: Path = Path()) -> str:
 
 
 def names() -> list[str]:
-    """Return the names by which ``--config`` finds the shipped configurations."""
+    """Return the names of the shipped configurations, as for ``--config``."""
     home = root() / "configs"
     paths = [path.relative_to(home).with_suffix("") for path in home.glob("**/*.yaml")]
     return sorted(path.as_posix() for path in paths)
 
 
 def with_config_files(argv: Sequence[str]) -> list[str]:
-    """Replace the names of shipped configurations in a command line by their files.
+    """Replace names of shipped configurations in a command line by their files.
 
     Raises:
         UsageError: See :func:`config`.
@@ -62,7 +62,7 @@ def with_config_files(argv: Sequence[str]) -> list[str]:
 
 
 def init(options: argparse.Namespace) -> None:
-    """Copy the configurations and sweeps into a folder; existing files are not overwritten."""
+    """Copy the configurations and sweeps into a folder, without overwriting files."""
     folder: Path = options.folder
     new, old = [], []
     for source in sorted(file for name in FOLDERS for file in (root() / name).rglob("*.yaml")):

@@ -1,4 +1,4 @@
-"""``pfl list``: the known methods, nets, data, partitions or metrics."""
+"""``pfl list``: list the known methods, nets, data, partitions or metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pfl.results.sheets import show as show_sheets
 
 
 def show(options: argparse.Namespace) -> None:
-    """List everything of one kind, with the first line of each description, or the kinds."""
+    """List everything of one kind with the first line of its description, or list the kinds."""
     kind = options.kind
     if kind is None:
         print("\n".join(f"pfl list {kind}" for kind in (*KINDS, METRICS)))

@@ -1,9 +1,9 @@
-"""Configurations that somebody else wrote, which may do less than the user's own.
+"""Configurations written by someone else, which may do less than the user's own.
 
-There are two levels of trust. What the user wrote may name modules of the working folder, places
-and addresses. The configuration in a run folder may come from anybody: it may name classes of this
-project and of installed plug-ins alone, no place but those that the user gives, and nothing in it
-is downloaded, logged elsewhere or runs elsewhere.
+There are two levels of trust. A file that the user wrote may name modules of the working folder,
+paths and addresses. The configuration in a run folder may come from anyone: it may name only
+classes of this project and of installed plug-ins, and no path that the user has not given; it
+cannot start downloads, loggers or remote engines.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from pfl.imports import hints
 from pfl.imports.trust import Trust, TrustError, check_calls, mapping_of
 
 FLAG = "--trust"
-# Engines that run in this process; all others connect to an address, or start further processes.
+# Engines that run in this process; all others connect to an address or start processes.
 _LOCAL = ("auto", "sequential", "threads", "vectorised")
-# Keys that are not taken from the file, and what is taken instead.
+# Keys that are not taken from the file, and their replacements.
 _INSTEAD: Mapping[str, Any] = {
     **{"loop.workers": None, "loop.loggers": None, "loop.kept_memory": None},
     **{"loop.default_root_dir": None, "data.cache_dir": None, "data.download": False},
 }
-# Those of them that say nothing about the run.
+# Those that the note omits, as they do not affect the run.
 _SILENT = ("loop.workers", "loop.kept_memory", "loop.default_root_dir", "data.cache_dir")
 _SECTIONS = ("seed", "loop", "model", "data")
-# Texts of the loop that name no place.
+# Texts of the loop that are not paths.
 _WORDS = (("loop", "name"), ("loop", "accelerator"), ("loop", "devices"))
-# Arguments that name places, whatever stands in them.
+# Arguments that are paths or addresses, whatever their value.
 _PLACES = {
     *("root", "path", "source", "folder", "file", "save_dir", "cache_dir", "address", "kit"),
     *("weights", "checkpoint", "hierarchy", "superclasses", "root_certificates", "superlink"),
 }
 _PLACE = re.compile(r"[~/\\]|.*(:|\\|(^|/)\.\.(/|$))")
-# The most rounds, and the largest other whole number; seeds may be larger.
+# The maximum of rounds, and of all other integers except seeds.
 ROUNDS, NUMBER = 10_000, 1_000_000
 
 
 class PlaceError(UsageError):
-    """A file of somebody else names a place that the user has not given."""
+    """An untrusted file names a path or address that the user has not given."""
 
 
 @dataclass(frozen=True)
 class UntrustedFile:
-    """A configuration file that somebody else wrote.
+    """A configuration file written by someone else.
 
     Attributes:
         file: The file.
-        option: What the user gives a place with, before its key.
+        option: Prefix of the option with which the user gives a path.
         joins: Whether its data are replaced by those of clients that join.
     """
 
@@ -80,7 +80,7 @@ class UntrustedFile:
 
     @cached_property
     def instead(self) -> Mapping[str, Any]:
-        """What stands for keys of the file that are not taken from it, by dotted keys."""
+        """Replacements for keys that are not taken from the file, by dotted key."""
         loop, data = (mapping_of(self.content.get(key)) or {} for key in ("loop", "data"))
         arguments = data.get("init_args") or {} if isinstance(data, Mapping) else {}
         given = {"loop": loop, "data": arguments}
@@ -98,24 +98,24 @@ class UntrustedFile:
 
     @property
     def note(self) -> str:
-        """What is not taken from the file, in one line; empty if all is."""
-        said = [f"{k} is {_yaml(v)} here" for k, v in self.instead.items() if k not in _SILENT]
-        return f"{self.file} may be somebody else's: {', '.join(said)}" if said else ""
+        """One line about what is not taken from the file; empty if everything is."""
+        said = [f"{k} becomes {_yaml(v)}" for k, v in self.instead.items() if k not in _SILENT]
+        return f"{self.file} is not trusted: {', '.join(said)}" if said else ""
 
     def flags(self) -> Iterator[str]:
-        """Yield the flags that replace what is not taken from the file."""
+        """Yield flags with the replacements."""
         for key, value in self.instead.items():
             yield f"--{key.replace('data.', 'data.init_args.')}={_yaml(value)}"
 
     def check(self, types: Mapping[str, Any], trust: Trust) -> None:
-        """Check the file before a parser reads it, which imports what it names.
+        """Check the file before the parser reads it and imports its classes.
 
         Raises:
-            TrustError: It names what it may not name.
+            TrustError: It names something that it may not.
         """
         for key in self.content:
             if key not in _SECTIONS:
-                raise TrustError(f"expected {', '.join(_SECTIONS)} alone", (str(key),))
+                raise TrustError(f"expected only {', '.join(_SECTIONS)}", (str(key),))
         content = _spelled(self.content)
         for key, hint in types.items():
             section, _, name = key.partition(".")
@@ -128,16 +128,16 @@ class UntrustedFile:
                 check_calls(value, hint, key.split("."), trust)
 
     def check_values(self, values: Namespace, given: Collection[Keys], trust: Trust) -> None:
-        """Check the values that a parser has read of the file.
+        """Check the values that the parser has read from the file.
 
         Args:
             values: The values.
-            given: The keys that the user has set, and which are not looked at.
-            trust: What may be named.
+            given: Keys set by the user, which are not checked.
+            trust: Names that are allowed.
 
         Raises:
-            TrustError: A number is too large, or a metric may not be named.
-            PlaceError: A place is named that the user has not given.
+            TrustError: A number is too large, or a metric is not allowed.
+            PlaceError: There is a path or address that the user has not given.
         """
         if (rounds := values.loop.rounds) > ROUNDS and ("loop", "rounds") not in given:
             raise TrustError(f"{rounds:,} rounds: {_most(ROUNDS)}", ("loop", "rounds"))
@@ -147,7 +147,7 @@ class UntrustedFile:
                     self._check_leaf(keys, value, trust)
 
     def _leaves(self, value: Any, keys: Keys, usual: Any) -> Iterator[tuple[Keys, Any]]:  # noqa: ANN401
-        """Yield the plain values within a value that are not the usual ones, with their keys."""
+        """Yield the plain values within a value that differ from the defaults, with their keys."""
         content = mapping_of(value)
         if isinstance(content, list | tuple):
             for number, item in enumerate(content):
@@ -171,13 +171,13 @@ class UntrustedFile:
         if isinstance(value, str) and _is_place(keys[-1], value):
             key = ".".join(keys)
             raise PlaceError(
-                f"{self.file}: {key} is {value}, but a file that may be somebody else's names no "
-                f"place: give yours with {self.option}{key}=PLACE, or {FLAG} the file"
+                f"{self.file}: {key} is {value}, but an untrusted file may not name "
+                f"paths: give yours with {self.option}{key}=PATH, or trust the file with {FLAG}"
             )
         if isinstance(value, str) and keys[:2] == ("data", "metrics") and "." in value:
             trust.check_name(value, keys)
         if keys[-1] == "download" and value:
-            raise TrustError("a file that may be somebody else's downloads nothing", keys)
+            raise TrustError("an untrusted file may not download anything", keys)
         if isinstance(value, int) and value > NUMBER and "seed" not in keys[-1]:
             raise TrustError(f"{value:,}: {_most(NUMBER)}", keys)
 
@@ -185,9 +185,9 @@ class UntrustedFile:
 def extract_run_config(
     argv: Sequence[str], joins: bool = False
 ) -> tuple[list[str], UntrustedFile | None]:
-    """Return a command's words without the configuration of a run folder, and that file.
+    """Split a command line into words and the untrusted configuration of a run folder.
 
-    There is none with ``--trust``, or if the user names files of other places alone.
+    There is no such file with ``--trust``, or if all files lie elsewhere.
     """
     values = dict(flags(argv))
     if FLAG in values:
@@ -205,14 +205,14 @@ def extract_run_config(
 
 
 def _of_run(file: Path, run: str | None) -> bool:
-    """Return whether a file is the configuration in a run folder; ``run`` is one, or in one."""
+    """Return ``True`` if a file is a run's configuration; ``run`` is a run folder or in one."""
     places = [] if run is None else [run_folder(Path(run)).resolve()]
     ran = (file.parent / "environment.json").exists() or file.parent.resolve() in places
     return file.name == "config.yaml" and ran
 
 
 def _engine(engine: Any) -> str | None:  # noqa: ANN401
-    """Return the name of the engine that stands for one in a file; ``None`` for a local one."""
+    """Return the name of the engine that replaces a file's; ``None`` if that is local."""
     if isinstance(engine, Mapping):
         name = str(engine.get("class_path", "")).rpartition(".")[2]
         named = [word for word, one in OWN.items() if one.__name__ == name]
@@ -221,17 +221,17 @@ def _engine(engine: Any) -> str | None:  # noqa: ANN401
 
 
 def _spelled(value: Any) -> Any:  # noqa: ANN401
-    """Return plain values in which the names of known classes are their paths.
+    """Replace the names of known classes in plain values by their paths.
 
     Raises:
-        TrustError: A key has a dot, which a parser takes for two keys.
+        TrustError: A key has a dot; the parser would split it.
     """
     if isinstance(value, list):
         return [_spelled(item) for item in value]
     if not isinstance(value, Mapping):
         return value
     if dotted := [key for key in value if "." in str(key)]:
-        raise TrustError("a file that may be somebody else's has no dotted keys", (dotted[0],))
+        raise TrustError("an untrusted file may not have dotted keys", (dotted[0],))
     spelled = {key: _spelled(item) for key, item in value.items()}
     if (made := catalogue.classes().get(str(spelled.get("class_path")))) is not None:
         spelled["class_path"] = f"{made.__module__}.{made.__name__}"
@@ -239,14 +239,14 @@ def _spelled(value: Any) -> Any:  # noqa: ANN401
 
 
 def _is_place(name: str, text: str) -> bool:
-    """Return ``True`` for text that names a place, or a file that is there."""
+    """Return ``True`` for a text that is a path or address, or an existing file."""
     if name in _PLACES or _PLACE.match(text):
         return True
     return ("/" in text or "." in text) and Path(text).exists()
 
 
 def _most(number: int) -> str:
-    return f"a file that may be somebody else's has at most {number:,}; {FLAG} lifts this"
+    return f"the limit for untrusted files is {number:,}; {FLAG} lifts it"
 
 
 def _yaml(value: Any) -> str:  # noqa: ANN401

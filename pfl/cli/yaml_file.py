@@ -1,8 +1,8 @@
-"""The reader of YAML files of sweeps and tables; its errors name the line.
+"""A reader of the YAML files of sweeps and tables, whose errors name the line.
 
-Their forms are dataclasses, but jsonargparse does not read them: beside another type (a row is a
-text, a list or a mapping), it drops a misspelt key of a dataclass without a word, and its errors
-name no inner key.
+Their forms are dataclasses, but jsonargparse does not read them: in a union of types (a row is a
+text, a list or a mapping), it silently drops a misspelt key of a dataclass, and its errors do not
+name inner keys.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class YamlFile:
 
     Args:
         path: The file.
-        name: What errors call it, such as ``"sweep file"``.
+        name: Its name in errors, such as ``"sweep file"``.
 
     Raises:
-        UsageError: There is no such file, or it is not YAML.
+        UsageError: The file does not exist or is not YAML.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -41,7 +41,7 @@ class YamlFile:
         return content
 
     def formed(self, content: Any, form: Any, *keys: str) -> Any:  # noqa: ANN401
-        """Return a part of the content in a form; see :func:`pfl.disk.form.formed`.
+        """Convert a part of the content to a form; see :func:`pfl.disk.form.formed`.
 
         Raises:
             UsageError: It does not have the form.
@@ -52,7 +52,7 @@ class YamlFile:
             raise self.error(error.what, *error.keys) from error
 
     def configs(self, names: str | Sequence[str], *keys: str) -> tuple[Path, ...]:
-        """Return the configuration files that a key names: one, or a list.
+        """Return the configuration files of a key: one, or a list.
 
         Raises:
             UsageError: One of them does not exist.
@@ -68,16 +68,16 @@ class YamlFile:
         return tuple(files)
 
     def check_seeds(self, seeds: Sequence[int], key: str) -> None:
-        """Check that a list of seeds is neither empty nor names one twice.
+        """Check that a list of seeds is not empty and has no duplicates.
 
         Raises:
-            UsageError: It is, or does.
+            UsageError: The list is empty or has duplicates.
         """
         if not seeds or len({*seeds}) < len(seeds):
-            raise self.error(f"expected one seed or several different ones, got {seeds}", key)
+            raise self.error(f"expected one or more different seeds, got {seeds}", key)
 
     def error(self, what: str, *keys: str) -> UsageError:
         """Return an error about a key of the file, or about the file as a whole."""
-        # Places are stored under the single parts of dotted keys.
+        # Places are stored by the parts of dotted keys.
         parts = [part for key in keys for part in key.split(".")]
         return UsageError(placed(what, parts, self._settings, str(self.path)))

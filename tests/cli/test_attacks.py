@@ -110,7 +110,7 @@ def test_pretrained_weights_are_downloaded_only_if_an_option_says_so(arguments, 
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("download_weights", "c.yaml:5: download_weights: a file allows no downloads itself"),
+        ("download_weights", "c.yaml:5: download_weights: a file cannot allow downloads"),
         ("print_config", "c.yaml:5: print_config: give the flag"),
         ("config", "c.yaml:5: config: give further files with --config"),
     ],

@@ -272,7 +272,7 @@ def test_later_files_win_and_flags_last():
 def test_there_is_one_seed_beside_the_loop(how):
     Path("later.yaml").write_text("loop: {seed: 2}\n")
     words = ["--config", "later.yaml"] if how == "file" else ["--loop.seed=2"]
-    with pytest.raises(UsageError, match=r"loop\.seed: the seed is given as seed, beside loop"):
+    with pytest.raises(UsageError, match=r"loop\.seed: seed is a top-level key, beside loop"):
         experiment(*words)
 
 
@@ -337,7 +337,7 @@ def test_a_sampler_of_ones_own_without_types_is_told_what_is_expected(capsys):
     for name in ("Bare", "Heir"):
         assert pfl("fit", f"--loop.sampler=my_sampler.{name}") == 2
         said = capsys.readouterr().err
-        assert f"my_sampler.{name} does not look like a Sampler: derive it from pfl." in said
+        assert f"my_sampler.{name} does not implement Sampler: derive it from pfl." in said
         assert "(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort" in said
 
 
@@ -765,7 +765,7 @@ def test_an_interruption_before_a_resume_goes_on_says_that_nothing_is_lost(
     monkeypatch.setattr("pfl.cli.runs.fit_experiment", interrupted)
     Path("run").mkdir()
     for words, told in (
-        (["--ckpt_path=run"], "the run is as it was"),
+        (["--ckpt_path=run"], "the run is unchanged"),
         (["--ckpt_path", "null"], "nothing to resume"),
         ([], "nothing to resume"),
     ):

@@ -64,7 +64,7 @@ def test_what_is_no_name_is_refused(here, name, capsys):
 def test_a_name_that_python_uses_itself_is_refused(here, name, capsys):
     """``calendar.Calendar`` would be Python's, and ``class.Class`` is no path."""
     assert main(["new", "data", name]) == 2
-    assert f"{name.lower()} is a word or a module of Python's" in capsys.readouterr().err
+    assert f"{name.lower()} is a keyword or a module of Python" in capsys.readouterr().err
     assert not list(Path().iterdir())
 
 

@@ -67,7 +67,7 @@ SLIPS = {
     "a configuration without its name": (["fit", "--config"], "--config: expected a YAML file"),
     "option that no inspection reads": (
         ["data", "inspect", *QUICK[1:], "--loop.rounds=3"],
-        "--loop.rounds: pfl data inspect does not read this option",
+        "--loop.rounds: pfl data inspect ignores this option",
     ),
     "runs": (["compare", "no"], "there is no folder no"),
     "picture": (["plot", "no"], "there is no folder no"),

@@ -142,7 +142,7 @@ def test_data_are_read_where_the_user_says_alone(run, capsys, tmp_path):
     capsys.readouterr()
     for place in ((), ("--set", "data.path=gone.csv")):
         assert main(["reproduce", str(run), *place]) == 3
-        assert "could not look: no data: " in capsys.readouterr().err
+        assert "cannot compare without the data: " in capsys.readouterr().err
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     table.rename(moved / "t.csv")
@@ -167,7 +167,7 @@ def test_what_the_file_says_of_engines_and_places_is_replaced_and_said(run, caps
     assert code == 0
     assert says(
         said.err,
-        "config.yaml may be somebody else's: loop.loggers is null here, loop.engine is auto",
+        "config.yaml is not trusted: loop.loggers becomes null, loop.engine becomes auto",
     )
 
 
@@ -175,14 +175,14 @@ STRANGE = {
     "rounds": (
         "loop",
         {"rounds": 10**9},
-        "1,000,000,000 rounds: a file that may be somebody else's",
+        "1,000,000,000 rounds: the limit for untrusted files",
     ),
-    "epochs": ("model", {"epochs": 10**9}, "model.epochs: 1,000,000,000: a file that may"),
+    "epochs": ("model", {"epochs": 10**9}, "model.epochs: 1,000,000,000: the limit for"),
     "class": ("model", {"net": {"class_path": "evil.Net"}}, "names evil.Net ~ --trust the file"),
     "text": ("model", {"net": "evil.Net"}, "names evil.Net ~ --trust the file"),
     "metric": ("data", {"metrics": ["evil.Net"]}, "metrics.0: names evil.Net"),
-    "download": ("data", {"metrics": [{"download": True}]}, "downloads nothing"),
-    "dotted": ("model", {"net.class_path": "evil.Net"}, "no dotted keys"),
+    "download": ("data", {"metrics": [{"download": True}]}, "may not download anything"),
+    "dotted": ("model", {"net.class_path": "evil.Net"}, "may not have dotted keys"),
     "engine": ("loop", {"engine": {"class_path": "evil.Net"}}, "names evil.Net"),
     "weights": (
         "model",

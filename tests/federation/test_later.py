@@ -307,9 +307,9 @@ def test_a_run_of_somebody_else_connects_nowhere_and_reads_what_the_user_names(
         assert main(["test", *words]) == 0
         said.append(capsys.readouterr())
     assert said[0].out.replace(str(stored), "") == said[1].out.replace(str(run), "")
-    assert "loop.engine is auto here" in said[1].err
+    assert "loop.engine becomes auto" in said[1].err
     words = ["--config", str(run / "config.yaml"), "--ckpt_path", str(run)]
     assert main(["test", *words]) == 2
-    assert says(capsys.readouterr().err, "data.path is ~ old.csv, but ~ --data.path=PLACE")
+    assert says(capsys.readouterr().err, "data.path is ~ old.csv, but ~ --data.path=PATH")
     old = hospitals(tmp_path / "old.csv", "Basel", "Bern", "Zug")
     assert main(["test", *words, f"--data.path={old}"]) == 0
