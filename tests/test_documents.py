@@ -238,7 +238,7 @@ def run(words, monkeypatch):
         case ["pfl", "sweep", *options]:
             plan_sweep(options, monkeypatch)
         case ["pfl", "site", *options]:
-            monkeypatch.setattr("pfl.extras.sites.command.leashed", stop)
+            monkeypatch.setattr("pfl.extras.sites.command.start_child", stop)
             with pytest.raises(StoppedError):
                 main(["site", *options])
         case ["pfl", "bench", *options]:

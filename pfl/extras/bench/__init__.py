@@ -1,1 +1,1 @@
-"""Benchmarks: equal budgets, settings chosen on validation data, rows that others can verify."""
+"""Benchmarks: equal budgets, settings chosen on validation data, verifiable rows."""

@@ -1,4 +1,4 @@
-"""A benchmark: all methods of a task, from their trials to the leaderboard."""
+"""A benchmark of methods on a task, from trials to the leaderboard."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from pfl.extras.bench.runner import Budget, Runner
 from pfl.extras.bench.task import BenchTask
 from pfl.federation import identity
 
-# A method that its cost leaves less than this share of the reference's rounds is tested in as many
-# rounds, too.
+# A method whose cost leaves it less than this share of the reference's rounds is also tested with
+# equal rounds.
 FEW_ROUNDS = 0.5
-# Errors of a trial or a final run that are its outcome, and do not end the benchmark.
+# Errors that are recorded as the outcome of a run and do not end the benchmark.
 FAILURES = (FailedError, UsageError)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A benchmark with its methods.
+    """A benchmark and its methods.
 
     Attributes:
         task: The task.
-        contenders: The methods, the reference among them.
+        contenders: The methods, including the reference.
         store: The finished pieces.
         trials: Number of trials of each method, T.
         seeds: Number of final seeds, from 0.
@@ -52,13 +52,13 @@ class Bench:
         if both := sorted({*self.task.tuning_seeds} & {*range(self.seeds)}):
             raise UsageError(
                 f"{self.task.path}: tuning_seeds: {both[0]} is also a final seed, and settings "
-                f"must not be chosen on partitions that they are tested on; the final seeds are 0 "
+                f"must not be chosen on partitions that test them; the final seeds are 0 "
                 f"to {self.seeds - 1}"
             )
 
     @cached_property
     def runner(self) -> Runner:
-        """Makes the runs."""
+        """The runner of all runs."""
         return Runner(self.reference)
 
     @cached_property
@@ -75,21 +75,21 @@ class Bench:
 
     @cached_property
     def budgets(self) -> dict[int, Budget]:
-        """The budget of a trial, for each tuning seed."""
+        """The budget of a trial for each tuning seed."""
         return {seed: self.runner.budget(seed) for seed in self.task.tuning_seeds}
 
     @cached_property
     def budget(self) -> dict[str, int]:
-        """What every method has: trials, processed samples of each, and final seeds."""
+        """The budget of every method: trials, processed samples per trial, and final seeds."""
         samples = self.budgets[self.task.tuning_seeds[0]].samples
         return {"trials": self.trials, "samples": samples, "seeds": self.seeds}
 
     def missing(self) -> list[Planned]:
-        """Return the runs that can be made now: trials of each method, then its final runs."""
+        """Return the runs that can be started now: trials of each method, then its final runs."""
         return [self.planned(piece) for one in self.contenders for piece in self._missing(one)]
 
     def planned(self, piece: Piece) -> Planned:
-        """Return a piece's part of the campaign, without callbacks, as it may stand for several."""
+        """Return the campaign's entry for a piece, without callbacks, as runs may share it."""
         return Planned(
             name=piece.name,
             label=f"{piece.contender.identifier}: {piece.kind}, seed {piece.seed}",
@@ -98,10 +98,10 @@ class Bench:
         )
 
     def computed(self, piece: Piece) -> dict[str, Any]:
-        """Return the outcome of a piece and the seconds that it took; or why it failed."""
+        """Return the outcome of a piece and its duration in seconds, or why it failed."""
         start = time.perf_counter()
         outcome = self.outcome(piece)
-        # One final run shows how far rounding goes; the others would cost as much again.
+        # One final run is enough to show the effect of rounding; each costs several runs.
         radius = self.radius(piece, outcome) if piece.kind == "final" and not piece.seed else {}
         return {**outcome, **radius, "seconds": time.perf_counter() - start}
 
@@ -109,7 +109,7 @@ class Bench:
         """Return the outcome of a piece, or why it failed.
 
         Raises:
-            MissingError: The data are not here.
+            MissingError: The data are missing.
         """
         budget = self.budgets[piece.seed] if piece.kind == "trial" else None
         try:
@@ -120,10 +120,10 @@ class Bench:
             return {"failed": first_line(error)}
 
     def radius(self, piece: Piece, outcome: Mapping[str, Any]) -> dict[str, float]:
-        """Return the ``radius`` of a final run; nothing if a run fails, or the radius is 0.
+        """Return the ``radius`` of a final run; empty if a run fails or the radius is 0.
 
-        A move of the network's weights that changes no score has not reached what the run computes
-        with, as the clusters of IFCA, which are drawn anew.
+        If moving the network's weights changes no score, the run does not use them, as in IFCA,
+        which draws its clusters anew.
         """
         try:
             radius = 0.0 if "failed" in outcome else self.runner.radius(piece, outcome)
@@ -132,7 +132,7 @@ class Bench:
         return {"radius": radius} if radius else {}
 
     def _missing(self, contender: Contender) -> list[Piece]:
-        """Return the pieces of a method that can be computed now: trials, then final runs."""
+        """Return the pieces of a method that can be started now: trials, then final runs."""
         trials = self._trials[contender.identifier]
         return self._unfinished(trials) or self._unfinished(self._finals(contender).values())
 
@@ -141,7 +141,7 @@ class Bench:
 
     @cached_property
     def _trials(self) -> dict[str, list[list[Piece]]]:
-        """The pieces of each trial of a method, one for each tuning seed, by the method."""
+        """The pieces of each trial, one for each tuning seed, by method."""
         return {
             contender.identifier: [
                 [
@@ -155,20 +155,20 @@ class Bench:
 
     @cached_property
     def _settings(self) -> dict[str, list[dict[str, Any]]]:
-        """The settings of all trials, by the method."""
+        """The settings of all trials, by method."""
         return {one.identifier: one.trials(self.trials) for one in self.contenders}
 
     def _outcomes(self, contender: Contender) -> list[dict[str, Any]]:
-        """Return the outcome of each trial, all of which are finished."""
+        """Return the outcome of each trial; all must be finished."""
         trials = self._trials[contender.identifier]
         return [
             rows.merged([self.store.find(piece) or {} for piece in pieces]) for pieces in trials
         ]
 
     def _finals(self, contender: Contender) -> dict[str, list[Piece]]:
-        """Return the final runs at the method's defaults, and those at the chosen settings.
+        """Return the final runs at the defaults and at the chosen settings.
 
-        Where the defaults have few rounds, those with equal rounds are further ones.
+        If the defaults have few rounds, runs with equal rounds are added.
         """
         settings, outcomes = self._settings[contender.identifier], self._outcomes(contender)
         rounds = [outcome.get("rounds", 0) for outcome in outcomes]
@@ -221,7 +221,7 @@ class Bench:
         return rows.tuned(head, settings, self._outcomes(contender), finals)
 
     def _majority(self) -> Row | None:
-        """Return the row of the most frequent class; ``None`` where there are no classes."""
+        """Return the row of the most frequent class; ``None`` without classes."""
         runs = [(seed, self.majority(seed)) for seed in range(self.seeds)]
         tuned = [{"seed": seed, **run} for seed, run in runs if run is not None]
         head = {"task": self.task_hash, "method": rows.MAJORITY, "budget": self.budget}
@@ -233,7 +233,7 @@ class Bench:
         return majority.scored(data, self.task.score)
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds that the pieces of each method took, wherever they were computed."""
+        """Return the total seconds of each method's pieces, over all machines."""
         return {one.identifier: round(sum(self._spent(one)), 1) for one in self.contenders}
 
     def _spent(self, contender: Contender) -> list[float]:
@@ -242,12 +242,12 @@ class Bench:
 
 
 def _distinct(groups: Iterable[Sequence[Piece]]) -> list[Piece]:
-    """Return the pieces of some groups, each once."""
+    """Return the distinct pieces of several groups."""
     return [*{piece.name: piece for group in groups for piece in group}.values()]
 
 
 def _judged(lines: Sequence[Row]) -> dict[str, Any]:
-    """Return the score by which the trials of these rows were judged.
+    """Return the score by which the trials of the rows were judged.
 
     Raises:
         UsageError: All trials failed.

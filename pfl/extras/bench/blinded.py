@@ -1,4 +1,4 @@
-"""Data without any test sample, for trials: nothing that is tuned can see them."""
+"""Data without test samples, so that tuning cannot use them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pfl.core.types import Split
 
 
 class Blinded:
-    """A data module whose test samples, and clients that are held out, are hidden.
+    """A data module whose test samples and held-out clients are hidden.
 
-    Everything else is the data module's own.
+    Everything else is delegated to the data module.
     """
 
     def __init__(self, data: DataSource) -> None:
@@ -22,18 +22,18 @@ class Blinded:
 
     @property
     def held_out(self) -> HeldOut:
-        """Nobody: who is held out has no samples here."""
+        """No clients: those held out have no samples here."""
         return NOBODY
 
     def split(self, client: int, name: Split) -> ClientSplit:
-        """Return a split of a client; that of the test is empty."""
+        """Return a split of a client; the test split is empty."""
         found = self._data.split(client, name)
         if name == "test" or client in self._out:
             return EmptySplit(found.targets[:0], "a trial has no test samples")
         return found
 
     def pooled_test(self) -> ClientSplit | None:
-        """Return ``None``: there is no common test set."""
+        """Return ``None``: there is no pooled test set."""
         return None
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401

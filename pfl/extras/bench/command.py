@@ -1,4 +1,4 @@
-"""The work of ``pfl bench``: processes, files and what is printed."""
+"""The implementation of ``pfl bench``: processes, files and output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pfl.results.verdict import places
 
 
 def bench(options: argparse.Namespace) -> None:
-    """Run a benchmark, or the rest of it, print its table and write its files.
+    """Run or resume a benchmark, print its table and write its files.
 
     Raises:
         UsageError: The task or a method is wrong, or all trials of a method failed.
@@ -42,7 +42,7 @@ def bench(options: argparse.Namespace) -> None:
     if beside is not None and beside.task["hash"] != made.task_hash:
         raise UsageError(f"--beside {options.beside}: these rows belong to another task")
     if made.missing():
-        # If there are no data, no run can be made.
+        # Without data, no run can start.
         made.reference.default.look()
     again = partial(_made, file, options, out)
     if failures := work(made, Console(stderr=True), options.workers, again):
@@ -60,11 +60,11 @@ def bench(options: argparse.Namespace) -> None:
 
 
 def verify(options: argparse.Namespace) -> bool:
-    """Verify rows of a leaderboard; return ``False`` if a run differs, or there is none.
+    """Verify rows of a leaderboard; return ``False`` if a run differs or there is none.
 
     Raises:
-        UsageError: It is no leaderboard, was changed, or its task is not found.
-        MissingError: The data are not here.
+        UsageError: The file is not a leaderboard, was changed, or its task is not found.
+        MissingError: The data are missing.
     """
     board, made, names = _stored(options, options.trust)
     runs = [run for name in names for run in board.rows[name]["tuned"]]
@@ -81,11 +81,11 @@ def verify(options: argparse.Namespace) -> bool:
 
 
 def _stored(options: argparse.Namespace, trusted: bool) -> tuple[Leaderboard, Bench, Sequence[str]]:
-    """Return a leaderboard, its benchmark here, in which nothing is stored, and chosen rows."""
+    """Return a leaderboard, its benchmark without stored pieces, and the chosen rows."""
     board = Leaderboard.read(options.file)
     name = f"bench/{board.task['name']}"
     if options.task is None and name not in shipped.names():
-        raise UsageError(f"{options.file}: no task {name} comes with pfl: give its file as --task")
+        raise UsageError(f"{options.file}: there is no shipped task {name}: give --task FILE")
     file = _task_file(options.task or name)
     names = chosen_rows(board, options.row, trusted)
     trained = [name for name in names if name != rows.MAJORITY]
@@ -96,7 +96,7 @@ def _stored(options: argparse.Namespace, trusted: bool) -> tuple[Leaderboard, Be
 
 
 def _task_file(word: str) -> Path:
-    """Return a task's file: the given one, or a shipped one by its name."""
+    """Return a task's file, given by path or by the name of a shipped one."""
     if not Path(word).suffix and not word.startswith("bench/"):
         word = f"bench/{word}"
     return Path(shipped.config(word))
@@ -109,7 +109,7 @@ def _made(file: Path, options: argparse.Namespace, out: Path) -> Bench:
 
 
 def _joined(made: Bench, beside: Leaderboard | None) -> Leaderboard:
-    """Return the leaderboard, with the further rows of another one of the same budget."""
+    """Return the leaderboard, with further rows of another one with the same budget."""
     board = made.leaderboard()
     if beside is None:
         return board

@@ -1,4 +1,4 @@
-"""A method that takes part in a benchmark: its configuration, its space and its source."""
+"""A method in a benchmark: its configuration, search space and source."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pfl.extras.bench.task import BenchTask
 from pfl.federation import identity
 from pfl.imports.hints import declared
 
-# What a run of a benchmark does not do: it stores nothing but its results.
+# Outputs that the runs of a benchmark do without: they store only their results.
 _PLAIN = {
     **{"loop.default_root_dir": None, "loop.name": None, "loop.loggers": None},
     **{"loop.callbacks": None, "loop.progress": False},
 }
 _OPTIONS = "model.init_args."
-# Stands for every method.
+# Selects every method.
 ALL = "all"
 
 
@@ -52,7 +52,7 @@ class Contender:
 
     @property
     def words(self) -> list[str]:
-        """The flags of ``pfl fit`` for the method at its defaults."""
+        """The flags of ``pfl fit`` for the method with its defaults."""
         overlay = _overlays().get(self.name)
         method = [f"--model={self.name}"] if overlay is None else ["--config", str(overlay)]
         configs = [word for file in self.task.configs for word in ("--config", str(file))]
@@ -60,14 +60,14 @@ class Contender:
 
     @property
     def given(self) -> Mapping[str, Any]:
-        """The settings that the task has for this method alone."""
+        """The task's settings for this method alone."""
         return self.task.methods.get(self.name, {})
 
     def experiment(self, seed: int, settings: Mapping[str, Any], rounds: int | None) -> Experiment:
         """Return a run of the method.
 
-        The seed is that of training, of the partition and of what the task has ``seeded``. Without
-        ``rounds`` it has the task's.
+        ``seed`` applies to training, the partition and the task's ``seeded`` keys; ``rounds``
+        defaults to the task's.
 
         Raises:
             UsageError: The configuration is wrong.
@@ -81,11 +81,11 @@ class Contender:
         try:
             return Experiment.parse(self.parser, words)
         except SystemExit as ended:
-            raise UsageError("a flag such as --help or --print_config runs nothing") from ended
+            raise UsageError("flags such as --help or --print_config start no run") from ended
 
     @cached_property
     def default(self) -> Experiment:
-        """The method at its defaults, with the first seed of the trials."""
+        """The method with its defaults and the first seed of the trials."""
         try:
             return self.experiment(self.task.tuning_seeds[0], {}, None)
         except UsageError as error:
@@ -99,7 +99,7 @@ class Contender:
 
     @property
     def identifier(self) -> str:
-        """The class's name, or its import path if it is not of this project."""
+        """Name of the class, or its import path if it is not of this project."""
         return identity.class_name(f"{self.method.__module__}.{self.method.__name__}")
 
     @cached_property
@@ -107,30 +107,30 @@ class Contender:
         """The shared dimensions, by dotted keys, then the method's own."""
         of_method = {_OPTIONS + one.name: one for one in self.method.space()}
         shared = {one.name: one for one in self.task.dimensions if self._takes(one.name)}
-        # A method that has its own range for a shared dimension keeps its place in the sequence.
+        # A method's own range for a shared dimension keeps the dimension's place in the sequence.
         return tuple(replace(one, name=key) for key, one in {**shared, **of_method}.items())
 
     def _takes(self, key: str) -> bool:
-        """Return ``True`` if a key is not the method's, or is an argument that it has."""
+        """Return ``True`` unless a key is an argument that the method lacks."""
         name, method = key.removeprefix(_OPTIONS), cast(type, self.method)
         return name == key or name.partition(".")[0] in declared(method)
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Refuse settings that no trial of the method has.
+        """Reject settings that are outside the method's search space.
 
         Raises:
-            UsageError: A key is no dimension of it, or a value is none of its own.
+            UsageError: A key is not a dimension, or a value is outside its range.
         """
         known = {one.name: one for one in self.dimensions}
         for key, value in settings.items():
             if key not in known:
-                raise UsageError(f"{self.name}: {key} is no dimension of its search")
+                raise UsageError(f"{self.name}: {key} is not a dimension of its search space")
             if not known[key].holds(value) and value != self._defaults.get(key):
-                raise UsageError(f"{self.name}: {key}: {value!r} lies outside of its dimension")
+                raise UsageError(f"{self.name}: {key}: {value!r} is outside its range")
 
     @cached_property
     def source_hash(self) -> str:
-        """Hash of the source files of the method's class and of the methods it is derived from."""
+        """Hash of the source files of the method's class and of its base methods."""
         base = catalogue.find(KINDS["methods"])
         methods = [one for one in self.method.__mro__ if issubclass(one, base) and one is not base]
         files = [Path(inspect.getfile(one)).read_bytes() for one in methods]
@@ -149,7 +149,7 @@ class Contender:
 
 @cache
 def _overlays() -> Mapping[str, Path]:
-    """Return the files with the settings of shipped baselines, by the names of their classes."""
+    """Return the configuration files of shipped baselines, by class name."""
     files = (shipped.root() / "configs" / "baselines").glob("*.yaml")
     return {reading.read_yaml(file)["model"]["class_path"]: file for file in sorted(files)}
 
@@ -157,10 +157,10 @@ def _overlays() -> Mapping[str, Path]:
 def contenders(
     task: BenchTask, names: Sequence[str], overrides: Sequence[str], parser: Parser
 ) -> list[Contender]:
-    """Return methods by name, with those that every table has, each once.
+    """Return the named methods and those of every table, without duplicates.
 
-    ``all`` stands for those that ``pfl list methods`` shows. ``overrides`` are flags of ``pfl fit``
-    for all runs.
+    ``all`` selects those shown by ``pfl list methods``. ``overrides`` are flags of ``pfl fit`` for
+    all runs.
 
     Raises:
         UsageError: A method is unknown, or its configuration is wrong.

@@ -1,8 +1,8 @@
-"""The cost of a run, counted where its steps are taken, in processed training samples.
+"""The measured cost of a run, in processed training samples.
 
-One processed sample is one pass of a sample forward and backward through the task's network. What a
-method computes is counted by its matrix products and convolutions: a second network or an inner
-loop costs as much as it computes, a frozen part only its forward pass.
+One processed sample is one forward and backward pass of a sample through the task's network.
+Operations are counted in matrix products and convolutions: a second network or an inner loop costs
+what it computes, a frozen part only its forward pass.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pfl.core.types import Job, Result, Scores
 from pfl.engines.sequential import SequentialEngine
 from pfl.training import client_round
 
-# Rounds that are counted; from the second on, all are taken to cost the same.
+# Rounds that are measured; all rounds after the first are assumed to cost the same.
 ROUNDS = 2
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """What a run costs, in floating-point operations or in processed samples.
+    """The cost of a run, in floating-point operations or in processed samples.
 
     Attributes:
-        first: The first round.
-        later: Each later round.
-        adapting: Adapting the models of all clients once, before the test.
+        first: Cost of the first round.
+        later: Cost of each later round.
+        adapting: Cost of adapting all clients' models once, before a test.
     """
 
     first: float
@@ -37,17 +37,17 @@ class RunCost:
     adapting: float
 
     def of(self, rounds: int) -> float:
-        """Return the cost of a run with so many rounds, of which the last is tested."""
+        """Return the cost of a run of ``rounds`` rounds with a test after the last."""
         return self.first + (rounds - 1) * self.later + self.adapting
 
     def rounds(self, budget: float) -> int:
-        """Return how many rounds a budget is enough for; 0 if it is not enough for one.
+        """Return the number of rounds within a budget.
 
         Example:
             >>> RunCost(first=2, later=3, adapting=1).rounds(10)
             3
         """
-        # The rounding of sums must not cost a round.
+        # Rounding must not cost a round.
         left = budget * (1 + 1e-9) - self.first - self.adapting
         return 0 if left < 0 else 1 + int(left // self.later)
 
@@ -57,7 +57,7 @@ class RunCost:
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the floating-point operations of matrix products and convolutions."""
+    """Counter of the floating-point operations of matrix products and convolutions."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -74,10 +74,10 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @dataclass
 class CountingEngine(SequentialEngine):
-    """Runs jobs one by one, and counts the operations of each round and of its adaptations.
+    """A sequential engine that counts the operations of rounds and adaptations.
 
     Attributes:
-        trained: Operations of each call of :meth:`train`, that is of each round.
+        trained: Operations of each call of :meth:`train`, one for each round.
         adapted: Operations of all adaptations in each call of :meth:`test` that adapts.
     """
 
@@ -104,6 +104,6 @@ class CountingEngine(SequentialEngine):
 
     @property
     def cost(self) -> RunCost:
-        """The cost in operations, after a run of :data:`ROUNDS` rounds, tested at its end."""
+        """The cost in operations, after a run of :data:`ROUNDS` rounds with a test at the end."""
         first, later = self.trained
         return RunCost(first, later, max(self.adapted, default=0))

@@ -1,6 +1,6 @@
-"""Forms of a leaderboard's rows, and of the outcomes that they are made of.
+"""Forms of a leaderboard's rows and of stored outcomes.
 
-Keys that only describe a row may be missing, as in rows of earlier versions.
+Keys that only describe a row may be missing, as older versions lack them.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _OUTCOMES: Mapping[str, Mapping[str, Any]] = {"trial": _TRIAL, "final": _FINAL}
 
 
 def check_about(about: Mapping[str, Any], place: str) -> None:
-    """Check what all rows have in common.
+    """Check the header of a leaderboard.
 
     Raises:
-        FileError: A key is missing, or its value has another form.
+        FileError: A key is missing or its value has the wrong form.
     """
     _check(about, _ABOUT, place, "about")
 
 
 def check_row(row: Mapping[str, Any], place: str, trained: bool) -> None:
-    """Check a row: that of a ``trained`` method, or of the majority class, which has no trials.
+    """Check the row of a ``trained`` method, or of the majority class, which has no trials.
 
     Raises:
-        FileError: A key is missing, or its value has another form.
+        FileError: A key is missing or its value has the wrong form.
     """
     _check(row, {**_ROW, **(_TRAINED if trained else {})}, place)
     trials, seeds = row.get("trials", []), range(row["budget"]["seeds"])
@@ -77,10 +77,10 @@ def check_row(row: Mapping[str, Any], place: str, trained: bool) -> None:
 
 
 def check_stored(stored: Mapping[str, Any], kind: str, place: str) -> None:
-    """Check what is stored of a finished run, a ``trial`` or a ``final`` one.
+    """Check the stored outcome of a finished ``trial`` or ``final`` run.
 
     Raises:
-        FileError: A key is missing, or its value has another form.
+        FileError: A key is missing or its value has the wrong form.
     """
     _check(stored, {"outcome": dict[str, Any]}, place)
     _check_outcome(stored["outcome"], kind, place, "outcome")

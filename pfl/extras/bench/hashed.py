@@ -1,8 +1,8 @@
-"""Files of rows, each with a hash over all of it, so that an edited row is detected.
+"""Files of rows with a hash each, so that edited rows are detected.
 
-A leaderboard and the ledger are such files. Their rows describe a run in the same way: by its
-``seed``, the hash of its ``partition``, its ``fingerprint``, its ``environment``, and its scores by
-the round that they are read at (``last``, ``best_by_val``, ``best_on_test``).
+Leaderboards and the ledger are such files. Their rows describe a run by its ``seed``, the hash of
+its ``partition``, its ``fingerprint``, its ``environment``, and its scores at certain rounds
+(``last``, ``best_by_val``, ``best_on_test``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 def hashed(row: Mapping[str, Any]) -> Row:
-    """Return a row with its hash, which covers everything else in it."""
+    """Return a row with a hash of everything else in it."""
     content = {key: value for key, value in row.items() if key != "hash"}
     return {**content, "hash": canonical.digest(content)}
 
@@ -31,29 +31,29 @@ def write_rows(file: Path, kind: str, about: Mapping[str, Any], rows: Iterable[R
 
     Args:
         file: The file.
-        kind: What it is, such as ``leaderboard``.
-        about: What all rows have in common.
+        kind: Kind of the file, such as ``leaderboard``.
+        about: Content that all rows share.
         rows: The rows, each with its hash.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     content = {"format": FORMAT, "kind": kind, "about": {**about}, "rows": [*rows]}
     write(file, canonical.text(content))
 
 
 def read_rows(file: Path, kind: str, name: str) -> tuple[dict[str, Any], list[Row]]:
-    """Read a file of rows; return what they have in common, and the rows.
+    """Read a file of rows, and return its common content and its rows.
 
     Args:
         file: The file.
-        kind: What it must be.
-        name: The key of a row's name, for messages.
+        kind: Expected kind.
+        name: Key of a row's name, for messages.
 
     Raises:
-        FileError: It is missing or of another kind, a row is not the one that was written, or the
-            bytes are not those that :func:`write_rows` gives its content.
-        OSError: It cannot be read.
+        FileError: The file is missing or of another kind, a row was changed, or the bytes are not
+            those that :func:`write_rows` writes.
+        OSError: The file cannot be read.
     """
     content = reading.read_json(file)
     if not content:
@@ -66,9 +66,9 @@ def read_rows(file: Path, kind: str, name: str) -> tuple[dict[str, Any], list[Ro
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise reading.FileError(f"{file} is not a {kind}: it has no rows")
     if not isinstance(about, dict):
-        raise reading.FileError(f"{file} is not a {kind}: it says nothing about its rows")
+        raise reading.FileError(f"{file} is not a {kind}: its common content is missing")
     _check_hashes(file, rows, name)
-    # Of a key that is given twice, or a number that is spelt otherwise, hashes see nothing.
+    # Hashes do not detect duplicate keys or other spellings of a number.
     if (lines := reading.text(file)) != (right := canonical.text(content)):
         pairs = zip_longest(str(lines).splitlines(), right.splitlines())
         number = next((n for n, (one, other) in enumerate(pairs, 1) if one != other), 1)

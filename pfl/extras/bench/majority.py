@@ -1,4 +1,4 @@
-"""The scores of clients that answer with their class frequencies, without any training."""
+"""The scores of predicting each client's class frequencies, without training."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pfl.training.metrics import Scorer
 def scored(data: FederatedData, score: str | None) -> dict[str, Any] | None:
     """Return the partition's hash and test scores; ``None`` if the task has no classes.
 
-    A client's answer is the logarithm of the class frequencies in its training samples, the same
-    for each test sample: its most frequent class is predicted, and nothing is ranked.
+    A client's logits are the logarithms of the class frequencies in its training samples, the same
+    for every test sample: the most frequent class is predicted.
 
-    The worst tenth of ``score`` is returned too; ``None`` is the main one.
+    The worst tenth of ``score`` is returned too; ``None`` is the main score.
     """
     classes = data.num_classes
     if classes is None:
@@ -28,7 +28,7 @@ def scored(data: FederatedData, score: str | None) -> dict[str, Any] | None:
     for client in holders(data, "test"):
         test = data.split(client, "test")
         counts = torch.bincount(data.split(client, "train").targets, minlength=classes)
-        # A class without training samples is improbable, not impossible.
+        # A class without training samples is unlikely, not impossible.
         prior = ((counts + 1e-6) / (counts + 1e-6).sum()).log()
         answers.append((prior.expand(len(test), -1), test.targets))
         sizes.append(len(test))

@@ -13,10 +13,10 @@ from pfl.results.style import WIDTH, panels, styled
 
 
 def differences(lines: Sequence[Standing], scale: int) -> Figure:
-    """Draw each method's difference from tuned FedAvg-FT with its own 95 % interval of paired t.
+    """Plot each method's difference from tuned FedAvg-FT with its 95 % interval of the paired t.
 
-    To the right is better. A full point is significant among all methods. The worst tenth of the
-    methods is left out where it is far off.
+    Right is better. Filled points are significant among all methods. The worst tenth of the methods
+    is omitted if it is far off.
     """
     tested = [(one.label, test) for one in lines if (test := one.test) is not None]
     least = 1.1 * min(0.0, float(np.percentile([test.low for _, test in tested], 10)))

@@ -1,8 +1,8 @@
-"""The pieces of work of a benchmark: each is one file, computed once by any free process.
+"""The pieces of a benchmark: each is one file, computed once by any free process.
 
-A piece is named by all that its numbers depend on. So a killed benchmark resumes with the missing
-pieces, a larger budget reuses those of a smaller one, and a method whose source has changed starts
-anew, while the others stay.
+A piece is named by everything that its numbers depend on: a killed benchmark resumes with the
+missing pieces, a larger budget reuses those of a smaller one, and only methods whose source has
+changed start anew.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Piece:
         contender: The method.
         seed: Seed of training and partition.
         settings: Dotted keys and values.
-        rounds: Number of rounds of a final run; ``None`` for a trial, whose budget decides it.
+        rounds: Number of rounds of a final run; ``None`` for a trial, which has a budget.
         task: Hash of the task.
     """
 
@@ -42,12 +42,12 @@ class Piece:
 
     @property
     def kind(self) -> Literal["trial", "final"]:
-        """A trial, or a final run with tests."""
+        """Whether it is a trial or a final run with tests."""
         return "trial" if self.rounds is None else "final"
 
     @property
     def key(self) -> dict[str, Any]:
-        """All that its numbers depend on, besides versions and processor."""
+        """Everything that its numbers depend on, besides versions and processor."""
         return {
             "kind": self.kind,
             "task": self.task,
@@ -60,13 +60,13 @@ class Piece:
 
     @cached_property
     def name(self) -> str:
-        """The name of its file, without ending."""
+        """Name of its file, without suffix."""
         method = re.sub(r"[^a-z0-9.]+", "-", self.contender.identifier.lower())
         return f"{self.kind}-{method}-{canonical.digest(self.key)[:16]}"
 
 
 class PieceFolder:
-    """The folder with the finished pieces of a task, which processes and machines may share.
+    """The folder of a task's finished pieces, which processes and machines may share.
 
     Args:
         folder: The folder.
@@ -90,7 +90,7 @@ class PieceFolder:
                     forms.check_stored(content, piece.kind, str(file))
                     self._found[piece.name] = content["outcome"]
             except reading.FileError as error:
-                raise UsageError(f"{error}; remove it, and the run is made again") from error
+                raise UsageError(f"{error}; remove it to repeat the run") from error
         return self._found.get(piece.name)
 
     def keep(self, piece: Piece, outcome: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The points that trials try: the same for all methods in the dimensions that they share."""
+"""The settings of trials, equal for all methods in shared dimensions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from scipy.stats import qmc
 from pfl.cli.explain import UsageError
 from pfl.core.space import Dimension
 
-# Dimensions that are drawn in any case, so that the first ones do not depend on how many are used.
+# Dimensions always drawn, so that the first do not depend on the number used.
 MOST = 16
 SEED = 38
 
 
 def settings(dimensions: Sequence[Dimension], trials: int) -> list[dict[str, Any]]:
-    """Return the settings of the trials after the first, which has the method's defaults.
+    """Return the settings of all trials but the first, which has the method's defaults.
 
-    They are points of a scrambled Sobol sequence with a fixed seed. Its first columns belong to
-    the first dimensions, and a larger number of trials has the points of a smaller one first.
+    They are points of a scrambled Sobol sequence with a fixed seed. More trials extend the
+    sequence, and more dimensions append columns to it.
 
     Args:
-        dimensions: Those that all methods share, then the method's own.
+        dimensions: Shared dimensions, then the method's own.
         trials: Number of all trials, T.
 
     Raises:
@@ -41,9 +41,9 @@ def settings(dimensions: Sequence[Dimension], trials: int) -> list[dict[str, Any
 
 
 def edges(chosen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the numbers of the chosen settings that are the smallest or largest of those tried.
+    """Return the chosen numbers that are the smallest or largest of those tried.
 
-    Beyond them nothing was tried, so a better value may lie there.
+    A better value may lie beyond them.
 
     Example:
         >>> edges({"lr": 0.3, "mu": 1.0}, [{"lr": lr, "mu": 1.0} for lr in (0.1, 0.3)])

@@ -1,6 +1,6 @@
-"""The rows of a leaderboard: what each method chose, how it was tested, and a hash over all of it.
+"""The rows of a leaderboard: chosen settings, final tests and a hash of each row.
 
-A row depends on the task and its own method alone, so that another method changes no row.
+A row depends only on the task and its method, so that adding a method changes no other row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFERENCE: str = _REFERENCES["plain"]
 TUNED_REFERENCE: str = _REFERENCES["tuned"]
 ALWAYS: Sequence[str] = _REFERENCES["always"]
 LABELS: Mapping[str, str] = _REFERENCES["labels"]
-# Name of the row that needs no training: the most frequent class of each client.
+# Name of the row without training: each client's most frequent class.
 MAJORITY = "majority class"
 
 
@@ -35,7 +35,7 @@ def tuned(
     """Return the row of a method.
 
     Args:
-        head: What names it: task, method, hashes, environment.
+        head: Identity of the row: task, method, hashes, environment.
         settings: Settings of each trial.
         trials: Outcome of each trial; see :func:`merged`.
         finals: Outcomes of the final runs by seed: ``default``, ``tuned`` and perhaps
@@ -60,7 +60,7 @@ def tuned(
 
 
 def merged(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the outcome of a trial over its seeds: the mean score; it fails if one run does."""
+    """Return the outcome of a trial over its seeds: the mean score, or a failure if one failed."""
     for outcome in outcomes:
         if "failed" in outcome:
             return {**outcome}
@@ -73,7 +73,7 @@ def merged(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def chosen(trials: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return the number of the best trial, the first of equal ones; ``None`` if all failed."""
+    """Return the number of the best trial, the first in a tie; ``None`` if all failed."""
     done = [number for number, trial in enumerate(trials) if "failed" not in trial]
     if not done:
         return None
@@ -82,7 +82,7 @@ def chosen(trials: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def _lasting(outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an outcome without what differs from one computation to the next."""
+    """Return an outcome without the values that differ between repetitions."""
     return {key: value for key, value in outcome.items() if key != "seconds"}
 
 
@@ -92,7 +92,7 @@ class Leaderboard:
 
     Attributes:
         task: Name, hash, caption and notes of the task, and the score of its tests.
-        rows: The rows, by method.
+        rows: Rows by method.
     """
 
     task: Mapping[str, Any]
@@ -111,7 +111,7 @@ class Leaderboard:
         """Read a leaderboard.
 
         Raises:
-            UsageError: It is none, or a row is not the one that was written.
+            UsageError: It is not a leaderboard, or a row was changed.
         """
         by_method: dict[str, Row] = {}
         try:

@@ -1,4 +1,4 @@
-"""The runs of a benchmark: those of trials, which see no test sample, and the final ones."""
+"""The runs of a benchmark: trials, which see no test samples, and final runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pfl.results.verdict import largest
 
 @dataclass(frozen=True)
 class Budget:
-    """What each trial of a task may spend.
+    """The budget of each trial of a task.
 
     Attributes:
         samples: Processed samples.
@@ -40,7 +40,7 @@ class Budget:
 
 
 class Runner:
-    """Makes the runs of a task.
+    """Runner of a task's trials and final runs.
 
     Args:
         reference: The method whose run at the task's defaults sets the budget.
@@ -51,7 +51,7 @@ class Runner:
         self._data: tuple[str, DataSource] | None = None
 
     def budget(self, seed: int) -> Budget:
-        """Return the budget of a trial: the samples of the reference in all its rounds."""
+        """Return the budget of a trial: samples processed by the reference in all its rounds."""
         experiment = self.reference.experiment(seed, {}, None)
         run, engine = self._counted(self.reference, seed, {})
         samples = run.history[-1]["train/samples"]
@@ -61,10 +61,10 @@ class Runner:
         )
 
     def trial(self, piece: Piece, budget: Budget) -> dict[str, Any]:
-        """Make a trial and return what it found, as plain values.
+        """Run a trial and return its outcome as plain values.
 
         Raises:
-            FailedError: The budget is not enough for a round, or there is no score.
+            FailedError: The budget is too small for one round, or there is no score.
         """
         contender, seed, settings = piece.contender, piece.seed, piece.settings
         _, engine = self._counted(contender, seed, settings)
@@ -72,7 +72,7 @@ class Runner:
         rounds = cost.rounds(budget.samples)
         if rounds == 0:
             raise FailedError(
-                f"one round costs {cost.of(1):,.0f} processed samples, and the budget is "
+                f"one round costs {cost.of(1):,.0f} processed samples, but the budget is "
                 f"{budget.samples:,}"
             )
         run = self._fit(contender.experiment(seed, settings, rounds), blind=True)
@@ -95,7 +95,7 @@ class Runner:
         }
 
     def final(self, piece: Piece) -> dict[str, Any]:
-        """Make a final run, with tests, and return its scores as plain values."""
+        """Make a final run with tests, and return its scores as plain values."""
         experiment = piece.contender.experiment(piece.seed, piece.settings, piece.rounds)
         run = self._fit(experiment, blind=False)
         return {
@@ -108,10 +108,10 @@ class Runner:
         }
 
     def radius(self, piece: Piece, plain: Mapping[str, Any]) -> float:
-        """Return how far rounding alone carries a final run.
+        """Return how far rounding alone moves the scores of a final run.
 
-        This is the largest difference of its scores, ``plain``, from those of the same run whose
-        initial weights are moved by one unit in the last place, in several draws.
+        This is the largest difference between its scores, ``plain``, and those of repetitions whose
+        initial weights are moved by one unit in the last place, over several draws.
 
         Raises:
             FailedError: A moved run fails.
@@ -127,7 +127,7 @@ class Runner:
         return radius
 
     def score(self, run: Run) -> tuple[str, bool]:
-        """Return the score by which settings and rounds are chosen; whether more is better.
+        """Return the score by which settings and rounds are chosen, and whether higher is better.
 
         Raises:
             FailedError: The task names a score that runs do not have.
@@ -140,7 +140,7 @@ class Runner:
     def _counted(
         self, contender: Contender, seed: int, settings: Mapping[str, Any]
     ) -> tuple[Run, CountingEngine]:
-        """Make the first rounds of a run, one client after another, and count what they cost."""
+        """Run the first rounds, one client after another, and count their cost."""
         engine = CountingEngine()
         experiment = contender.experiment(seed, settings, ROUNDS)
         experiment.values["loop.evaluate_every"] = ROUNDS
@@ -155,12 +155,12 @@ class Runner:
             loop = replace(loop, engine=engine)
         data: Any = Blinded(experiment.data) if blind else experiment.data
         with explained(experiment.settings, *REFUSALS, ArithmeticError), warnings.catch_warnings():
-            # Such as those of a learning rate that is too large; the outcome shows it.
+            # Such as warnings about too large a learning rate; the outcome shows it.
             warnings.simplefilter("ignore")
             return loop.fit(module, data)
 
     def _share_data(self, experiment: Experiment) -> None:
-        """Give an experiment the data of the last one if they are the same."""
+        """Reuse the data of the last experiment if they are the same."""
         key = str(experiment.values.data)
         if self._data is None or self._data[0] != key:
             experiment.look()
@@ -169,9 +169,9 @@ class Runner:
 
 
 def scores(run: Run, name: str, more: bool) -> dict[str, dict[str, float]]:
-    """Return the test scores of a run after its last round, and after the best by validation.
+    """Return a run's test scores after its last round and after the best by validation.
 
-    ``name`` is the score by which the best round is chosen.
+    ``name`` is the validation score that chooses the best round.
     """
     summary = summarise(run.history, {name: more})
     finite = {key: value for key, value in summary.items() if math.isfinite(value)}
@@ -189,13 +189,13 @@ def scores(run: Run, name: str, more: bool) -> dict[str, dict[str, float]]:
 
 
 def by_point(outcome: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores of a final run by the point and their name, such as ``last acc``."""
+    """Return the scores of a final run by round and name, such as ``last acc``."""
     points = ("last", "best_by_val")
     return {f"{at} {name}": value for at in points for name, value in outcome.get(at, {}).items()}
 
 
 def environment() -> dict[str, str | bool]:
-    """Return what the last bits of results depend on."""
+    """Return the parts of the environment that affect the last bits of results."""
     return {
         "processor": cores.processor(),
         "torch": torch.__version__,

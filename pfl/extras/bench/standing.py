@@ -1,4 +1,4 @@
-"""What a leaderboard says: ranks, paired tests and their power."""
+"""Ranks, paired tests and their power from a leaderboard."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Standing:
     Attributes:
         row: The row.
         tuned: (seeds,) test scores at the chosen settings, NaN where a run failed.
-        default: The same at the method's defaults; empty for a row that has none.
+        default: The same at the method's defaults; empty if the row has none.
         rank: Mean rank over the seeds, 1 for the best.
-        test: Paired test against tuned FedAvg-FT, adjusted for all methods; ``None`` for itself, or
-            if there is nothing to test.
-        visible: The smallest mean difference from tuned FedAvg-FT that is significant among all
-            methods, whatever the other tests say; ``None`` without a test.
+        test: Paired test against tuned FedAvg-FT, adjusted for all methods; ``None`` for itself or
+            without scores.
+        visible: Smallest mean difference from tuned FedAvg-FT that is significant among all
+            methods, whatever the other tests' outcome; ``None`` without a test.
     """
 
     row: Row
@@ -73,8 +73,8 @@ def scores_of(
 ) -> Floats:
     """Return a row's (seeds,) test scores at the ``tuned`` or the ``default`` settings.
 
-    With ``equal_rounds`` they are those of the defaults in as many rounds as the reference has.
-    ``score`` is by default the one by which the task judges; ``at`` is ``best_by_val`` or ``last``.
+    ``equal_rounds`` are the defaults with the reference's number of rounds. ``score`` defaults to
+    the task's own; ``at`` is ``best_by_val`` or ``last``.
     """
     wanted = score or str(board.task["score"])
     row = board.rows[name]
@@ -85,9 +85,9 @@ def scores_of(
 
 
 def ranked(scores: Floats, more: bool) -> Floats:
-    """Return (methods, seeds) ranks from 1 for the best; equal scores share the mean of theirs.
+    """Return (methods, seeds) ranks, from 1 for the best; ties share their mean rank.
 
-    NaN is the worst score.
+    NaN ranks last.
 
     Example:
         >>> ranked(np.array([[0.9], [0.8], [0.9]]), more=True).tolist()
@@ -104,7 +104,7 @@ def visible(test: Paired, tests: int, seeds: int | None = None) -> float:
     Args:
         test: One of the tests.
         tests: Number of tests that are adjusted together.
-        seeds: Number of seeds, if it were another one and the differences spread as much.
+        seeds: Hypothetical number of seeds with an equal spread; ``None`` for the actual one.
     """
     pairs = seeds or test.pairs
     spread = (test.high - test.low) / (2 * margin(1 / math.sqrt(test.pairs), test.pairs - 1))
@@ -112,7 +112,7 @@ def visible(test: Paired, tests: int, seeds: int | None = None) -> float:
 
 
 def critical(tests: int, seeds: int) -> float:
-    """Return the t that the first of some paired tests must exceed.
+    """Return the t that the most significant of several paired tests must exceed.
 
     Example:
         >>> round(critical(36, 3), 1), round(critical(36, 10), 1)
@@ -122,7 +122,7 @@ def critical(tests: int, seeds: int) -> float:
 
 
 def _tests(scores: Mapping[str, Floats], more: bool) -> dict[str, Paired]:
-    """Test every method against tuned FedAvg-FT over the seeds, with Holm's adjustment."""
+    """Test every method against tuned FedAvg-FT over seeds, with Holm's adjustment."""
     if TUNED_REFERENCE not in scores:
         return {}
     names = [name for name in scores if name != TUNED_REFERENCE]

@@ -1,4 +1,4 @@
-"""The tables of a leaderboard, and the sentences that say plainly who wins."""
+"""The tables of a leaderboard, and a verdict in words."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from pfl.results import names
 from pfl.results.files import Floats
 from pfl.results.statistics import NONE, Estimate
 
-# Columns that some tasks or methods have: the runs, the name of the score, the round it is read at.
+# Columns of some tasks or methods: the runs, the name of the score, the round it is read at.
 _FURTHER = {
     "equal rounds": ("equal_rounds", "{}", "best_by_val"),
     "worst tenth": ("tuned", "{}_worst10", "best_by_val"),
     "joined": ("tuned", "unseen_joined/{}", "last"),
 }
-# Number of seeds for which the verdict extrapolates.
+# Number of seeds to which the verdict extrapolates.
 _MORE_SEEDS = 10
 
 
 def sheets(board: Leaderboard, seconds: Mapping[str, float]) -> list[Sheet]:
-    """Return the ranking with who wins, the chosen settings, and what they cost."""
+    """Return the ranking with its verdict, the chosen settings, and their cost."""
     lines = standings(board)
     first = ranking(board, lines)
     notes = [*first.notes, *verdict(board, lines), *map(str, board.task["notes"])]
@@ -66,13 +66,13 @@ def ranking(board: Leaderboard, lines: Sequence[Standing]) -> Sheet:
 
 
 def _means(board: Leaderboard, lines: Sequence[Standing]) -> dict[str, list[Floats]]:
-    """Return the columns of scores, the (seeds,) values of each line; without those nobody has."""
+    """Return the columns of scores that any line has: (seeds,) values for each line."""
     columns = {"tuned": [one.tuned for one in lines], "default": [one.default for one in lines]}
     for column, (which, ending, at) in _FURTHER.items():
         name = ending.format(board.task["score"])
         scores = [scores_of(board, str(one.row["method"]), which, name, at) for one in lines]
         if any(np.isfinite(values).any() for values in scores):
-            # Nobody trains for the majority class, so nobody joins it: that is no failure.
+            # The majority class has no training that clients could join: this is not a failure.
             columns[column] = [
                 values[: 0 if one.row["method"] == MAJORITY and np.isnan(values).all() else None]
                 for one, values in zip(lines, scores, strict=True)
@@ -81,7 +81,7 @@ def _means(board: Leaderboard, lines: Sequence[Standing]) -> dict[str, list[Floa
 
 
 def choices(lines: Sequence[Standing]) -> Sheet:
-    """Return the settings that each method chose, and which of them lie at an edge."""
+    """Return the chosen settings of each method, and those at an edge of the search."""
     rows = []
     for one in lines:
         row = one.row
@@ -110,7 +110,7 @@ def choices(lines: Sequence[Standing]) -> Sheet:
 
 
 def costs(lines: Sequence[Standing], seconds: Mapping[str, float]) -> Sheet:
-    """Return what the chosen settings cost, and the seconds of all runs of a method."""
+    """Return the cost of the chosen settings, and the seconds of all runs of a method."""
     rows = []
     for one in lines:
         row = one.row
@@ -130,7 +130,7 @@ def costs(lines: Sequence[Standing], seconds: Mapping[str, float]) -> Sheet:
 
 
 def verdict(board: Leaderboard, lines: Sequence[Standing]) -> list[str]:
-    """Say who wins, who beats tuned FedAvg-FT, and what so many seeds can see."""
+    """Return sentences on who wins, who beats tuned FedAvg-FT, and the power of the tests."""
     trained = [one for one in lines if one.row["method"] != MAJORITY]
     best = trained[0]
     sign = 1 if board.task["more"] else -1
@@ -153,7 +153,7 @@ def verdict(board: Leaderboard, lines: Sequence[Standing]) -> list[str]:
 
 
 def _power(board: Leaderboard, lines: Sequence[Standing]) -> str:
-    """Say how large a difference must be to be significant, now and with more seeds."""
+    """Return sentences on the significant difference, with these seeds and with more."""
     tests = [one.test for one in lines if one.test is not None]
     scale, digits = names.scale(f"test/personal/{board.task['score']}")
     unit = " points" if scale == 100 else ""
@@ -173,7 +173,7 @@ def _power(board: Leaderboard, lines: Sequence[Standing]) -> str:
 
 
 def _or_worst(values: Floats) -> float:
-    """Return the mean; the lowest possible number if a run failed or there is none."""
+    """Return the mean, or negative infinity if a run failed or there is none."""
     mean = float(np.mean(values)) if len(values) else np.nan
     return -np.inf if np.isnan(mean) else mean
 

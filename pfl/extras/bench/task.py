@@ -1,4 +1,4 @@
-"""A task of a benchmark, as its file describes it: data, network, rounds, shared dimensions."""
+"""A task of a benchmark, read from a file: data, network, rounds, shared dimensions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class _TaskForm:
     """The form of the file.
 
     Attributes:
-        caption: One line.
-        config: Configuration files: network, data, loop, and the reference's rate and epochs.
+        caption: One-line description.
+        config: Configuration files: network, data, loop, the reference's learning rate and epochs.
         shared: Ranges of the values that are searched for every method, by dotted keys.
-        set: Dotted keys of the configuration and their values.
-        methods: Further settings of single methods, by their names.
+        set: Values of dotted keys of the configuration.
+        methods: Further settings of single methods, by name.
         tuning_seeds: Seeds of the trials, each with a partition of its own.
-        seeded: Dotted keys that have the seed of each run, besides those of training and partition.
-        score: The score by which settings and rounds are chosen; ``None`` is the data's main one.
+        seeded: Dotted keys set to each run's seed, besides those of training and partition.
+        score: Score by which settings and rounds are chosen; ``None`` for the main score.
         notes: Lines below the table.
     """
 
@@ -50,12 +50,12 @@ class _TaskForm:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchTask(_TaskForm):
-    """A task: the keys of its file, and what they mean.
+    """A task: the content of its file, parsed.
 
     Attributes:
         path: The file.
         configs: The configuration files.
-        dimensions: What is searched for every method.
+        dimensions: Dimensions that are searched for every method.
     """
 
     path: Path
@@ -64,11 +64,11 @@ class BenchTask(_TaskForm):
 
     @property
     def name(self) -> str:
-        """The name of the file."""
+        """Name of the task: that of its file."""
         return self.path.stem
 
     def plain(self) -> dict[str, Any]:
-        """Return what counts for all methods besides the configuration, ready for JSON."""
+        """Return the settings of all methods besides the configuration, for JSON."""
         return {
             "name": self.name,
             "shared": [dimension.plain() for dimension in self.dimensions],
@@ -79,7 +79,7 @@ class BenchTask(_TaskForm):
 
 
 def read(path: Path) -> BenchTask:
-    """Read a task's file.
+    """Read a task file.
 
     Raises:
         UsageError: The file is missing or wrong; the message names the line.
@@ -87,7 +87,7 @@ def read(path: Path) -> BenchTask:
     file = YamlFile(path, "task file")
     form: _TaskForm = file.formed(file.content(), _TaskForm)
     if not form.shared:
-        raise file.error("a task needs dimensions that all methods share", "shared")
+        raise file.error("expected at least one dimension that all methods share", "shared")
     file.check_seeds(form.tuning_seeds, "tuning_seeds")
     return BenchTask(
         **vars(form),

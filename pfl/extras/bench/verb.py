@@ -1,4 +1,4 @@
-"""``pfl bench`` and ``pfl bench verify``; the code that does the work is imported after checks."""
+"""``pfl bench`` and ``pfl bench verify``; their implementation is imported after checks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pfl.cli.explain import UsageError, explained
 
 
 def bench(options: argparse.Namespace) -> None:
-    """Run a benchmark, or the rest of it, and print its table.
+    """Run or resume a benchmark, and print its table.
 
     Raises:
-        UsageError: A number is wrong, or the folder cannot be written.
+        UsageError: An option is out of range, or the folder cannot be written.
     """
     for name in ("budget", "seeds", "workers"):
         if (value := getattr(options, name)) < 1:
@@ -23,10 +23,10 @@ def bench(options: argparse.Namespace) -> None:
 
 
 def verify(options: argparse.Namespace) -> None:
-    """Make the runs of a leaderboard again, and say whether they are the same.
+    """Repeat the runs of a leaderboard, and print whether they agree.
 
     Raises:
-        SystemExit: A run differs by more than rounding, or there is none to make again.
+        SystemExit: A run differs by more than rounding, or there is none to repeat.
     """
     from pfl.extras.bench import command
 

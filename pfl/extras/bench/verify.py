@@ -1,7 +1,7 @@
-"""Verification of a leaderboard's rows: partition and run are made again, and compared.
+"""Verification of a leaderboard: repeat partitions and runs, and compare.
 
-The rows may come from anybody, so they decide little: which of the method's own settings are run,
-and for how many rounds.
+Rows may come from anyone, so they only select settings from the method's search space and the
+number of rounds.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pfl.extras.bench.runner import by_point
 from pfl.imports.trust import is_listed
 from pfl.results.verdict import Verdict, judged, largest
 
-# A run has at most this many times the rounds of the task: steps that cost less than FedAvg's give
-# a method more of them.
+# Limit of a run's rounds, as a multiple of the task's: methods with cheaper steps than FedAvg's
+# have more.
 MOST_ROUNDS = 20
 
 
 @dataclass(frozen=True)
 class Verified:
-    """One run of a row, made again.
+    """A repeated run of a row.
 
     Attributes:
-        run: The row, the settings and the seed, as messages name them.
-        verdict: What was found.
+        run: Row, settings and seed, for messages.
+        verdict: Result of the comparison.
         place: Processor and versions of the stored run.
     """
 
@@ -44,11 +44,11 @@ class Verified:
 
 
 def chosen_rows(board: Leaderboard, names: Sequence[str], trusted: bool) -> list[str]:
-    """Return the names of the rows to make again; without names all.
+    """Return the names of the rows to verify; without ``names``, all.
 
     Raises:
-        UsageError: There is no such row, or it is of a class outside this project and installed
-            plug-ins, and the file is not trusted.
+        UsageError: There is no such row, or its class is neither of this project nor of a plug-in
+            and the file is not trusted.
     """
     for name in names:
         if name not in board.rows:
@@ -57,8 +57,8 @@ def chosen_rows(board: Leaderboard, names: Sequence[str], trusted: bool) -> list
         kind = getattr(known.classes().get(name), "kind", None)
         if not (trusted or name == MAJORITY or kind == "methods" or is_listed(name)):
             raise UsageError(
-                f"the row {name} names a class that belongs neither to this project nor to a "
-                "plug-in: give --trust if it is yours"
+                f"the row {name} names a class that is neither of this project nor of a "
+                "plug-in: give --trust if the file is yours"
             )
     return [*(names or board.rows)]
 
@@ -66,24 +66,24 @@ def chosen_rows(board: Leaderboard, names: Sequence[str], trusted: bool) -> list
 def verified(
     board: Leaderboard, bench: Bench, names: Sequence[str], seeds: Sequence[int], trusted: bool
 ) -> Iterator[Verified]:
-    """Make the final runs of some rows again, at their chosen settings and at their defaults.
+    """Repeat the final runs of rows, at the chosen settings and at the defaults.
 
-    Without seeds it is all final ones.
+    Without seeds, those of all final seeds are repeated.
 
     Raises:
-        UsageError: The task is another one, there is no such seed, or a row has settings or rounds
-            that no trial of its method has, and the file is not trusted.
-        MissingError: The data are not here.
+        UsageError: The task differs, there is no such seed, or a row has settings or rounds that
+            are outside the search and the file is not trusted.
+        MissingError: The data are missing.
     """
     if board.task["hash"] != bench.task_hash:
         raise UsageError(
             f"{bench.task.path} is not the task of this leaderboard: its hash is "
-            f"{bench.task_hash}, and the leaderboard's is {board.task['hash']}"
+            f"{bench.task_hash}, the leaderboard's is {board.task['hash']}"
         )
     for name in names:
         row = board.rows[name]
         contender = _contender(row, bench, seeds)
-        # Where the defaults were chosen, one run stands for both.
+        # If the defaults were chosen, one run serves for both.
         again = cache(partial(_again, row, contender, bench, trusted))
         for which, trial in (("tuned", row.get("chosen")), ("default", 0), ("equal_rounds", 0)):
             for run in row.get(which, []):
@@ -106,7 +106,7 @@ def _contender(row: Row, bench: Bench, seeds: Sequence[int]) -> Contender | None
     for contender in bench.contenders:
         if contender.identifier == row["method"]:
             return contender
-    raise UsageError(f"the row {row['method']} does not spell the name of its class so")
+    raise UsageError(f"the row {row['method']} misspells the name of its class")
 
 
 def _again(
@@ -118,7 +118,7 @@ def _again(
     seed: int,
     equal: bool,
 ) -> tuple[Piece | None, dict[str, Any]]:
-    """Make a final run again: settings of a trial, and its rounds or, if ``equal``, the task's."""
+    """Repeat a final run with a trial's settings, and its rounds or, if ``equal``, the task's."""
     if contender is None:
         return None, bench.majority(seed) or {}
     settings, whole = row["trials"][trial]["settings"], bench.reference.default.values.loop.rounds
@@ -127,8 +127,8 @@ def _again(
         contender.check(settings)
         if rounds > (most := MOST_ROUNDS * whole):
             raise UsageError(
-                f"the row {row['method']} has {rounds:,} rounds, and no trial of this task has "
-                f"more than {most:,}: give --trust if the file is yours"
+                f"the row {row['method']} has {rounds:,} rounds, but trials of this task have at "
+                f"most {most:,}: give --trust if the file is yours"
             )
     piece = Piece(contender, seed, settings, rounds, bench.task_hash)
     return piece, bench.outcome(piece)
@@ -140,7 +140,7 @@ def _compared(
     radius: float | None,
     measure: Any,  # noqa: ANN401
 ) -> Verdict:
-    """Compare a stored run with the same run made again."""
+    """Compare a stored run with its repetition."""
     if "failed" in stored and "failed" in again:
         return Verdict("agrees", "it fails here too")
     for key in ("failed", "partition"):
@@ -166,26 +166,26 @@ def _radius(row: Row) -> float | None:
 
 
 def _measured(bench: Bench, piece: Piece | None, again: Mapping[str, Any]) -> float | None:
-    """Measure the rounding radius of a run here."""
+    """Measure the rounding radius of a run on this machine."""
     return None if piece is None else bench.radius(piece, again).get("radius")
 
 
 def place(environment: Mapping[str, Any]) -> str:
-    """Return processor and versions of a run in words; empty if it has none."""
+    """Return processor and versions of a run as text; empty if unknown."""
     versions = [f"{name} {environment[name]}" for name in ("torch", "numpy") if name in environment]
     return ", ".join([*filter(None, [environment.get("processor")]), *versions])
 
 
 def changed(board: Leaderboard, bench: Bench, names: Sequence[str]) -> list[str]:
-    """Return the methods among some rows whose source is another one now."""
+    """Return the methods of the given rows whose source has changed."""
     sources = {one.identifier: one.source_hash for one in bench.contenders}
     return [n for n in names if n in sources and board.rows[n].get("source") != sources[n]]
 
 
 def outcome(results: Sequence[Verified]) -> str:
-    """Return in one line how many runs were compared, and with which verdicts."""
+    """Return one line with the number of compared runs and their verdicts."""
     if not results:
-        return "compared no run: the rows have none, because all their trials failed"
+        return "compared no runs: all trials of these rows failed"
     counts = dict.fromkeys(("same bits", "agrees", "different"), 0)
     for one in results:
         counts[one.verdict.word] += 1

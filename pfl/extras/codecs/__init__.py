@@ -1,4 +1,4 @@
-"""Codecs of messages: clients and server send fewer bytes."""
+"""Codecs that compress the messages of clients and server."""
 
 from pfl.extras.codecs.codecs import QSGD, Cast, Identity, RandK, Sign, TopK
 from pfl.extras.codecs.coding import Codec, Codecs

@@ -1,8 +1,8 @@
-"""Codecs of what clients and server send: functions from a tensor to its payload and back.
+"""Codecs of messages: functions from a tensor to its payload and back.
 
-A payload is a few named tensors, as small as they can be stored; the length of the message that
-holds them is what a round costs. A decoded tensor is a function of the payload and of the shape
-alone. Random bits come from the counter-based generator, so they are the same under every engine.
+A payload is a few named tensors, packed tightly; the bytes of a round are the lengths of messages
+with these payloads. A decoded tensor depends only on the payload and the shape. Random bits come
+from the counter-based generator, so that they are the same under every engine.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Cast(Codec):
     """Sends 16 bits of each number.
 
     Args:
-        dtype: ``bfloat16`` has the range of float32 and 8 significant bits, ``float16`` has 11 and
-            ends at 65,504, which is sent for larger numbers.
-        remembers: Add what rounding left out to what is sent next.
+        dtype: ``bfloat16`` has the range of float32 and 8 significant bits; ``float16`` has 11
+            significant bits, and larger numbers are clipped to 65,504.
+        remembers: Use error feedback: add the rounding error to the next message.
     """
 
     dtype: Literal["bfloat16", "float16"] = "bfloat16"
@@ -56,7 +56,7 @@ class Cast(Codec):
 
 @dataclass(frozen=True)
 class QSGD(Codec):
-    """Rounds each number at random to a few levels, so that its mean is right.
+    """Rounds each number stochastically to a few levels, without bias.
 
     Alistarh et al., "QSGD: Communication-efficient SGD via gradient quantization and encoding",
     NeurIPS 2017, Section 3.1: in a bucket of norm r, a number v becomes ``r sign(v) l / s``, where
@@ -64,11 +64,11 @@ class QSGD(Codec):
     bits, without the paper's entropy coding.
 
     Args:
-        bits: Bits of a number, its sign included: s = 2^(bits - 1) - 1 levels above zero; 2 to 8.
-        bucket: Numbers that share a norm; 1 to 2^20.
+        bits: Bits of a number, including its sign: s = 2^(bits - 1) - 1 levels above zero; 2 to 8.
+        bucket: Count of numbers that share a norm; 1 to 2^20.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: An argument is out of range.
     """
 
     bits: int = 4
@@ -76,7 +76,7 @@ class QSGD(Codec):
 
     def __post_init__(self) -> None:
         within("[2, 8]", bits=self.bits)
-        # A tensor is filled up to whole buckets.
+        # A tensor is padded to whole buckets.
         within(f"[1, {2**20}]", bucket=self.bucket)
 
     @property
@@ -88,10 +88,10 @@ class QSGD(Codec):
         """Return the norms of the buckets, and the levels as packed bits."""
         flat = value.flatten()
         wide = flat.to(widest(value.device))
-        # The last bucket is filled up with zeros.
+        # The last bucket is padded with zeros.
         filled = torch.nn.functional.pad(wide, (0, -len(wide) % self.bucket))
         norms = filled.view(-1, self.bucket).norm(dim=1).to(value.dtype)
-        # As the receiver has it.
+        # As the receiver decodes it.
         scale = self._spread(norms, len(flat)).to(wide.dtype)
         height = (self.levels * wide.abs() / scale.where(scale > 0, 1)).clamp(max=self.levels)
         level = (height + _uniform(key, len(flat), value.device).to(wide.dtype)).floor()
@@ -99,7 +99,7 @@ class QSGD(Codec):
         return {"norm": norms, "level": _packed((level + self.levels).long(), self.bits)}
 
     def decode(self, payload: State, like: Tensor) -> Tensor:
-        """Return the levels times the norms."""
+        """Return the levels scaled by the norms."""
         norms = payload["norm"].to(like.device, widest(like.device))
         level = _unpacked(payload["level"].to(like.device), self.bits, like.numel()) - self.levels
         value = self._spread(norms, like.numel()) * level / self.levels
@@ -111,7 +111,7 @@ class QSGD(Codec):
 
 @dataclass(frozen=True)
 class _Sparse(Codec):
-    """Sends a share of a tensor's numbers, and zero for the others."""
+    """Sends a share of a tensor's numbers; the others are decoded as zero."""
 
     differences: ClassVar[bool] = True
     share: float = 0.1
@@ -121,10 +121,10 @@ class _Sparse(Codec):
 
     @abstractmethod
     def places(self, payload: State, like: Tensor) -> Tensor:
-        """Return where the numbers of a payload stand, counted over all numbers."""
+        """Return the flat indices of a payload's numbers."""
 
     def decode(self, payload: State, like: Tensor) -> Tensor:
-        """Return the numbers at their places, and zeros elsewhere."""
+        """Return the numbers at their indices, and zeros elsewhere."""
         flat = like.new_zeros(like.numel())
         flat[self.places(payload, like)] = payload["value"].to(like)
         return flat.view_as(like)
@@ -132,110 +132,110 @@ class _Sparse(Codec):
 
 @dataclass(frozen=True)
 class TopK(_Sparse):
-    """Sends the numbers of largest size with their places, and zero for the others.
+    """Sends the numbers of largest magnitude with their indices.
 
     Args:
-        share: Share of each tensor's numbers that is sent, at least one; in (0, 1].
-        remembers: Add what was left out to what is sent next (Stich et al., "Sparsified SGD with
-            memory", NeurIPS 2018).
+        share: Share of each tensor's numbers that is sent, at least one number; in (0, 1].
+        remembers: Use error feedback: add what was left out to the next message (Stich et al.,
+            "Sparsified SGD with memory", NeurIPS 2018).
 
     Raises:
-        ValueError: ``share`` is out of its range.
+        ValueError: ``share`` is out of range.
     """
 
     remembers: bool = True
 
     def encode(self, value: Tensor, key: int) -> State:
-        """Return the largest numbers and their places, in ascending order."""
+        """Return the largest numbers and their indices, in ascending order."""
         flat = value.flatten()
-        # A stable order, so that equal numbers are chosen alike on every device.
+        # A stable sort, so that ties are broken alike on every device.
         order = flat.abs().sort(descending=True, stable=True).indices
         places = order[: _count(self.share, len(flat))].sort().values
         width = _width(len(flat))
         return {"value": flat[places], "place": _packed(places, width)}
 
     def places(self, payload: State, like: Tensor) -> Tensor:
-        """Return the places that were sent."""
+        """Return the indices that were sent."""
         packed = payload["place"].to(like.device)
         return _unpacked(packed, _width(like.numel()), len(payload["value"]))
 
     def check(self, payload: State, like: Tensor) -> None:
-        """Refuse what cannot be the payload of such a tensor; see :meth:`Codec.check`.
+        """Reject an invalid payload; see :meth:`Codec.check`.
 
         Raises:
-            ValueError: Likewise, or a number has its place behind the last.
+            ValueError: See :meth:`Codec.check`; or an index is out of range.
         """
         super().check(payload, like)
         places = self.places(payload, like)
         if len(behind := places[places >= like.numel()]):
-            raise ValueError(f"a number at place {behind.max()} of {like.numel()}")
+            raise ValueError(f"an index of {behind.max()} in a tensor of {like.numel()} numbers")
 
 
 @dataclass(frozen=True)
 class RandK(_Sparse):
-    """Sends numbers at random places, made larger so that their mean is right.
+    """Sends numbers at random indices, rescaled without bias.
 
-    The places follow from the key of the stream, which is all that is sent of them.
+    The indices are derived from the key of the stream, which is sent in their place.
 
     Args:
-        share: Share of each tensor's numbers that is sent, at least one; in (0, 1].
+        share: Share of each tensor's numbers that is sent, at least one number; in (0, 1].
 
     Raises:
-        ValueError: ``share`` is out of its range.
+        ValueError: ``share`` is out of range.
     """
 
     def encode(self, value: Tensor, key: int) -> State:
-        """Return the numbers at the places of a key, times n / k, and the key."""
+        """Return the numbers at a key's indices, times n / k, and the key."""
         payload = {"key": torch.tensor(key, dtype=torch.int64)}
         sent = value.flatten()[self.places(payload, value)]
         return {"value": sent * (value.numel() / max(1, len(sent))), **payload}
 
     def places(self, payload: State, like: Tensor) -> Tensor:
-        """Return the places that follow from the key."""
+        """Return the indices derived from the key."""
         order = _bits(int(payload["key"]), like.numel(), like.device).sort(stable=True).indices
         return order[: _count(self.share, like.numel())].sort().values
 
 
 @dataclass(frozen=True)
 class Sign(Codec):
-    """Sends the sign of each number, and their mean size.
+    """Sends the sign of each number and their mean magnitude.
 
     Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression schemes", ICML
     2019: v becomes ``sign(v) |v|_1 / n``, tensor by tensor; zero counts as positive.
 
     Args:
-        remembers: Add what was left out to what is sent next.
+        remembers: Use error feedback: add what was left out to the next message.
     """
 
     differences: ClassVar[bool] = True
     remembers: bool = True
 
     def encode(self, value: Tensor, key: int) -> State:
-        """Return the mean size, and a bit for each number."""
+        """Return the mean magnitude, and one bit for each number."""
         flat = value.flatten()
         sizes = flat.to(widest(value.device)).abs()
-        # Of no numbers, as of a layer without shared channels, there is no mean.
+        # An empty tensor, as of a layer without shared channels, has no mean.
         scale = (sizes.mean() if len(sizes) else sizes.sum()).to(value.dtype)
         return {"scale": scale, "sign": _packed((flat >= 0).long(), 1)}
 
     def decode(self, payload: State, like: Tensor) -> Tensor:
-        """Return the signs times the mean size."""
+        """Return the signs times the mean magnitude."""
         signs = 2 * _unpacked(payload["sign"].to(like.device), 1, like.numel()) - 1
         return (signs * payload["scale"].to(like)).view_as(like)
 
 
 def _count(share: float, count: int) -> int:
-    """Return how many of some numbers are sent; the added 1e-9 keeps 0.29 * 100 at 29."""
+    """Return how many of ``count`` numbers are sent; the 1e-9 keeps 0.29 * 100 at 29."""
     return max(1, int(share * count + 1e-9))
 
 
 def _width(count: int) -> int:
-    """Return the bits of a place among so many."""
+    """Return the bits of an index below ``count``."""
     return max(1, (count - 1).bit_length())
 
 
 def _packed(values: Tensor, bits: int) -> Tensor:
-    """Return (n,) integers of some bits each as bytes, the lowest bit first."""
+    """Pack (n,) integers of ``bits`` bits each into bytes, lowest bit first."""
     shifts = torch.arange(bits, device=values.device)
     flat = (values[:, None] >> shifts & 1).flatten()
     flat = torch.nn.functional.pad(flat, (0, -len(flat) % _BYTE)).view(-1, _BYTE)
@@ -243,14 +243,14 @@ def _packed(values: Tensor, bits: int) -> Tensor:
 
 
 def _unpacked(data: Tensor, bits: int, count: int) -> Tensor:
-    """Return the (count,) integers that :func:`_packed` packed."""
+    """Unpack (count,) integers; the inverse of :func:`_packed`."""
     flat = (data.long()[:, None] >> torch.arange(_BYTE, device=data.device) & 1).flatten()
     values = flat[: count * bits].view(count, bits)
     return (values << torch.arange(bits, device=data.device)).sum(1)
 
 
 def _bits(key: int, count: int, device: torch.device) -> Tensor:
-    """Return (count,) random numbers of 64 bits."""
+    """Return (count,) random 64-bit integers."""
     seeds, gammas = streams_of([key], device)
     out = torch.empty(2, 1, count, dtype=torch.int64, device=device)
     numbers(seeds, gammas, 0, out[0], out[1])
@@ -258,5 +258,5 @@ def _bits(key: int, count: int, device: torch.device) -> Tensor:
 
 
 def _uniform(key: int, count: int, device: torch.device) -> Tensor:
-    """Return (count,) draws from [0, 1), of 24 bits each, which every precision holds."""
+    """Return (count,) draws from [0, 1), of 24 bits each, exact in float32."""
     return (_bits(key, count, device) >> 40 & 0xFFFFFF).to(torch.float32) * 2.0**-24

@@ -1,9 +1,9 @@
-"""How messages are encoded, what clients remember of the errors, and how long messages are.
+"""Encoding of messages, error feedback on clients, and message lengths.
 
-A client encodes the difference between the weights that it would send and those that it received,
-tensor by tensor; the server encodes weights. Buffers (such as running statistics of batch norms),
-:attr:`pfl.core.types.Upload.extra` and counters travel whole. Bytes are those of a header that
-names the tensors, of the tensors, and of a checksum; what a transport adds is not counted.
+A client encodes the difference between its weights and those that it received, tensor by tensor;
+the server encodes weights. Buffers (such as running statistics of batch norms),
+:attr:`pfl.core.types.Upload.extra` and counters are sent unencoded. Bytes include a header with the
+tensors' names, the tensors, and a checksum, but not a transport's overhead.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from pfl.training.received import check_part
 from pfl.training.uplink import Start, UplinkStep
 
 CodecName: TypeAlias = Literal["identity", "cast", "qsgd", "topk", "randk", "sign"]
-# A codec with its options, as `codec_text` writes it.
+# The text of a codec with its options; see `codec_text`.
 CodecText: TypeAlias = Annotated[str, Field(max_length=200)]
 # Bytes of a message besides its header and its tensors: a length of 12, and a checksum of 32.
 _FRAME = 44
-# Stands beside the parts of an encoded entry that is only a part of the module's.
+# Added to the parts of an encoded entry that covers only a part of the module's.
 _SHAPE = "shape"
 
 
 class Codec(UplinkStep, ABC):
-    """Encodes a tensor of floating-point numbers as a payload: a few named tensors.
+    """An encoder of floating-point tensors as payloads: a few named tensors each.
 
-    As a step of the uplink, it encodes what clients send. A subclass is a frozen dataclass; its
-    name is that of the class in small letters.
+    As a step of the uplink, it encodes the messages of clients. Subclasses are frozen dataclasses;
+    a codec's name is its class name in lower case.
 
     Attributes:
-        changes: Whether what is decoded may be something else than what was encoded.
-        differences: Whether it suits small differences of weights only: what it decodes for most
-            numbers is zero, or as large as for all others.
+        changes: Whether the codec is lossy.
+        differences: Whether it suits only differences of weights: most decoded numbers are zero or
+            of one magnitude.
     """
 
     last: ClassVar[bool] = True
@@ -57,14 +57,14 @@ class Codec(UplinkStep, ABC):
 
     @property
     def remembers(self) -> bool:
-        """``True`` if a client adds what was not sent to what it sends next (error feedback).
+        """``True`` if a client adds what was left out to its next message (error feedback).
 
         Without it, the error of a biased codec would not vanish.
         """
         return False
 
     def bound(self, start: Start) -> _Coding:
-        """Return the server's half for a run; see :meth:`Codecs.bound`."""
+        """Return the server's side for a run; see :meth:`Codecs.bound`."""
         return Codecs(up=self).bound(start)
 
     @abstractmethod
@@ -73,7 +73,7 @@ class Codec(UplinkStep, ABC):
 
         Args:
             value: At least one floating-point number.
-            key: Names the stream of random bits.
+            key: Key of the stream of random bits.
         """
 
     def decode(self, payload: State, like: Tensor) -> Tensor:
@@ -81,12 +81,12 @@ class Codec(UplinkStep, ABC):
         return payload["value"].to(like)
 
     def check(self, payload: State, like: Tensor) -> None:
-        """Refuse what cannot be the payload of a tensor with the shape and type of ``like``.
+        """Reject a payload that does not fit a tensor with the shape and type of ``like``.
 
-        Nothing is allocated before.
+        This allocates no memory.
 
         Raises:
-            ValueError: Its tensors have other names, types or shapes.
+            ValueError: The payload's tensors have the wrong names, types or shapes.
         """
         made = self.encode(torch.zeros_like(like, device="meta"), key=0)
         given, right = ({k: form_of(v) for k, v in one.items()} for one in (payload, made))
@@ -95,7 +95,7 @@ class Codec(UplinkStep, ABC):
 
 
 def codecs(base: type[Codec] = Codec) -> dict[str, type[Codec]]:
-    """Return the codecs by name, those of plug-ins too."""
+    """Return the codecs by name, including those of plug-ins."""
     found: dict[str, type[Codec]] = {}
     for kind in base.__subclasses__():
         if not inspect.isabstract(kind):
@@ -105,11 +105,11 @@ def codecs(base: type[Codec] = Codec) -> dict[str, type[Codec]]:
 
 
 def make_codec(codec: Codec | str) -> Codec:
-    """Return a codec, or the one of a name with its default settings.
+    """Return a codec, given itself or by name for default settings.
 
     Raises:
         ValueError: There is no codec of this name.
-        TypeError: It is no codec.
+        TypeError: The value is not a codec.
     """
     if isinstance(codec, Codec):
         return codec
@@ -122,16 +122,16 @@ def make_codec(codec: Codec | str) -> Codec:
 
 
 def codec_text(codec: Codec) -> str:
-    """Return a codec as text, which can be sent to clients."""
+    """Serialise a codec as text, which can be sent to clients."""
     return json.dumps([type(codec).__name__.lower(), asdict(codec)])  # type: ignore[call-overload]
 
 
 @lru_cache(maxsize=8)
 def codec_of(text: str) -> Codec:
-    """Return the codec of a text of :func:`codec_text`.
+    """Parse a codec from the text of :func:`codec_text`.
 
     Raises:
-        ValueError: It is no such text.
+        ValueError: The text does not describe a codec.
     """
     try:
         name, options = json.loads(text)
@@ -145,11 +145,11 @@ class Codecs(UplinkStep):
     """The codecs of both directions, by name or with options; the last step of the uplink.
 
     Args:
-        up: From clients to the server: of the differences of weights.
-        down: From the server to clients: of weights. Codecs that suit differences only are refused.
+        up: From clients to the server, for differences of weights.
+        down: From the server to clients, for weights. Codecs for differences are rejected.
 
     Raises:
-        ValueError: There is no codec of a name, or ``down`` has one for differences.
+        ValueError: There is no such codec, or ``down`` is one for differences.
     """
 
     last: ClassVar[bool] = True
@@ -161,22 +161,22 @@ class Codecs(UplinkStep):
         down = make_codec(self.down)
         if down.differences:
             raise ValueError(
-                f"down: the server sends weights, and {type(down).__name__} suits differences "
+                f"down: the server sends weights, but {type(down).__name__} suits differences "
                 "only: choose identity, cast or qsgd"
             )
 
     def bound(self, start: Start) -> _Coding:
-        """Return the server's half for a run.
+        """Return the server's side for a run.
 
         Raises:
-            ValueError: The method sends no weights that could be encoded, or other weights than it
-                receives.
+            ValueError: The method sends no weights that can be encoded, or weights that it does
+                not receive.
         """
         return _Coding(self, start)
 
 
 class _Coding(UplinkStep):
-    """The server's half: it encodes what it sends, and decodes what it receives.
+    """The server's side of the codecs for a run.
 
     Attributes:
         up: The codec of clients.
@@ -201,43 +201,43 @@ class _Coding(UplinkStep):
         if not (self.up.changes or self.down.changes):
             return
         sent = start.first(start.clients[0].client).broadcast or Broadcast({})
-        why = None if self.names else "no weights travel"
+        why = None if self.names else "it sends no weights"
         if missing := [name for name in self.names if name not in sent.shared]:
-            why = f"its server does not send {missing[0]!r}, from which a difference is made"
+            why = f"its server does not send {missing[0]!r}, so that there is no difference"
         if why is not None:
             raise ValueError(f"loop.uplink: {type(module).__name__} cannot be encoded: {why}")
 
     @property
     def remembers(self) -> bool:
-        """Whether clients add what was not sent to what they send next."""
+        """Whether clients use error feedback."""
         return self.up.remembers
 
     def described(self, planned: int, rounds: int) -> dict[str, str]:
         """Return the header's line about codecs."""
-        memory = ", what is not sent is remembered" if self.remembers else ""
+        memory = ", with error feedback" if self.remembers else ""
         return {"codec": f"up {self.up}{memory}; down {self.down}"}
 
     def job(self, job: Job, state: ServerState, uploads: bool) -> Job:
-        """Let a client encode what it sends."""
-        # Who does not upload must not take its upload for sent.
+        """Add a client's encoding to its job."""
+        # A client whose upload is discarded must not record it as sent.
         if not (self.up.changes and uploads):
             return job
         return replace(job, steps=(*job.steps, Encoded(codec_text(self.up), self.names)))
 
     def broadcast(self, message: Broadcast, number: int) -> Broadcast:
-        """Return a message as clients receive it in a round.
+        """Encode a message to clients, as they will receive it.
 
-        Messages with the same tensors have the same tensors afterwards: they are encoded once.
+        Messages that share tensors share them afterwards, too: each tensor is encoded once.
         """
         tensors = *message.shared.values(), *message.extra.values()
         key = number, *map(id, tensors)
         if self._last is None or self._last[0] != key:
-            # No other tensor gets the address of one that is held.
+            # Tensors that are kept alive have unique addresses.
             self._last = key, tensors, self._encoded(message, number)
         return self._last[2]
 
     def received(self, job: Job, result: Result) -> Result:
-        """Return a client's result as the server has it: decoded, with the bytes of its message."""
+        """Decode a client's result, and record the bytes of its message."""
         upload = result.upload
         if upload is None or not result.finite:
             return result
@@ -249,7 +249,7 @@ class _Coding(UplinkStep):
         return replace(result, upload=replace(upload, encoded=size))
 
     def _encoded(self, broadcast: Broadcast, number: int) -> Broadcast:
-        # Clients compute with it on their device; a server's state may lie in files, on the host.
+        # Clients need it on their device; a server's state may be memory-mapped on the host.
         shared = to(broadcast.shared, self._device)
         if not self.down.changes:
             size = _length({"round": number}, shared, broadcast.extra)
@@ -262,7 +262,7 @@ class _Coding(UplinkStep):
             parts = self.down.encode(value, derive(self._seed, number, name))
             shared[name] = self.down.decode(parts, value)
             if value.shape != self._shapes[name]:
-                # A part of the weight, such as some channels.
+                # A part of the weight, such as some of its channels.
                 parts[_SHAPE] = torch.tensor(value.shape)
             payload |= _named(name, parts)
         size = _length({"round": number}, payload, broadcast.extra)
@@ -272,14 +272,14 @@ class _Coding(UplinkStep):
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Encoded(ClientStep):
-    """How a message is encoded: values that travel with it.
+    """The encoding of a message, sent along with it.
 
     Attributes:
         codec: The codec as text.
-        names: Names of entries that are encoded; others travel whole.
+        names: Names of entries that are encoded; others are sent whole.
 
     Raises:
-        ValueError: The text is of no codec.
+        ValueError: The text does not describe a codec.
     """
 
     codec: CodecText
@@ -289,7 +289,7 @@ class Encoded(ClientStep):
         codec_of(self.codec)
 
     def sent(self, job: Job, result: Result) -> Result:
-        """Return a result with encoded weights; the client keeps what these leave out."""
+        """Encode the weights of a result, and keep the error on the client."""
         upload = result.upload
         if upload is None or not result.finite:
             return result
@@ -301,7 +301,7 @@ class Encoded(ClientStep):
             received = _received(job)[name]
             moved = wide(value) if _differs(job) else wide(value) - wide(received)
             memory = job.kept.get(RESIDUAL + name)
-            # A method may send fewer channels than in the round before; which ones, it alone knows.
+            # A method may send other channels than in the last round, and only it can match them.
             if memory is not None and memory.shape == moved.shape:
                 moved = moved + wide(memory)
             moved = moved.to(received.dtype)
@@ -313,14 +313,14 @@ class Encoded(ClientStep):
         return replace(result, upload=replace(upload, shared=payload), kept=kept)
 
     def decoded(self, payload: State, job: Job) -> State:
-        """Return what a client sends, from its payload and what it received.
+        """Decode a client's message, given what it received.
 
-        These are weights; or differences, if the whole upload is one.
+        The result is weights, or differences if the upload consists of these.
         """
         codec, shared = codec_of(self.codec), dict(payload)
         for name in self.names:
             start = _received(job)[name]
-            # A client may send some of what it received, such as the network that it chose.
+            # A client may send a part of what it received, such as the network that it chose.
             if not (parts := taken(shared, name)):
                 continue
             moved = codec.decode(parts, start)
@@ -329,10 +329,10 @@ class Encoded(ClientStep):
         return shared
 
     def checked(self, upload: Upload, job: Job, right: State) -> Upload:
-        """Return an upload with the types and shapes that it had before.
+        """Restore the types and shapes of an encoded upload.
 
         Raises:
-            ValueError: An entry is encoded otherwise, or whole though it should be encoded.
+            ValueError: An entry is encoded wrongly, or not at all.
         """
         shared = dict(upload.shared)
         for name in self.names:
@@ -342,18 +342,18 @@ class Encoded(ClientStep):
                 try:
                     codec_of(self.codec).check(parts, right[name])
                 except ValueError as error:
-                    raise ValueError(f"encodes {name!r} otherwise: {error}") from error
+                    raise ValueError(f"encodes {name!r} wrongly: {error}") from error
                 shared[name] = torch.empty_like(right[name], device="meta")
         return replace(upload, shared=shared)
 
     def unpacked(self, payload: State, template: State) -> State:
-        """Return the weights of a message from the server, from what has travelled.
+        """Decode the weights of a message from the server.
 
-        Nothing is decoded before its sizes are checked.
+        Sizes are checked before anything is decoded.
 
         Raises:
-            ValueError: There is no such entry, or a tensor is not of its entry: neither the whole,
-                nor a part of it, nor one of those that encode it.
+            ValueError: There is no such entry, or a tensor is neither the entry nor a part of it
+                nor of its encoding.
         """
         rest, shared, decoder = dict(payload), State(), codec_of(self.codec)
         for key in payload:
@@ -382,7 +382,7 @@ def _differs(job: Job) -> bool:
 
 
 def taken(payload: State, name: str) -> State:
-    """Take the parts of an entry out of a payload, and return them by their own names."""
+    """Remove the parts of an entry from a payload, and return them by their own names."""
     start = f"{name}:"
     taken = [key for key in payload if key.startswith(start)]
     return {key.removeprefix(start): payload.pop(key) for key in taken}
@@ -393,7 +393,7 @@ def _named(name: str, parts: State) -> State:
 
 
 def _length(content: Mapping[str, int], shared: State, extra: State) -> int:
-    """Return the bytes of a message: its header, its tensors and a checksum."""
+    """Return the bytes of a message: header, tensors and checksum."""
     sent = named({"shared": shared, "extra": extra})
     kinds = [[n, str(v.dtype).removeprefix("torch."), [*v.shape]] for n, v in sent.items()]
     described = {"content": content, "tensors": kinds}

@@ -1,1 +1,1 @@
-"""The runs behind a paper's table: planned from a file, run, resumed and printed."""
+"""The runs behind a paper's table: planned from a file, run, resumed, printed."""

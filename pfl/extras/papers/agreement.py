@@ -1,4 +1,4 @@
-"""Whether a mean of ours and a printed one agree."""
+"""Agreement of our means with a paper's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pfl.results.statistics import CONFIDENCE, NONE, Deviation, Estimate, margin
 
 
 def half_width(ours: Estimate | None, theirs: Estimate | None) -> float | None:
-    """Return half the interval of the difference of two means, if nothing but chance parts them.
+    """Return half the interval of the difference of two means under chance alone.
 
-    With two spreads it is Welch's. With one, single runs of the other are taken to spread as much:
-    then it is the prediction interval of a mean of as many runs.
+    With two spreads it is Welch's. With one, the other mean's runs are assumed to spread equally,
+    which gives the prediction interval of a mean of as many runs.
 
     Returns:
-        Half the width; ``None`` if neither has a spread, or one is not known.
+        Half the width; ``None`` if neither has a spread or one is unknown.
 
     Example:
         One run against a mean of 5 with the standard error 1: 2.776 * sqrt(6).
@@ -37,9 +37,9 @@ def half(parts: Sequence[tuple[Deviation, float]], level: float = CONFIDENCE) ->
     """Return half the interval of a sum of means, by Student's t.
 
     Args:
-        parts: What single runs differ by, each with the sum of 1 / runs over the means that it is
-            in. Several have the degrees of freedom of Welch and Satterthwaite.
-        level: The level of the interval.
+        parts: Deviations of single runs, each with the sum of 1 / runs over its means. Several have
+            the degrees of freedom of Welch and Satterthwaite.
+        level: Level of the interval.
     """
     variances = [spread.sd**2 * weight for spread, weight in parts]
     if not (variance := sum(variances)):
@@ -49,10 +49,10 @@ def half(parts: Sequence[tuple[Deviation, float]], level: float = CONFIDENCE) ->
 
 
 def agree(ours: Estimate | None, theirs: Estimate | None) -> bool | None:
-    """Return whether chance alone may part two means.
+    """Return whether chance alone explains the difference of two means.
 
     Returns:
-        The answer; ``None`` if no spread is known, or a mean is not finite.
+        The answer; ``None`` if no spread is known or a mean is not finite.
     """
     if ours is None or theirs is None:
         return None
@@ -60,7 +60,7 @@ def agree(ours: Estimate | None, theirs: Estimate | None) -> bool | None:
 
 
 def is_within(difference: float, half: float | None) -> bool | None:
-    """Return whether a difference is within half an interval; ``None`` if one is not known.
+    """Return whether a difference is within half an interval; ``None`` if either is unknown.
 
     Example:
         Both are rounded, because printed numbers are: 0.81 is within 0.80 ± 0.01.
@@ -74,5 +74,5 @@ def is_within(difference: float, half: float | None) -> bool | None:
 
 
 def in_or_out(inside: bool | None) -> str:
-    """Return ``in`` or ``out`` for an answer of :func:`agree`; ``-`` for none."""
+    """Return ``in`` or ``out`` for an answer of :func:`agree`; ``-`` for ``None``."""
     return NONE if inside is None else ("in" if inside else "out")

@@ -1,4 +1,4 @@
-"""Pictures of papers: of the files of this folder's analyses, and of FedAS's Figure 7."""
+"""Pictures of papers: of this folder's analyses and of FedAS's Figure 7."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PALE = "#B0B0B0"
 
 
 def traces(tables: Tables) -> Figure:
-    """Draw the Fisher trace of every client over rounds, and their mean."""
+    """Plot the Fisher trace of every client over rounds, and their mean."""
     figure, axes = panels(len(tables), WIDTH, 2.4, sharey=True)
     for panel, (label, table) in zip(axes, tables.items(), strict=True):
         values, trained = _by_client(table, "trace"), _by_client(table, "trained")
@@ -47,11 +47,11 @@ def traces(tables: Tables) -> Figure:
 
 
 def stragglers(tables: Tables) -> Figure:
-    """Draw the share of each client in the sum of all Fisher traces.
+    """Plot each client's share in the sum of all Fisher traces.
 
-    The left panel shows the mean over rounds and the lowest and highest round, first of the clients
-    that took part in every round, then of the others, the stragglers. The right panel shows the
-    mean of both groups over rounds. Only the first setting is drawn.
+    The left panel shows the mean over rounds with the lowest and the highest round: first the
+    clients that took part in every round, then the others, the stragglers. The right panel shows
+    both groups' means over rounds. Only the first setting is drawn.
 
     Raises:
         RunError: The run has no stragglers.
@@ -85,9 +85,9 @@ def stragglers(tables: Tables) -> Figure:
 
 
 def replaced(tables: Tables) -> Figure:
-    """Draw the score, weighted by samples, after a share of the parameters was replaced.
+    """Plot the sample-weighted score after replacing a share of the parameters.
 
-    These are the parameters with the most Fisher information, or random ones.
+    The replaced parameters have the most Fisher information or are random.
     """
     figure, axes = panels(len(tables), WIDTH * min(1, 0.5 * len(tables)), 2.3, sharey=True)
     for panel, (label, table) in zip(axes, tables.items(), strict=True):
@@ -107,11 +107,11 @@ def replaced(tables: Tables) -> Figure:
 
 
 def spectrum(tables: Tables) -> Figure:
-    """Draw the classifier's singular values after the last round, divided by the largest.
+    """Plot the classifier's singular values after the last round, relative to the largest.
 
-    The left panel shows the server's classifier; the right one shows the median and the quartiles
-    over the clients that trained, before averaging. The legend gives the effective rank of the
-    server's values or, without them, of the median: the exponential of the entropy of their shares.
+    The left panel shows the server's classifier; the right one the median and quartiles over the
+    clients that trained, before averaging. The legend gives the effective rank (the exponential of
+    the entropy of the shares) of the server's values or, without these, of the median.
     """
     figure, axes = panels(2, WIDTH, 2.3, sharey=True)
     for number, (label, table) in enumerate(tables.items()):
@@ -131,16 +131,15 @@ def spectrum(tables: Tables) -> Figure:
         panel.set_yscale("log")
         panel.set_xlabel("index")
     axes[0].set_ylabel("singular value over the largest")
-    legend_above(figure, axes[0], least=1)  # which has the ranks
+    legend_above(figure, axes[0], least=1)  # whose legend has the ranks
     return figure
 
 
 def numbers(tables: Tables) -> Figure:
-    """Draw the numbers that a method reports about its models after the last round.
+    """Plot the numbers that a method reports about its models after the last round.
 
-    There is one column for each number: above, its cumulative distribution over clients; below, the
-    number against the client's training samples. Numbers that are all positive have a logarithmic
-    axis.
+    Each number has a column: above, its cumulative distribution over clients; below, its values
+        against the clients' training samples. Positive numbers have a logarithmic axis.
     """
     first = next(iter(tables.values()))
     columns = [name for name in first.columns if name not in ("round", "client", "samples")]
@@ -167,12 +166,12 @@ def numbers(tables: Tables) -> Figure:
 
 
 def differences(settings: Sequence[Setting], metric: str, at: At) -> Figure:
-    """Draw each setting's metric minus the mean over the settings, annotated with its value.
+    """Plot each setting's metric minus the mean over settings, annotated with its value.
 
     The metric of a setting is the mean over its seeds.
 
     Raises:
-        RunError: A run lacks the metric, or a setting's is not a number.
+        RunError: A run lacks the metric, or its value is not a number.
     """
     values = np.array([setting.values(metric, at).mean() for setting in settings])
     finite = np.isfinite(values)

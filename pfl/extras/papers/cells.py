@@ -1,4 +1,4 @@
-"""The cells of a table, each with the command line of its runs."""
+"""The cells of a table and the command lines of their runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Cell:
     Attributes:
         row: Label of its row.
         column: Name and label of each axis.
-        words: The command line of its runs, without seeds.
+        words: Command line of its runs, without seeds.
         metric: Column of ``metrics.csv``.
-        at: The rounds that the number is taken from.
+        at: Rounds from which the number is taken.
         reported: The paper's number, if it reports one.
-        skip: The reason why the cell is not run; ``None`` if it is.
+        skip: Reason why the cell is not run; ``None`` if it is.
     """
 
     row: str
@@ -38,14 +38,14 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """The cell's name in messages, such as ``FedPer, beta=0.1, P=0.4``."""
+        """Name of the cell in messages, such as ``FedPer, beta=0.1, P=0.4``."""
         return ", ".join([self.row, *(f"{axis}={label}" for axis, label in self.column)])
 
 
 def expand(
     table: TableFile, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None
 ) -> list[Cell]:
-    """Return the cells of a table, row by row: all, or those of some rows and columns.
+    """Return the cells of a table, or of some rows and columns, row by row.
 
     A column is chosen by its label, or as ``<axis>=<label>``.
 
@@ -64,14 +64,14 @@ def _rows(table: TableFile, wanted: Sequence[str] | None) -> list[str]:
 
 
 def _options(table: TableFile, wanted: Sequence[str] | None) -> list[list[tuple[str, str]]]:
-    """Return the chosen options of each axis, in the table's order; by default all of an axis."""
+    """Return the chosen options of each axis, by default all, in the table's order."""
     known = [(axis, label) for axis, options in table.axes.items() for label in options]
     asked: dict[str, set[str]] = {}
     for word in wanted or ():
         fits = [(a, label) for a, label in known if word in (label, f"{a}={label}")]
         if len(fits) != 1:
             choices = ", ".join(f"{axis}={label}" for axis, label in fits or known)
-            what = "this can be any of" if fits else "choose from"
+            what = "ambiguous, could be any of" if fits else "choose from"
             raise UsageError(f"--columns {word}: {table.path}: {what} {choices}")
         asked.setdefault(fits[0][0], set()).add(fits[0][1])
     return [
@@ -101,12 +101,12 @@ def _cell(table: TableFile, row: str, column: tuple[tuple[str, str], ...]) -> Ce
 
 
 def _words(parts: Sequence[CellSettings]) -> tuple[str, ...]:
-    """Return flags for the configuration files of all parts, then for their settings."""
+    """Return the flags of all parts: first configuration files, then settings."""
     configs = [word for part in parts for file in part.config for word in ("--config", file)]
     settings: dict[str, Any] = {}
     for part in parts:
         for key, value in part.set.items():
-            # Moved to the end, because a key in between may replace the object that has this key.
+            # Move the key to the end, as one in between may replace the object that it belongs to.
             settings.pop(key, None)
             settings[key] = value
     return (*configs, *as_flags(settings))

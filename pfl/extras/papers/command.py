@@ -1,4 +1,4 @@
-"""The work of ``pfl table``: from the file of a table to the printed table."""
+"""The implementation of ``pfl table``, from the table file to the printed table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pfl.results import sheets as forms
 
 
 def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespace) -> None:
-    """Run, resume or read the runs behind a table, and print it."""
+    """Run, resume or read the runs behind a table, and print the table."""
     seeds = list(dict.fromkeys(options.seeds or described.seeds))
     if min(seeds) < 0:
         raise UsageError(f"{described.path}: seeds: expected numbers from 0, got {min(seeds)}")
@@ -56,7 +56,7 @@ def table(described: TableFile, cells: Sequence[Cell], options: argparse.Namespa
 
 
 def _pictures(described: TableFile, options: argparse.Namespace) -> Sequence[str]:
-    """Return the names of the pictures to draw; the table's methods must have been imported."""
+    """Return the names of the pictures to draw; the table's methods must be imported before."""
     wanted: Sequence[str] = described.pictures if options.pictures is None else options.pictures
     known = [*pictures.kinds(), *catalogue.reports()]
     for name in wanted:
@@ -72,7 +72,7 @@ def _show(
     outcomes: Sequence[CellOutcome],
     wanted: Sequence[str],
 ) -> None:
-    """Print the table, and write it and its pictures to files."""
+    """Print the table, and write files of the table and its pictures."""
     printed = sheets(described, planned, outcomes)
     forms.show(printed)
     with explained((), ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Estimates of what a table's runs will cost, from one real round of each setting."""
+"""Estimates of the cost of a table's runs, from one real round of each setting."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from pfl.extras.papers.spec import TableFile
 from pfl.results.sheets import duration
 from pfl.results.statistics import NONE
 
-# Options of a loop and of data that make them write files.
+# Options of loop and data that write files.
 _SILENT = {"callbacks": None, "loggers": None, "default_root_dir": None, "rounds": 1}
 _WRITING = {"download": False, "cache_dir": None}
 
 
 def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, Sequence[str]]:
-    """Make a row for each run: what is done, and what the rest costs.
+    """Return a sheet with the state of each run and the cost of its remaining rounds.
 
-    The console shows each run's row as soon as it is known.
+    Each run's row is also printed as soon as it is known.
 
     Returns:
-        The rows, and the labels of runs whose estimate failed for another reason than their
+        The sheet, and the labels of runs whose estimates failed for other reasons than wrong
         settings or missing data.
     """
     rows: list[list[str]] = []
     footnotes: dict[str, int] = {}
     failed: list[str] = []
-    # The seeds of a cell cost the same.
+    # All seeds of a cell cost the same.
     cells_of = {name: cell for cell, seeds in plan.names.items() for name in seeds.values()}
     measured: dict[Cell, Mapping[str, float]] = {}
     done, together = 0, [0.0, 0.0]
@@ -56,7 +56,7 @@ def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, S
                 cost = _left(run, measured[cell])
                 together = [sum(both) for both in zip(together, cost, strict=True)]
                 cells = _costs(*cost)
-            except Exception as error:  # whatever a method raises, the others are estimated
+            except Exception as error:  # a faulty method must not prevent other estimates
                 number = footnotes.setdefault(reason(error), len(footnotes) + 1)
                 state += f" [{number}]"
                 failed += [] if isinstance(error, UsageError) else [run.label]
@@ -68,8 +68,8 @@ def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, S
         columns=["run", "state", "time", "moved"],
         rows=rows,
         notes=[
-            "Estimated from the first round of one seed of each setting, on this machine as it is "
-            "now, with the run's own engine.",
+            "Estimated from the first round of one seed of each setting, under this machine's "
+            "current load, with the run's own engine.",
             *(f"[{number}] {what}" for what, number in footnotes.items()),
         ],
     )
@@ -77,10 +77,10 @@ def sheet(table: TableFile, plan: TablePlan, console: Console) -> tuple[Sheet, S
 
 
 def _round(run: PlannedRun) -> Mapping[str, float]:
-    """Run the first round of a run, which writes nothing; return its row of metrics.
+    """Run the first round of a run without writing files, and return its metrics.
 
     Raises:
-        UsageError: The configuration is wrong, or the data are not here.
+        UsageError: The configuration is wrong, or the data are missing.
     """
     experiment = run.fresh()
     for name, value in _SILENT.items():
@@ -95,7 +95,7 @@ def _round(run: PlannedRun) -> Mapping[str, float]:
 
 
 def _left(run: PlannedRun, row: Mapping[str, float]) -> tuple[float, float]:
-    """Return the seconds of the rounds that are left, and the bytes that they move both ways."""
+    """Return the seconds and the bytes (both ways) of the remaining rounds."""
     loop, left = run.experiment.loop, range(run.done + 1, run.rounds + 1)
     tests = sum(loop.is_tested(number, run.rounds) for number in left)
     seconds = len(left) * (row["time/round"] - row["time/evaluate"]) + tests * row["time/evaluate"]

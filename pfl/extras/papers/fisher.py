@@ -1,4 +1,4 @@
-"""Fisher information of the clients' models over rounds, and how much the largest of it matters.
+"""Fisher information of clients' models over rounds, and the effect of its largest entries.
 
 "FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024, Figs. 3a and 3b.
 """
@@ -29,9 +29,9 @@ Replacement: TypeAlias = Literal["initial", "zero", "other"]
 
 
 class FisherTraces(Analysis):
-    """Writes the Fisher trace of every client's personalised model, including absent clients.
+    """Fisher traces of all clients' personalised models, including absent clients.
 
-    The trace is computed again only if the model has changed. The columns of the file are
+    Traces are recomputed only for models that have changed. The columns of the file are
     ``round, client, samples, trained, trace``.
     """
 
@@ -59,20 +59,19 @@ class FisherTraces(Analysis):
 
 
 class ReplacedParameters(Analysis):
-    """Replaces parameters of the clients' final personalised models, and tests the result.
+    """Test scores after replacing parameters of the clients' final personalised models.
 
-    The parameters with the most Fisher information are replaced, and for comparison equally many
-    random ones. The file has a row for each client, share and kind, with the columns
-    ``round, client, share, highest`` (1, or 0 for random parameters), ``test_samples, score``.
+    The parameters with the most Fisher information are replaced and, for comparison, as many random
+    ones. The file has a row for each client, share and kind, with the columns ``round, client,
+    share, highest`` (1, or 0 for random parameters), ``test_samples, score``.
 
     Args:
         shares: Shares of the parameters to replace, in [0, 1].
-        by: The new value: the ``initial`` one, ``zero``, or that of the client with the next
-            number (``other``).
-        draws: Number of random choices; the file has their mean score.
+        by: New values: ``initial`` ones, ``zero``, or those of the next client (``other``).
+        draws: Number of random choices, over which the score is averaged.
 
     Raises:
-        ValueError: A number is out of its range, or ``by`` is another word.
+        ValueError: A number is out of range, or ``by`` is not one of these words.
     """
 
     file = "replaced.csv"
@@ -89,7 +88,7 @@ class ReplacedParameters(Analysis):
         self.draws = draws
 
     def rows(self, run: Run, result: RoundResult) -> Iterable[Row]:
-        """Return none: whether a round is the last one may be decided after it."""
+        """Return no rows: whether a round is the last may be decided after it."""
         return ()
 
     def on_fit_end(self, run: Run) -> None:
@@ -100,7 +99,7 @@ class ReplacedParameters(Analysis):
             self._rows.replace(0, rows)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: checkpoints are older than the rows."""
+        """Return an empty state: checkpoints precede the rows."""
         return {}
 
     def _of_client(self, run: Run, number: int, client: int) -> Iterator[Row]:
@@ -142,7 +141,7 @@ class ReplacedParameters(Analysis):
         return {name: factor * value for name, value in run.template.items()}
 
     def _score(self, context: Context, client: int, names: list[str], values: Tensor) -> float:
-        """Return the main score of the model with these parameters."""
+        """Return the main score of the model with other parameters."""
         sizes = [context.entries[name].numel() for name in names]
         parts = zip(names, torch.split(values, sizes), strict=True)
         context.write({name: part.view_as(context.entries[name]) for name, part in parts})
@@ -155,9 +154,9 @@ def fisher_information(context: Context, client: int) -> State:
     """Return the diagonal of the empirical Fisher information of the module on a client's data.
 
     For parameter k it is ``sum_b (d mean_{j in b} loss_j / d W_k)^2`` over the batches b in stored
-    order, in eval mode; its sum over all parameters is the trace that FedAS's released code uses.
+    order, in eval mode; its sum over parameters is the trace that FedAS's released code uses.
 
-    There is a tensor for each parameter that the outputs depend on; none without data.
+    There is a tensor for each parameter that affects the outputs; none without data.
     """
     module, data = context.module, context.data
     module.eval()
@@ -165,7 +164,7 @@ def fisher_information(context: Context, client: int) -> State:
     split = data.split(client, "train")
     information: State = {}
     for positions in chunks(len(split), data.batch_size):
-        # In the precision of the run, which a participant's own passes have too.
+        # In the precision of the run, as in a participant's own passes.
         with torch.enable_grad(), context.fabric.autocast():
             batch = split.batch(positions)
             outputs = functional_call(module, values, (batch.x,))

@@ -16,10 +16,10 @@ def write(
 ) -> tuple[list[Path], list[str]]:
     """Draw each column's finished runs.
 
-    If there are several columns, or several metrics in a column, each gets a folder of its own.
+    If there are several columns, or several metrics in a column, each has its own folder.
 
     Returns:
-        The files (PNG and SVG), and the reasons why others could not be drawn.
+        The files (PNG and SVG), and the reasons for missing pictures.
     """
     files: list[Path] = []
     lacking: dict[str, None] = {}
@@ -28,7 +28,7 @@ def write(
         chosen = [o for o in outcomes if o.cell.column == column and o.runs]
         inner = folder / _safe("_".join(f"{axis}_{label}" for axis, label in column))
         place = inner if len(columns) > 1 else folder
-        # Rows with another metric, or with other rounds, get a picture of their own.
+        # Rows with another metric, or with other rounds, have a separate picture.
         about = list(dict.fromkeys((o.cell.metric, o.cell.at) for o in chosen)) if wanted else []
         for metric, at in about:
             alike = [o for o in chosen if (o.cell.metric, o.cell.at) == (metric, at)]

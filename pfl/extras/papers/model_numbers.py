@@ -1,4 +1,4 @@
-"""Numbers that a method reports about its clients' models."""
+"""Numbers reported by a method about its clients' models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pfl.federation.run import Row, Run
 
 
 class ModelNumbers(Analysis):
-    """Writes the numbers that a method reports about each client's personalised model.
+    """Numbers reported by a method about each client's personalised model.
 
     Absent clients are included.
 
@@ -27,7 +27,7 @@ class ModelNumbers(Analysis):
     file = "numbers.csv"
 
     def on_fit_start(self, run: Run) -> None:
-        """Refuse a method that reports no numbers."""
+        """Reject a method that reports no numbers."""
         super().on_fit_start(run)
         if not run.module.describe():
             name = type(run.module).__name__

@@ -25,8 +25,8 @@ class CellOutcome:
         cell: The cell.
         runs: Finished runs by seed.
         values: (seeds,) metric of each finished run.
-        trouble: Reasons why other runs are missing, or have no number, each once.
-        scale: Share of the rounds and of the data.
+        trouble: Distinct reasons why other runs are missing or have no number.
+        scale: Share of rounds and data.
     """
 
     cell: Cell
@@ -37,12 +37,12 @@ class CellOutcome:
 
     @property
     def ours(self) -> Estimate | None:
-        """The mean over seeds and its standard error."""
+        """Mean over seeds and its standard error."""
         return Estimate.of(self.values) if len(self.values) else None
 
     @property
     def difference(self) -> float | None:
-        """Our number minus the reported one."""
+        """Our number minus the paper's."""
         if self.ours is None or self.cell.reported is None:
             return None
         return self.ours.mean - self.cell.reported.value
@@ -51,7 +51,7 @@ class CellOutcome:
     def inside(self) -> bool | None:
         """Whether chance alone explains the difference.
 
-        It is ``None`` without a number or a spread, and for a part of the experiment.
+        ``None`` without a number or a spread, and if only a share of the experiment was run.
         """
         reported = self.cell.reported
         if self.ours is None or reported is None or self.scale != 1:
@@ -60,7 +60,7 @@ class CellOutcome:
 
 
 def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOutcome:
-    """Read the runs of a cell; ``failures`` has the reasons of failed runs, by name."""
+    """Read the runs of a cell; ``failures`` maps names of failed runs to reasons."""
     if cell.skip is not None:
         return CellOutcome(cell, {}, np.empty(0), (cell.skip,), plan.scale)
     runs: dict[int, RunFolder] = {}

@@ -1,4 +1,4 @@
-"""The runs behind some cells; cells that need equal runs share them."""
+"""The runs behind a table's cells, which share equal runs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class TablePlan:
     """The runs of a table.
 
     Attributes:
-        names: Name of the run for each cell and seed; cells without runs are left out.
-        runs: Runs by name, in the order in which they are needed.
+        names: Name of the run of each cell and seed, except of skipped cells.
+        runs: Runs by name, in the order of the cells.
         seeds: Seeds of each cell.
         scale: Share of rounds and data.
     """
@@ -56,11 +56,11 @@ def plan(
     scale: float = 1,
     overrides: Sequence[str] = (),
 ) -> TablePlan:
-    """Plan the runs of some cells.
+    """Plan the runs of cells.
 
-    The flags in ``overrides`` override the table's settings. A key that gets the seed, other than
-    ``seed``, keeps the value of a configuration file among them: a paper's released code has the
-    same clients for all seeds.
+    The flags in ``overrides`` take precedence over the table's settings. A configuration file among
+    them may fix the value of a seed key other than ``seed``: a paper's released code has the same
+    clients for all seeds.
 
     Raises:
         UsageError: A configuration is wrong.
@@ -74,7 +74,7 @@ def plan(
         if cell.skip is not None:
             continue
         first = _prepared(table, cell, parse(parser, table, cell, overrides), scale)
-        # Making the text is slow, and only the seeds differ.
+        # Serialisation is slow, and only the seeds differ.
         config = yaml.safe_load(first.text)
         for seed in seeds:
             run = _planned(keys, cell, first, config, seed, scale)
@@ -86,7 +86,7 @@ def plan(
 def parse(
     parser: Parser, table: TableFile, cell: Cell, overrides: Sequence[str] = ()
 ) -> Experiment:
-    """Return a cell's configuration, before seeds and scale are applied.
+    """Return a cell's configuration without seeds and scale.
 
     Raises:
         UsageError: The configuration is wrong.
@@ -99,7 +99,7 @@ def parse(
 
 
 def _prepared(table: TableFile, cell: Cell, parsed: Experiment, scale: float) -> Experiment:
-    """Prepare the settings that all seeds of a cell share."""
+    """Apply the settings that all seeds of a cell share."""
     values = parsed.values
     if values.loop.default_root_dir is None:
         raise UsageError(f"{table.path}: {cell.label}: a table needs loop.default_root_dir")
@@ -109,7 +109,7 @@ def _prepared(table: TableFile, cell: Cell, parsed: Experiment, scale: float) ->
     values["loop.progress"] = False
     if scale < 1:
         shorten(values, scale, table.scaling)
-    # At most a tenth of a run may be lost, even of a short one.
+    # At most a tenth of a run is lost, even of a short one.
     often = max(1, values.loop.rounds // 10)
     values["loop.checkpoint_every"] = min(values.loop.checkpoint_every, often)
     return parsed
@@ -123,7 +123,7 @@ def _planned(
     seed: int,
     scale: float,
 ) -> PlannedRun:
-    """Plan one seed of a cell, named by the content of its configuration."""
+    """Plan the run of one seed, named by the content of its configuration."""
     values, config = first.values.clone(), deepcopy(config)
     for key in keys:
         values[key] = seed

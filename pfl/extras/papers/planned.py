@@ -1,4 +1,4 @@
-"""A run that a table needs: found among the stored ones, resumed, or made."""
+"""A run of a table: found among stored ones, resumed or started."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from pfl.federation.run import Callback
 from pfl.results.files import RunError
 from pfl.results.runs import RunFolder
 
-# Name of a run folder: its starting time.
+# Names of run folders: their starting times.
 _STARTED = re.compile(r"\d{8}-\d{6}(-\d+)?")
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
-    """A run that one or several cells need.
+    """A run that one or more cells need.
 
     Attributes:
         name: Name of its folder; equal runs have the same name.
-        label: The first cell that needs it, and the seed.
+        label: First cell that needs it, and the seed.
         experiment: Its configuration.
-        identity: The settings that its numbers depend on.
+        identity: Settings that its numbers depend on.
         scale: Share of rounds (already applied) and of data.
     """
 
@@ -43,12 +43,12 @@ class PlannedRun:
 
     @property
     def home(self) -> Path:
-        """The folder of its folders."""
+        """The parent of its run folders."""
         return Path(self.experiment.values.loop.default_root_dir, self.name)
 
     @property
     def planned(self) -> Planned:
-        """Its part of the campaign."""
+        """Its entry in the campaign."""
         return Planned(self.name, self.label, self.home, self.make)
 
     @property
@@ -58,22 +58,22 @@ class PlannedRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is a folder in which it was finished."""
+        """Whether one of its folders has a finished run."""
         return self.finished is not None
 
     @property
     def finished(self) -> Path | None:
-        """The folder in which it was finished, or ``None``."""
+        """The folder of the finished run, or ``None``."""
         return next((f for f in self._folders() if (f / "summary.json").is_file()), None)
 
     @property
     def resumable(self) -> Path | None:
-        """The newest folder that it can be resumed from, or ``None``."""
+        """The newest resumable folder, or ``None``."""
         return next((f for f in self._folders() if (f / FILE).is_file()), None)
 
     @property
     def done(self) -> int:
-        """The number of rounds that need not be run again."""
+        """The number of finished rounds."""
         folder = self.resumable
         try:
             return 0 if folder is None else RunFolder.read(folder).round
@@ -81,16 +81,16 @@ class PlannedRun:
             return 0
 
     def fresh(self) -> Experiment:
-        """Return its configuration; the objects of a plan would stay in memory, with the images."""
+        """Return a new experiment; a plan's own objects would stay in memory with their images."""
         planned = self.experiment
         return Experiment(planned.parser, planned.values.clone(), planned.settings)
 
     def make(self, callbacks: Sequence[Callback] = ()) -> None:
-        """Start or resume it.
+        """Start or resume the run.
 
         Raises:
-            UsageError: It cannot be run as it is configured.
-            CheckpointError: Its checkpoint does not fit any more.
+            UsageError: It cannot be run as configured.
+            CheckpointError: Its checkpoint no longer fits.
         """
         experiment = self.fresh()
         with explained(experiment.settings, *REFUSALS):
@@ -102,9 +102,7 @@ class PlannedRun:
             try:
                 loop.fit(module, data, None if folder is None else str(folder), experiment.text)
             except CheckpointError as error:
-                raise CheckpointError(
-                    f"{error}; remove {folder} to start this run again"
-                ) from error
+                raise CheckpointError(f"{error}; remove {folder} to restart this run") from error
 
     def _clear(self) -> None:
         """Remove folders of processes that ended before their first checkpoint."""
@@ -114,5 +112,5 @@ class PlannedRun:
                 shutil.rmtree(folder)
 
     def _folders(self) -> list[Path]:
-        """Return its folders, newest first; they are named by their starting time."""
+        """Return its folders, newest first, by their names."""
         return sorted((path for path in self.home.glob("*") if path.is_dir()), reverse=True)

@@ -1,4 +1,4 @@
-"""Reading the file that describes a table."""
+"""The reader of table files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PartT = TypeVar("PartT", bound=CellSettings)
 
 
 def read(path: Path) -> TableFile:
-    """Read a table's file.
+    """Read a table file.
 
     Raises:
         UsageError: The file is missing or wrong; the message names the line and the key.
@@ -31,7 +31,7 @@ def read(path: Path) -> TableFile:
     file = YamlFile(path, "table file")
     form: TableForm = file.formed(file.content(), TableForm)
     if not form.rows:
-        raise file.error("a table needs rows", "rows")
+        raise file.error("expected at least one row", "rows")
     file.check_seeds(form.seeds, "seeds")
     common = _completed(file, form)
     if common.reported is not False:
@@ -47,13 +47,13 @@ def read(path: Path) -> TableFile:
 
 
 def _part(file: YamlFile, part: CellSettings | str | list[str] | None, *keys: str) -> CellSettings:
-    """Return the settings of a part; a text or a list stands for its configuration files."""
+    """Return the settings of a part; a text or a list gives its configuration files."""
     settings = part if isinstance(part, CellSettings) else CellSettings(config=part or [])
     return _completed(file, settings, *keys)
 
 
 def _completed(file: YamlFile, part: PartT, *keys: str) -> PartT:
-    """Check the metric of a part, find its configuration files, and make cells texts."""
+    """Check a part's metric, find its configuration files, and convert cells to texts."""
     if part.metric is not None and part.metric.rpartition("/")[2] not in KINDS:
         what = f"{part.metric} must end in one of {', '.join(KINDS)}"
         raise file.error(what, *keys, "metric")
@@ -67,14 +67,14 @@ def _completed(file: YamlFile, part: PartT, *keys: str) -> PartT:
 def _options(file: YamlFile, axis: AxisForm, *keys: str) -> dict[str, CellSettings]:
     """Return the settings of an axis's options, by label."""
     if keys[-1] in COLUMNS:
-        raise file.error("choose another name: CSV files use this one for something else", *keys)
+        raise file.error("choose another name: this one is a column of all CSV files", *keys)
     values, key, column = axis.values, axis.set, axis.reported
     if isinstance(values, dict) and values and key is None and column is None:
         return {label: _part(file, part, *keys, "values", label) for label, part in values.items()}
     if isinstance(values, dict) or not values:
-        raise file.error("expected values: a list together with set, or a mapping", *keys)
+        raise file.error("expected values: a list with set, or a mapping", *keys)
     if key is None:
-        raise file.error("a list of values needs set: the dotted key to which they belong", *keys)
+        raise file.error("a list of values needs set: the dotted key of the values", *keys)
     return {
         str(value): CellSettings(set={key: value}, reported={column: str(value)} if column else {})
         for value in values
@@ -84,7 +84,7 @@ def _options(file: YamlFile, axis: AxisForm, *keys: str) -> dict[str, CellSettin
 def _exception(
     file: YamlFile, cell: Exceptional, choices: Mapping[str, list[str]], number: str
 ) -> Exceptional:
-    """Return an exception with the labels of the rows and options that it applies to."""
+    """Return an exception with the labels of its rows and options."""
     accepted = {}
     for name, labels in cell.where.items():
         keys = ("cells", number, "where", name)
@@ -98,5 +98,5 @@ def _exception(
 
 
 def unknown(name: str, choices: Iterable[str]) -> str:
-    """Return the message for an unknown name, with the nearest known one or all of them."""
-    return f"there is no {name!r} here{hint(name, choices)}"
+    """Return a message about an unknown name, with the nearest known one or all."""
+    return f"there is no {name!r}{hint(name, choices)}"

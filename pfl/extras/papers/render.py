@@ -1,4 +1,4 @@
-"""The printed table: laid out as in the paper, with its numbers beside ours."""
+"""The printed table, laid out as in the paper, with its numbers beside ours."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _COLUMNS = 4
 
 
 def sheets(table: TableFile, plan: TablePlan, outcomes: Sequence[CellOutcome]) -> list[Sheet]:
-    """Return one sheet, or one for each option of the first axis if there are many columns.
+    """Return one sheet, or one per option of the first axis if there are many columns.
 
-    The last sheet has the notes to all of them.
+    The notes are on the last sheet.
     """
     columns = dict.fromkeys(outcome.cell.column for outcome in outcomes)
     divided = len(columns) > _COLUMNS and max(map(len, columns)) > 1
@@ -50,7 +50,7 @@ def _sheet(
 ) -> Sheet:
     """Return a sheet without notes; the first ``skip`` axes are in its title.
 
-    The title has the unit, if all cells have the same; if not, those in per cent say so.
+    The title has the unit if all cells share it; otherwise cells in per cent are marked.
     """
     columns = list(dict.fromkeys(outcome.cell.column for outcome in outcomes))
     rows = list(dict.fromkeys(outcome.cell.row for outcome in outcomes))
@@ -76,9 +76,9 @@ def _sheet(
 
 
 def _is_share(metric: str, table: TableFile) -> bool:
-    """Return ``True`` if a metric is shown in per cent, or as fractions if its paper prints these.
+    """Return ``True`` if a metric is a share, shown in per cent or as the paper's fractions.
 
-    Numbers about clients that join later are shown as the table's own score is.
+    Metrics of clients that join later are shown like the table's own.
     """
     own = table.metric.rpartition("/")[0]
     return names.in_per_cent(own if metric in names.LATER else metric)
@@ -87,9 +87,9 @@ def _is_share(metric: str, table: TableFile) -> bool:
 def _text(
     outcome: CellOutcome, unit: NumberFormat, footnotes: dict[str, int], sign: str = ""
 ) -> str:
-    """Format a cell, for instance as ``90.81 ± 0.31 (91.03, -0.22, in)``.
+    """Format a cell, such as ``90.81 ± 0.31 (91.03, -0.22, in)``.
 
-    A part of the experiment has no verdict.
+    There is no verdict if only a share of the experiment was run.
     """
     ours, reported = outcome.ours, outcome.cell.reported
     text = NONE if ours is None else ours.text(unit.factor, unit.digits)
@@ -106,7 +106,7 @@ def _text(
 
 
 def _notes(outcomes: Sequence[CellOutcome], plan: TablePlan) -> Iterator[str]:
-    """Say what the numbers are, of how much of the experiment, and where models were tested."""
+    """Yield notes on the numbers, the share of the experiment, and the points of tests."""
     metrics = dict.fromkeys((outcome.cell.metric, outcome.cell.at) for outcome in outcomes)
     what = "; ".join(names.heading(metric, at) for metric, at in metrics)
     seeds = ", ".join(map(str, plan.seeds))
@@ -135,12 +135,12 @@ def _notes(outcomes: Sequence[CellOutcome], plan: TablePlan) -> Iterator[str]:
 
 
 def shortened(plan: TablePlan) -> str:
-    """Return what the caption of a shortened experiment adds; empty for a whole one."""
+    """Return the addition to the caption of a shortened experiment; empty for a full one."""
     return "" if plan.scale == 1 else f", at scale {plan.scale:g}"
 
 
 def _named(option: tuple[str, str]) -> str:
-    """Return an option's label, with the axis's name if it is a number."""
+    """Return an option's label, preceded by the axis's name if it is a number."""
     axis, label = option
     return f"{axis} {label}" if label.lstrip("-.")[:1].isdigit() else label
 

@@ -10,18 +10,18 @@ from importlib import resources
 
 from pfl.results.statistics import Deviation, Estimate
 
-# Columns that identify a number; the others are the number itself.
+# Columns that identify a number; the others are its value.
 KEYS = (
     *("paper", "table", "dataset", "partition", "param", "clients", "participation"),
     *("local_epochs", "model", "method"),
 )
-# Factor by which a paper's accuracies are printed.
+# Factor of a paper's printed accuracies.
 _FACTORS = {"accuracy_pct": 100, "accuracy_frac": 1}
 
 
 @dataclass(frozen=True, order=True)
 class NumberFormat:
-    """The format of printed numbers: a factor and a number of decimals."""
+    """Format of printed numbers: a factor and a number of decimals."""
 
     factor: int = 100
     digits: int = 2
@@ -33,8 +33,8 @@ class Reported:
 
     Attributes:
         paper: The paper.
-        value: The number as a fraction.
-        error: The number after the paper's ± as a fraction; ``None`` if it prints none.
+        value: Number as a fraction.
+        error: Number after the paper's ± as a fraction; ``None`` if there is none.
         unit: Format in the paper.
     """
 
@@ -45,11 +45,9 @@ class Reported:
 
 
 def printed(paper: str, value: float, error: float | None) -> Estimate:
-    """Return a paper's number as a mean of runs.
+    """Return a paper's number as a mean of runs, or as a single run if that is unknown.
 
-    A printed error of 0 stands for half a unit of its last digit.
-
-    Of a paper that is not known, it is a single run.
+    A printed error of 0 is read as half a unit of its last digit.
     """
     means = _means().get(paper)
     count = 1 if means is None else int(means["runs"])
@@ -61,9 +59,9 @@ def printed(paper: str, value: float, error: float | None) -> Estimate:
 
 
 def find(wanted: Mapping[str, str]) -> Reported:
-    """Return the only number that matches a selection.
+    """Return the one number that matches a selection.
 
-    It is selected by cells of some of :data:`KEYS`; numbers are compared as numbers.
+    ``wanted`` maps some of :data:`KEYS` to cells; numbers are compared by value.
 
     Raises:
         LookupError: No number matches, or several do.
@@ -90,11 +88,11 @@ def _rows(name: str = "reported.csv") -> list[dict[str, str]]:
 
 
 def _means() -> dict[str, dict[str, str]]:
-    """Return how many runs each paper's printed means are of, and what stands after its ±.
+    """Return the number of runs behind each paper's means, and the meaning of its ±.
 
     ``half_unit`` is half a unit of the last digit after the ±, as a fraction.
-    FedSimSup and UniVarFL do not say what their ± is, and FedSimSup does not say how many runs it
-    made; the file has the narrower reading.
+    FedSimSup and UniVarFL do not define their ±, nor FedSimSup its number of runs; the file has the
+    narrower reading.
     """
     return {row["paper"]: row for row in _rows("means.csv")}
 

@@ -1,4 +1,4 @@
-"""Shortening an experiment to a share of its rounds and data."""
+"""Shortened experiments: a share of rounds and data."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from pfl.cli.config import Experiment
 _ROUNDS = "loop.rounds"
 _SAMPLES = "data.init_args.max_samples"
 _TRAINING = "data.init_args.max_train_samples"
-# The smallest allowed client shrinks with the data.
+# The minimum size of a client shrinks with the data.
 _SMALLEST = "data.init_args.partition.init_args.min_samples"
 
 
 def shorten(values: Namespace, scale: float, exponents: Mapping[str, float]) -> None:
-    """Reduce the numbers of rounds and samples in a configuration, to 1 at least.
+    """Reduce the numbers of rounds and samples in a configuration, to at least 1.
 
-    If it does not limit the number of samples, :func:`limit_samples` does so later.
-
-    The values of the keys in ``exponents`` are multiplied by that power of ``scale``.
+    :func:`limit_samples` later limits the number of samples if the configuration does not. Values
+    of the keys in ``exponents`` are multiplied by that power of ``scale``.
     """
     for key in (_ROUNDS, _SAMPLES, _TRAINING, _SMALLEST):
         if values.get(key):
@@ -32,7 +31,7 @@ def shorten(values: Namespace, scale: float, exponents: Mapping[str, float]) -> 
 
 
 def limit_samples(experiment: Experiment, scale: float) -> None:
-    """Limit the samples to a share of the data set, which is opened to find its size."""
+    """Limit the samples to a share of the data set, reading it to find its size."""
     values = experiment.values
     if scale == 1 or values.get(_SAMPLES):
         return
@@ -42,11 +41,11 @@ def limit_samples(experiment: Experiment, scale: float) -> None:
 
 
 def part_of(count: int, scale: float) -> int:
-    """Return a share of ``count``, rounded up and at least one.
+    """Return a share of ``count``, rounded up, at least one.
 
     Example:
         >>> part_of(40, 0.1), part_of(45, 0.1), part_of(3, 0.1)
         (4, 5, 1)
     """
-    # The rounding keeps 0.07 * 100 = 7.000000000000001 at 7.
+    # Rounding first keeps 0.07 * 100 = 7.000000000000001 at 7.
     return max(1, math.ceil(round(count * scale, 6)))

@@ -1,4 +1,4 @@
-"""The description of a table: rows, columns, and settings of their cells."""
+"""The form of a table file: rows, columns and settings of cells."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ COLUMNS = (
 )
 
 
-# Forms of the file (see pfl.disk.form), which pfl.extras.papers.reader completes.
+# Forms of the file (see pfl.disk.form), completed by pfl.extras.papers.reader.
 @dataclass(frozen=True)
 class CellSettings:
     """Settings that a table, row, column or exception applies to its cells.
 
     Attributes:
-        config: Configuration files, as paths once they are read; later ones override earlier ones.
+        config: Configuration files (paths once read); later ones override earlier ones.
         set: Dotted keys of the configuration and their values.
-        reported: Columns of ``reported.csv`` and their cells, as texts once they are read;
-            ``False`` if nothing is reported.
-        metric: As in ``summary.json``, for instance ``test/personal/acc/last``.
-        skip: The reason why these cells are not run; ``None`` if they are.
+        reported: Columns of ``reported.csv`` and their cells (texts once read); ``False`` if
+            nothing is reported.
+        metric: Metric as in ``summary.json``, such as ``test/personal/acc/last``.
+        skip: Reason why these cells are not run; ``None`` if they are.
     """
 
     config: str | list[str] = field(default_factory=list)
@@ -38,7 +38,7 @@ class CellSettings:
     skip: str | None = None
 
 
-# A text or a list stands for configuration files.
+# A text or a list gives configuration files.
 Parts: TypeAlias = dict[str, CellSettings | str | list[str] | None]
 
 
@@ -56,8 +56,7 @@ class Exceptional(CellSettings):
     """Settings of some cells, in addition to those of their row and column.
 
     Attributes:
-        where: Labels of rows (under ``row``) and of axes' options, as lists of texts once they are
-            read.
+        where: Labels of rows (under ``row``) and of axes' options (lists of texts once read).
     """
 
     where: dict[str, Any] = field(default_factory=dict)
@@ -73,21 +72,21 @@ class TableForm(CellSettings):
     """The form of the file.
 
     Attributes:
-        caption: One line.
-        rows: A part for each row, by label.
+        caption: One-line description.
+        rows: Settings of each row, by label.
         paper: Paper of the reported numbers.
-        table: Its table.
+        table: Number of the paper's table.
         seeds: Seeds of each cell's runs.
         seed_keys: Dotted keys that are set to a run's seed.
         columns: The axes, by name.
         cells: Exceptions; later ones override earlier ones.
         notes: Lines below the table.
-        pictures: Names of the pictures that belong to the table.
-        scaling: Dotted keys and exponents: at scale s, a value is multiplied by s to that power.
+        pictures: Names of the table's pictures.
+        scaling: Exponents of dotted keys: at scale s, a value is multiplied by s to that power.
     """
 
     caption: str
-    metric: str = field()  # without the default that a part has
+    metric: str = field()  # required here, unlike in a part
     rows: Parts
     paper: str | None = None
     table: str | None = None
@@ -102,14 +101,14 @@ class TableForm(CellSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TableFile(TableForm):
-    """A table: the keys of its file, and what they mean.
+    """A table: the content of its file, parsed.
 
     Attributes:
         path: The file.
         common: Settings of all cells.
         row_settings: Settings of each row, by label; rows are usually methods.
-        axes: The factors in which columns differ, with settings of each option by label; columns
-            are all combinations of their options.
+        axes: Factors of the columns, with settings of each option by label; columns are all
+            combinations of options.
     """
 
     path: Path

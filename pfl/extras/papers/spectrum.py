@@ -1,6 +1,6 @@
 """Singular values of the classifier over rounds.
 
-UniVarFL (Fig. 1) claims that they fall off fast where labels are skewed.
+UniVarFL (Fig. 1) claims that they decay fast under label skew.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pfl.federation.run import Row, Run
 
 
 class ClassifierSpectrum(Analysis):
-    """Writes the singular values of the last linear layer's weight, divided by the largest.
+    """Singular values of the last linear layer's weight, relative to the largest.
 
-    They are those of the clients that trained in the round, before averaging, and of the server's
+    There are rows for the clients that trained in the round, before averaging, and for the server's
     model if the layer is shared. The columns of the file are ``round, client`` (-1 is the server),
     ``index, value``.
     """
@@ -30,12 +30,12 @@ class ClassifierSpectrum(Analysis):
         self._trained: dict[int, Tensor] = {}
 
     def on_fit_start(self, run: Run) -> None:
-        """Open the file, and forget the clients of an interrupted round."""
+        """Open the file, and discard the clients of an interrupted round."""
         super().on_fit_start(run)
         self._trained = {}
 
     def on_result(self, run: Run, result: Result) -> None:
-        """Store the classifier of a client that has trained, unless its result is discarded."""
+        """Store a trained client's classifier, unless its result is discarded."""
         if not result.finite:
             return
         shared = {} if result.upload is None else result.upload.shared
@@ -44,7 +44,7 @@ class ClassifierSpectrum(Analysis):
             self._trained[result.client] = weight
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Append the rows of an evaluated round, and forget the round's clients."""
+        """Append the rows of an evaluated round, and discard the round's clients."""
         super().on_round_end(run, result)
         self._trained = {}
 
@@ -54,7 +54,7 @@ class ClassifierSpectrum(Analysis):
         if (of_server := run.server.shared.get(classifier(run.module))) is not None:
             models[-1] = of_server
         for client, weight in models.items():
-            # A server with one model for each client stacks them, and has none of its own.
+            # A server with one model for each client stacks them and has no single one.
             if weight.dim() != 2:
                 continue
             values = torch.linalg.svdvals(weight.cpu().double())
@@ -63,7 +63,7 @@ class ClassifierSpectrum(Analysis):
 
 
 def classifier(module: ClientModule) -> str:
-    """Return the name of the weight of a network's last linear layer.
+    """Return the name of the last linear layer's weight.
 
     Raises:
         ValueError: The network has no linear layer.

@@ -1,4 +1,4 @@
-"""``pfl table``; the code that does the work is imported once the file is read."""
+"""``pfl table``; its implementation is imported only once the file is read."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pfl.cli import preflight
 from pfl.cli.explain import UsageError, refuse
 from pfl.results.sheets import FORMATS
 
-# Keys that no flag of a table may set, with the reason.
+# Keys that flags of a table may not set, and why.
 _REFUSED = {
     "seed": "a table has several seeds, such as --seeds 1 2 3",
-    "loop.name": "a table names its runs itself",
-    "ckpt_path": "a table finds the checkpoints of its runs itself",
+    "loop.name": "pfl table names its runs itself",
+    "ckpt_path": "pfl table finds its runs' checkpoints itself",
 }
 
 
 def table(options: argparse.Namespace) -> None:
-    """Run, resume or read the runs behind a table, and print it."""
+    """Run, resume or read the runs behind a table, and print the table."""
     _check(options)
     from pfl.extras.papers.cells import expand
     from pfl.extras.papers.reader import read
@@ -38,7 +38,7 @@ def table(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     if not 0 < options.scale <= 1:
-        raise UsageError(f"--scale must lie in (0, 1], got {options.scale:g}")
+        raise UsageError(f"--scale: expected a number in (0, 1], got {options.scale:g}")
     if options.workers < 1:
         raise UsageError(f"--workers: expected a whole number, at least 1, got {options.workers}")
     if options.dry_run and options.read:

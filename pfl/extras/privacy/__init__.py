@@ -1,1 +1,1 @@
-"""Differential privacy of a run: of whole clients, or of their single samples."""
+"""Differential privacy of a run: for whole clients or single samples."""

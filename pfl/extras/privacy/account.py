@@ -1,4 +1,4 @@
-"""The epsilon of a private run: the rounds that it pays for, and what the run may be called."""
+"""The epsilon of a private run: the rounds that it allows, and the privacy statement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNACCOUNTED = (
     "the choice of settings and of the best round; what data were standardised with; sizes, losses "
     "and scores in the run's records"
 )
-# Noise of the seed is the same again; that of the system is not.
+# Noise from the seed is repeated; noise from the system is not.
 _AGAIN = "; noise that was drawn anew, where a resumed run plays rounds again"
 _NOISE = {
     "seed": "from the run's seed, for experiments: who knows the seed can subtract it",
@@ -23,14 +23,13 @@ _NOISE = {
 
 
 class Account(UplinkStep, ABC):
-    """A private run's step of the uplink: its epsilon, and what its header says is private.
+    """A private run's step of the uplink: its epsilon and the privacy lines of its header.
 
     Attributes:
-        meaning: The sentence that says what is private. Every place that says it takes it from
-            here.
-        whose: Whose epsilon it is, if clients have different ones.
-        unit: What one of two neighbours has more.
-        lower: What can be lowered for less epsilon.
+        meaning: Sentence on what is private, used wherever this is stated.
+        whose: Whose epsilon it is if clients differ.
+        unit: Unit by which neighbours differ.
+        lower: Settings that can be lowered for a smaller epsilon.
         privacy: The settings.
     """
 
@@ -42,23 +41,23 @@ class Account(UplinkStep, ABC):
 
     @property
     def secret(self) -> bool:
-        """Whether cohorts come from the operating system."""
+        """Whether cohorts are drawn from the operating system's source."""
         return self.privacy.noise == "system"
 
     @abstractmethod
     def epsilon(self, rounds: int) -> float:
-        """Return the epsilon of some rounds."""
+        """Return the epsilon of a number of rounds."""
 
     @property
     @abstractmethod
     def mechanism(self) -> str:
-        """What makes the run private, in words."""
+        """The mechanism in words."""
 
     def max_rounds(self, rounds: int) -> int:
-        """Return how many of the planned rounds epsilon pays for.
+        """Return how many of the planned rounds are within epsilon.
 
         Raises:
-            ValueError: Not a single one.
+            ValueError: None of them.
         """
         most = self.privacy.epsilon
         if most is None or self.epsilon(rounds) <= most:
@@ -66,8 +65,8 @@ class Account(UplinkStep, ABC):
         paid = bisect_right(range(1, rounds), most, key=self.epsilon)
         if paid == 0:
             raise ValueError(
-                f"Privacy: a single round has epsilon {self.epsilon(1):.4g}, more than the "
-                f"{most:g} that are set; raise sigma, or lower {self.lower}"
+                f"Privacy: a single round has epsilon {self.epsilon(1):.4g}, above the "
+                f"limit of {most:g}; raise sigma, or lower {self.lower}"
             )
         return paid
 
@@ -76,7 +75,7 @@ class Account(UplinkStep, ABC):
 
         Args:
             planned: The planned number of rounds.
-            rounds: How many of them epsilon pays for.
+            rounds: How many of them are within epsilon.
         """
         privacy = self.privacy
         spent = "no epsilon, as sigma is 0"

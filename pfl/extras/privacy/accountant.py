@@ -1,4 +1,4 @@
-"""Epsilon of a number of rounds, by privacy loss distributions of ``dp-accounting``.
+"""The epsilon of a number of rounds, by privacy loss distributions of ``dp-accounting``.
 
 Each round is the Gaussian mechanism on a Poisson sample of the clients; neighbours differ by one
 client. Epsilon is a function of rate, sigma, rounds and delta: a run stores nothing for it.
@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 MISSING = "epsilon needs the package dp-accounting: pip install 'pfl-lightning[privacy]'"
 
 Part: TypeAlias = tuple[float, float, int]
-"""Rate, sigma, and how many steps there are of them."""
+"""Rate, sigma and the number of their steps."""
 
 
 def epsilon(rate: float, sigma: float, rounds: int, delta: float) -> float:
-    """Return the epsilon of some rounds; infinite without noise.
+    """Return the epsilon of a number of rounds; infinite without noise.
 
     Args:
         rate: q, the probability with which a client takes part in a round.
@@ -34,7 +34,7 @@ def epsilon(rate: float, sigma: float, rounds: int, delta: float) -> float:
 
 @lru_cache(maxsize=64)
 def of_parts(parts: tuple[Part, ...], delta: float) -> float:
-    """Return the epsilon of steps of several kinds; infinite if one of them has no noise."""
+    """Return the epsilon of steps of several kinds; infinite if any kind has no noise."""
     taken = [part for part in parts if part[2]]
     if any(sigma == 0 for _, sigma, _ in taken):
         return math.inf
@@ -45,7 +45,7 @@ def of_parts(parts: tuple[Part, ...], delta: float) -> float:
 
 
 def described() -> str:
-    """Return how epsilon is computed: package, version and method."""
+    """Return the package, version and method that compute epsilon."""
     return f"dp-accounting {metadata.version('dp-accounting')}, privacy loss distributions"
 
 

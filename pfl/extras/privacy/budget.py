@@ -1,4 +1,4 @@
-"""What an owner lets out of single samples: an epsilon over all runs, kept beside the data."""
+"""An owner's budget for single samples: an epsilon over all runs, stored beside the data."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from pfl.training.context import Context
 from pfl.training.gradients import gradient_step
 
 _PRIVATE = "Privacy in loop.uplink, with level: sample and noise: system"
-# With less noise epsilon is large, and it takes minutes to compute; with more, hours.
+# With less noise epsilon is large and takes minutes to compute; with more it takes hours.
 _LEAST_SIGMA, _MOST_SIGMA, _MOST_STEPS = 0.3, 1000.0, 10**6
-# Seconds until another site of the same data has charged its steps.
+# Seconds to wait for another site of the same data to charge its steps.
 _PATIENCE = 60.0
 
 
 @dataclass(frozen=True, config=STRICT)
 class Spent:
-    """Steps that were taken.
+    """Steps already taken.
 
     Attributes:
-        batches: Steps of an epoch, m: a step has a sample with rate 1 / m.
-        sigma: Deviation of their noise, in units of the largest that a sample can add.
-        steps: How many there were.
+        batches: Steps of an epoch, m: a step includes a sample with rate 1 / m.
+        sigma: Deviation of their noise, in units of a sample's largest contribution.
+        steps: Number of steps.
     """
 
     batches: Annotated[int, Field(ge=1, lt=2**31)]
@@ -59,7 +59,7 @@ class _Account:
 
 
 def _unseen(data: FederatedData, client: int) -> DataView:
-    """Return a site's data, of which only sizes and shapes are known; ``client`` has samples."""
+    """Return a view of a site's data with sizes and shapes only; ``client`` has samples."""
 
     def blank(count: int) -> Inputs:
         first = data.split(client, "train").batch(torch.zeros(1).long())
@@ -69,18 +69,18 @@ def _unseen(data: FederatedData, client: int) -> DataView:
 
 
 class Budget:
-    """Lets a client take only steps that keep single samples private, up to the owner's epsilon.
+    """A limit on a client's training: only sample-private steps, up to the owner's epsilon.
 
-    The steps are those of the site's own data and plan, whatever the server says of its run. They
-    are written down before they are taken, and add up over all runs and all sites that share the
-    file: a message that is sent again gets other noise.
+    Steps are derived from the site's own data and plan, not from the server's claims. They are
+    recorded before they are taken, and add up over all runs and all sites that share the file: a
+    message that is sent again has new noise.
 
     Args:
-        file: Where the steps that were taken are written.
-        epsilon: The largest epsilon that is allowed.
-        delta: The delta that it holds for.
-        clip: The clip that a run must have; ``None`` for any.
-        sigma: The smallest sigma that a run may have; ``None`` for any.
+        file: File in which steps are recorded.
+        epsilon: Largest epsilon that is allowed.
+        delta: Delta for this epsilon.
+        clip: Clip that a run must have; ``None`` for any.
+        sigma: Smallest sigma that a run may have; ``None`` for any.
 
     Raises:
         ValueError: A number is out of range, or the file is damaged.
@@ -100,26 +100,26 @@ class Budget:
         within("(0, 1)", delta=delta)
         within(f"[{LEAST_CLIP}, 1e12]", clip=clip)
         within(f"[{_LEAST_SIGMA}, {_MOST_SIGMA}]", sigma=sigma)
-        accountant.epsilon(1.0, 1.0, 1, delta)  # Without the package, an error now, not in a run.
+        accountant.epsilon(1.0, 1.0, 1, delta)  # Fail now, not in a run, if the package is missing.
         self._file, self._epsilon, self._delta = file, epsilon, delta
         self._clip, self._sigma = clip, sigma
         self._examined: Context | None = None
-        # A damaged file, or a folder that cannot be written, is reported now, and not in a round.
+        # Report a damaged file or a folder that cannot be written now, not in a round.
         with self._held():
             self._read()
 
     def check(self, run: Mapping[str, Any]) -> None:
-        """Refuse a run that does not say that it keeps single samples private.
+        """Reject a run that does not declare that it keeps single samples private.
 
         Raises:
-            Refusal: It does not.
+            Refusal: There is no such declaration.
         """
         declared = [step.get("init_args") for step in _steps(run) if _class(step) == "Privacy"]
         if not any(_protects(options) for options in declared):
-            raise Refusal(f"the owner asks for {_PRIVATE}, but the run has {declared or 'none'}")
+            raise Refusal(f"the owner requires {_PRIVATE}, but the run has {declared or 'none'}")
 
     def charge(self, context: Context, job: Job) -> None:
-        """Write down the steps of a job that is about to train.
+        """Record the steps of a job before it trains.
 
         Raises:
             Refusal: Its steps do not keep samples private, or exceed the owner's epsilon.
@@ -127,7 +127,7 @@ class Budget:
         number = job.info.round
         level = gradient_step(job)
         if not isinstance(level, PrivateSamples) or not level.system:
-            raise Refusal(f"the owner asks for {_PRIVATE}, but round {number} has {level}")
+            raise Refusal(f"the owner requires {_PRIVATE}, but round {number} has {level}")
         least = _LEAST_SIGMA if self._sigma is None else self._sigma
         if not least <= level.sigma <= _MOST_SIGMA:
             raise Refusal(
@@ -136,10 +136,10 @@ class Budget:
             )
         if self._clip not in (None, level.clip):
             raise Refusal(
-                f"the owner sets clip={self._clip:g}, but round {number} has {level.clip:g}"
+                f"the owner requires clip={self._clip:g}, but round {number} has {level.clip:g}"
             )
         if context is not self._examined:
-            # Without the owner's samples: whether it is refused must not depend on them.
+            # Without the owner's samples, on which a refusal must not depend.
             apart = context.replica(context.fabric, _unseen(context.data, job.info.client))
             if (why := separable.unsupported_reason(apart, job)) is not None:
                 raise Refusal(f"samples cannot be kept private: {why}")
@@ -147,19 +147,19 @@ class Budget:
         with self._held():
             spent = self._read()
             for batches, steps in steps_of(context, job.info):
-                # Of each sample a step has at most the clip, so that sigma is what protects it.
+                # A sample adds at most the clip to a step, so that sigma protects it.
                 spent[batches, level.sigma] += steps
             if (most := max(spent.values(), default=0)) > _MOST_STEPS:
-                raise Refusal(f"a site accounts for {_MOST_STEPS} steps of a kind, not for {most}")
+                raise Refusal(f"a site accounts for {_MOST_STEPS} steps of a kind, got {most}")
             epsilon = accountant.of_parts(
                 tuple((1 / batches, sigma, steps) for (batches, sigma), steps in spent.items()),
                 self._delta,
             )
-            # Not the other way round: a comparison with NaN is false.
+            # Written like this because comparisons with NaN are false.
             if not epsilon <= self._epsilon:
                 raise Refusal(
-                    f"the owner allows epsilon {self._epsilon:g} at delta {self._delta:g}, and "
-                    f"with round {number} it would be {epsilon:.4g}"
+                    f"the owner allows epsilon {self._epsilon:g} at delta {self._delta:g}, but "
+                    f"round {number} would need {epsilon:.4g}"
                 )
             self._write(spent)
 
@@ -184,7 +184,7 @@ class Budget:
 
 
 def _steps(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the steps of the uplink that a run declares, as far as they have a class."""
+    """Return those declared steps of a run's uplink that have a class."""
     uplink = run["loop"].get("uplink")
     steps = uplink if isinstance(uplink, list) else []
     return [step for step in steps if isinstance(step, Mapping)]
@@ -208,19 +208,19 @@ def of_owner(
     clip: float | None,
     sigma: float | None,
 ) -> Budget:
-    """Return the budget of an owner's data, as ``pfl site`` asks for it.
+    """Return the budget of an owner's data, for ``pfl site``.
 
     Args:
         data: The data.
-        local: Index of the client in them.
+        local: Index of the client in the data.
         file: As in :class:`Budget`.
-        epsilon: Likewise.
-        delta: Likewise; below one over the number of the client's samples.
-        clip: Likewise.
-        sigma: Likewise.
+        epsilon: As in :class:`Budget`.
+        delta: As in :class:`Budget`; below one over the client's samples.
+        clip: As in :class:`Budget`.
+        sigma: As in :class:`Budget`.
 
     Raises:
-        ValueError: A number is out of its range, or the data's loss counts classes.
+        ValueError: A number is out of range, or the data's loss counts classes.
     """
     samples = len(data.split(local, "train"))
     check_delta("delta", delta, samples, "training samples", "one sample")

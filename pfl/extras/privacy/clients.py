@@ -1,4 +1,4 @@
-"""A run that keeps whole clients private: its epsilon, its clip, and the noisy mean of uploads."""
+"""User-level privacy: the epsilon, the clip and the noisy mean of uploads."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from pfl.extras.privacy.clip import WHOLE, Clip
 from pfl.extras.privacy.difference import bounded
 from pfl.extras.privacy.terms import Terms
 
-# What the server reports: the clip, and the noisy share of differences that it left whole.
+# Values that the server reports: the clip, and the noisy share of unclipped differences.
 _CLIP, _SHARE = "clip", "whole"
 
 
 @dataclass(frozen=True)
 class ClientAccount(Account):
-    """The account of a run that keeps whole clients private; it has no state between rounds.
+    """The account of a run that keeps whole clients private, without state between rounds.
 
     Attributes:
         privacy: The settings.
-        rate: q, the probability with which a client uploads.
-        clients: N, the clients that have training data. It is taken as known: a neighbour of the
-            federation has the same denominator.
-        extra: Entries in :attr:`Upload.extra` that are sent: a tensor of each one's shape.
+        rate: Probability q with which a client uploads.
+        clients: Number N of clients with training data. It is assumed to be public: neighbouring
+            federations have the same denominator.
+        extra: Entries in :attr:`Upload.extra` that are sent: a template tensor of each.
         seed: Seed of the noise.
         server: The method's server.
-        received_by: Returns what clients receive in the round after a state.
+        received_by: Function from a state to the message that clients receive next.
     """
 
     privacy: Terms
@@ -57,16 +57,16 @@ class ClientAccount(Account):
 
     @property
     def expected(self) -> float:
-        """The mean number of clients that upload in a round, q N: the denominator of each mean."""
+        """The expected number of uploading clients in a round, q N: the denominator of means."""
         return self.rate * self.clients
 
     def epsilon(self, rounds: int) -> float:
-        """Return the epsilon of some rounds."""
+        """Return the epsilon of a number of rounds."""
         return accountant.epsilon(self.rate, self.privacy.sigma, rounds, self.privacy.delta)
 
     @property
     def mechanism(self) -> str:
-        """What makes the run private, in words."""
+        """The mechanism in words."""
         privacy = self.privacy
         clip = f"clip {privacy.clip:g}" + (", then adaptive" if privacy.adaptive else "")
         return (
@@ -75,13 +75,13 @@ class ClientAccount(Account):
         )
 
     def disclosed(self, info: ClientInfo) -> ClientInfo:
-        """Tell the server nothing of sizes."""
+        """Hide sizes from the server."""
         return replace(info, samples=min(1, info.samples), label_counts=None)
 
     def clip(self, state: ServerState) -> float:
         """Return the clip of the round after a state.
 
-        The clip of an adaptive run is a function of what the last round reported.
+        An adaptive clip is a function of the last round's reported values.
         """
         last = state.report or {}
         if not self.privacy.adaptive or _SHARE not in last:
@@ -89,21 +89,21 @@ class ClientAccount(Account):
         return self.privacy.next_clip(last[_CLIP], last[_SHARE])
 
     def step(self, state: ServerState) -> Clip:
-        """Return how clients send in the round after a state."""
+        """Return the client step of the round after a state."""
         return Clip(self.clip(state), tuple(self.extra), tells_whole=self.privacy.adaptive)
 
     def job(self, job: Job, state: ServerState, uploads: bool) -> Job:
-        """Let a client clip what it sends."""
+        """Add the clip to a client's job."""
         return replace(job, steps=(*job.steps, self.step(state)))
 
     def received(self, job: Job, result: Result) -> Result:
-        """Return a result, which does not count if a difference is not finite."""
+        """Return a result, marked as not counting if a difference is not finite."""
         if result.upload is None or finite(result.upload.extra):
             return result
         return replace(result, finite=False)
 
     def shown(self, result: Result) -> Result:
-        """Hide the upload: what a private client sends is for the sum alone, and is no model."""
+        """Hide the upload: a private client's message is for the sum alone and is not a model."""
         return replace(result, upload=None)
 
     def merge(
@@ -112,10 +112,10 @@ class ClientAccount(Account):
         uploads: list[Upload],
         aggregate: Callable[[ServerState, list[Upload]], ServerState],
     ) -> ServerState:
-        """Return the state after a round, from the sum of all differences and noise.
+        """Return the state after a round, from the noisy sum of all differences.
 
-        The uploads are the differences that arrived, in ascending order of clients; there may be
-        none. All clients received the same.
+        The uploads are the received differences in ascending order of clients, perhaps none. All
+        clients received the same message.
         """
         received = self.received_by(state)
         number, clip = state.round + 1, self.clip(state)
@@ -123,7 +123,7 @@ class ClientAccount(Account):
         whole = torch.zeros((), dtype=torch.float64)
         for upload in uploads:
             vote = upload.extra.get(WHOLE, torch.zeros(())).sign() / 2
-            # What arrives may not be what a client of this version sends.
+            # Clients of other versions may send something else.
             change = bounded(_of_names(upload, shared, extra), clip)
             for sums, values in ((shared, change.shared), (extra, change.extra)):
                 for name, value in values.items():

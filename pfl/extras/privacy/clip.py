@@ -1,4 +1,4 @@
-"""The client's half of a private run: the difference that it sends, and its one clip."""
+"""The client's side of user-level privacy: the clipped difference."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pfl.core.types import Broadcast, ClientStep, Job, Names, Result, State, Upl
 from pfl.extras.privacy.difference import bounded, difference, norm
 
 WHOLE = "passage/whole"
-"""Name in ``extra`` under which a client reports if its difference was no longer than the clip."""
+"""Name in ``extra`` of a client's report whether its difference was within the clip."""
 
 LEAST_CLIP = 1e-12
-"""The smallest clip, far above what rounds to zero in the square of a gradient."""
+"""The smallest clip, far above values whose squares underflow."""
 Norm: TypeAlias = Annotated[float, Field(ge=LEAST_CLIP)]
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Clip(ClientStep):
-    """Sends the clipped difference of a client: its upload minus what it received, in float64.
+    """Clips a client's difference: its upload minus what it received, in float64.
 
-    A client whose numbers are not finite sends zero, keeps what it had, and does not report it.
+    A client whose numbers are not finite silently sends zero and keeps its former state.
 
     Attributes:
-        clip: Largest Euclidean norm of the difference, over all that is sent.
+        clip: Largest Euclidean norm of the difference, over all entries sent.
         extra: Names in :attr:`Upload.extra` that are sent; others stay with the client.
-        tells_whole: Whether the client reports if its difference was within the limit.
+        tells_whole: Whether the client reports if its difference was within the clip.
     """
 
     differs: ClassVar[bool] = True
@@ -40,7 +40,7 @@ class Clip(ClientStep):
     tells_whole: bool = False
 
     def sent(self, job: Job, result: Result) -> Result:
-        """Return a result whose upload is the clipped difference."""
+        """Replace a result's upload by the clipped difference."""
         if result.upload is None:
             return result
         upload = difference(result.upload, job.broadcast or Broadcast({}), self.extra)
@@ -51,20 +51,20 @@ class Clip(ClientStep):
             result = replace(result, kept=job.kept, finite=True)
         upload = bounded(upload, self.clip)
         if self.tells_whole:
-            # Plus or minus one half: by that much a client can change the count.
+            # Plus or minus one half bounds a client's effect on the count.
             vote = torch.tensor(0.5 if length <= self.clip else -0.5)
             upload = replace(upload, extra={**upload.extra, WHOLE: vote})
         return replace(result, upload=upload)
 
     def checked(self, upload: Upload, job: Job, right: State) -> Upload:
-        """Return an upload with the types and shapes that it had before.
+        """Restore the types and shapes of an upload.
 
         Raises:
-            ValueError: It says how many samples there are, or has another entry, or one that is no
-                difference.
+            ValueError: It reveals the number of samples, or has an entry that is unknown or is not
+                a difference.
         """
         if upload.samples != 1:
-            raise ValueError(f"says {upload.samples} samples, where all clients count as one")
+            raise ValueError(f"reports {upload.samples} samples, but all clients count as one")
         for name in upload.extra:
             if name not in self.extra and not (name == WHOLE and self.tells_whole):
                 raise ValueError(f"sends the extra {name[:60]!r}, which stays with the client")
@@ -73,7 +73,7 @@ class Clip(ClientStep):
             found = {}
             for name, value in values.items():
                 like = torch.zeros(()) if name == WHOLE else right.get(name, value)
-                # A difference has the widest type of the client's device.
+                # Differences have the widest type of the client's device.
                 if not value.is_floating_point() or value.shape != like.shape:
                     raise ValueError(
                         f"sends {name!r} as {form_of(value)} instead of {form_of(like)}"

@@ -1,7 +1,7 @@
-"""The difference that a client sends: its upload minus what it received, as one long vector.
+"""The difference that a client sends: its upload minus what it received.
 
-A difference is an :class:`pfl.core.types.Upload` in float64. Its norm runs over all entries
-together: those in ``shared`` and those in ``extra``.
+A difference is a :class:`pfl.core.types.Upload` in float64. Its norm is that of all entries as one
+vector, both in ``shared`` and in ``extra``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pfl.core.types import Broadcast, State, Upload
 def difference(upload: Upload, received: Broadcast, extra: Collection[str] | None) -> Upload:
     """Return what a client sends minus what it received.
 
-    An entry that the client did not receive counts from zero. An entry that it received and does
-    not send is missing in the difference, which means zero.
+    An entry that the client did not receive is taken as zero before. An entry that it received but
+    does not send is left out, which means zero.
 
     Args:
         upload: What the client would send.
@@ -28,14 +28,14 @@ def difference(upload: Upload, received: Broadcast, extra: Collection[str] | Non
         extra: Names in ``extra`` to send; ``None`` for all.
     """
     sent = {n: v for n, v in upload.extra.items() if extra is None or n in extra}
-    # How many samples a client has is no part of the difference.
+    # The number of samples is not part of the difference.
     return Upload(
         upload.client, 1, _minus(upload.shared, received.shared), _minus(sent, received.extra)
     )
 
 
 def norm(change: Upload) -> float:
-    """Return the Euclidean norm of a difference over all of its entries."""
+    """Return the Euclidean norm of a difference over all entries."""
     values = [*change.shared.values(), *change.extra.values()]
     if not values:
         return 0.0
@@ -46,7 +46,7 @@ def norm(change: Upload) -> float:
 def bounded(change: Upload, clip: float) -> Upload:
     """Return a difference scaled by ``min(1, clip / norm)``: one factor for all entries.
 
-    One whose norm is not finite becomes zero.
+    A difference whose norm is not finite becomes zero.
     """
     length = norm(change)
     if length <= clip:

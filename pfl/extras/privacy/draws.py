@@ -1,4 +1,4 @@
-"""Where the noise of a private run comes from."""
+"""Sources of the noise of private runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from pfl.core.noise import normals, streams_of
 
-# Random bits of a draw: as many as leave room for half a step, so that none is zero or one.
+# Random bits of a draw, with room for half a step, so that no draw is zero or one.
 _BITS = 52
 
 
 def from_seed(seed: int, count: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return (count,) standard normal draws that the seed alone decides."""
+    """Return (count,) standard normal draws determined by the seed."""
     return normals(streams_of([seed], device), 0, 1, count, dtype)[0, 0]
 
 

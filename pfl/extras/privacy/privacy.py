@@ -1,4 +1,4 @@
-"""What a user sets for a private run, and whether the run can be private."""
+"""The settings of a private run, and checks of whether it can be private."""
 
 from __future__ import annotations
 
@@ -22,54 +22,53 @@ from pfl.training.uplink import Start, UplinkStep
 
 @dataclass(frozen=True)
 class Privacy(Terms):
-    """Differential privacy of a run: of whole clients, or of their single samples.
+    """Differential privacy of a run: for whole clients or single samples.
 
     ``level: user``: clients clip what they send, and the server adds noise. Two federations are
-    neighbours if one has a client more. McMahan et al., "Learning Differentially Private Recurrent
-    Language Models", ICLR 2018, arXiv 1710.06963, with a fixed denominator.
+    neighbours if they differ by one client. McMahan et al., "Learning Differentially Private
+    Recurrent Language Models", ICLR 2018, arXiv 1710.06963, with a fixed denominator.
 
     ``level: sample``: in each step, clients clip the gradient of each sample and add noise. Two
-    federations are neighbours if a client has a sample more. Abadi et al., "Deep Learning with
-    Differential Privacy", CCS 2016, arXiv 1607.00133.
+    federations are neighbours if they differ by one sample of a client. Abadi et al., "Deep
+    Learning with Differential Privacy", CCS 2016, arXiv 1607.00133.
 
     Args:
-        clip: C, the largest norm of a client's difference, or of a sample's gradient; with
-            ``adaptive`` that of the first round.
-        sigma: Standard deviation of the noise in a round's or step's sum, in units of the clip.
-        delta: The delta that epsilon holds for, in (0, 1); less than one over the number of
-            clients, or of the largest client's samples.
-        epsilon: The run ends before the round that would exceed this epsilon; ``None`` is no limit.
-        level: What is protected: all that a client sends, as one (``user``), or each single
-            ``sample`` of its data.
-        adaptive: Let the clip follow the median norm (Andrew et al., "Differentially Private
-            Learning with Adaptive Clipping", NeurIPS 2021, arXiv 1905.03871). The same epsilon
-            covers the count of norms below the clip.
-        noise: Where noise, cohorts and batches come from: the run's ``seed``, for experiments (who
-            knows the seed can subtract the noise), or the operating ``system``'s source.
+        clip: Largest norm C of a client's difference or a sample's gradient; with ``adaptive``,
+            that of the first round.
+        sigma: Standard deviation of the noise in the sum of a round or step, in units of the clip.
+        delta: Delta of the guarantee, in (0, 1); below one over the number of clients or of the
+            largest client's samples.
+        epsilon: Limit: the run ends before a round that would exceed it; ``None`` for no limit.
+        level: Unit of protection: a whole client (``user``), or each single ``sample`` of its data.
+        adaptive: Adapt the clip to the median norm (Andrew et al., "Differentially Private
+            Learning with Adaptive Clipping", NeurIPS 2021, arXiv 1905.03871). Epsilon includes the
+            count of norms below the clip.
+        noise: Source of noise, cohorts and batches: the run's ``seed``, for experiments (anyone who
+            knows the seed can subtract the noise), or the operating ``system``.
 
     Raises:
-        ValueError: A number is out of its range, an infinite clip has noise, or ``adaptive`` is
-            asked for at the sample level.
+        ValueError: A number is out of range, an infinite clip has noise, or ``adaptive`` is set at
+            the sample level.
     """
 
     def bound(self, start: Start) -> Account:
-        """Return the account of a run, which is its step of the uplink.
+        """Return the account of a run, a step of the uplink.
 
         Raises:
-            ValueError: The method cannot be run privately, the sampler draws no Poisson cohorts, a
-                number does not fit the number of clients or samples, another step merges uploads,
-                or real clients would get noise of a seed.
+            ValueError: The method cannot be run privately, the sampler does not draw Poisson
+                cohorts, a number does not fit the number of clients or samples, another step merges
+                uploads, or real clients would have noise from a seed.
         """
         for step in (step for step in start.steps if step is not self):
             if isinstance(step, Privacy) or type(step).merge is not UplinkStep.merge:
                 raise ValueError(
-                    f"Privacy: {type(step).__name__} merges uploads as well, which no noise covers"
+                    f"Privacy: {type(step).__name__} also merges uploads, without noise"
                 )
         check_loss(start.data)
         if self.noise == "seed" and not start.simulates:
             raise ValueError(
-                "Privacy: the clients are real, and who knows the run's seed could subtract noise "
-                "that comes from it: set noise: system"
+                "Privacy: the clients are real, and anyone who knows the run's seed could "
+                "subtract its noise: set noise: system"
             )
         return self._of_clients(start) if self.level == "user" else self._of_samples(start)
 
@@ -82,7 +81,7 @@ class Privacy(Terms):
         extra = {name: start.context.template[name] for name in sent_extra(module, server)}
         seed = derive(start.seed, "privacy")
         account = ClientAccount(self, rate, clients, extra, seed, server, start.broadcast)
-        self.sum_deviation(account.expected)  # Too few clients for an adaptive clip are refused.
+        self.sum_deviation(account.expected)  # Rejects too few clients for an adaptive clip.
         return account
 
     def _of_samples(self, start: Start) -> SampleAccount:
@@ -106,28 +105,28 @@ class Privacy(Terms):
 
 
 def check_loss(data: FederatedData) -> None:
-    """Refuse class weights that are counted in the data: they enter every gradient, without noise.
+    """Reject class weights that are counted in the data: they enter every gradient without noise.
 
     Raises:
-        ValueError: The data count them.
+        ValueError: The weights are counted in the data.
     """
     loss = getattr(data, "loss", None)
     if isinstance(loss, Mapping) and loss.get("class_weights") == "balanced":
         raise ValueError(
-            "Privacy: data.loss: class_weights: balanced is counted in all clients' samples, and "
-            "no noise covers that: give the weights as numbers"
+            "Privacy: data.loss: class_weights: balanced counts all clients' samples without "
+            "noise: give the weights as numbers"
         )
 
 
 def check_delta(name: str, delta: float, units: int, whole: str, one: str) -> None:
-    """Refuse a delta that is too large.
+    """Reject a delta that is too large.
 
     Args:
-        name: What the setting is called.
+        name: Name of the setting.
         delta: Its value.
         units: Number of clients or samples, one of which is protected.
         whole: What ``units`` counts, in words.
-        one: What a large delta would allow to be published, in words.
+        one: What could be published under a large delta, in words.
 
     Raises:
         ValueError: It is at least one over ``units``.
@@ -135,15 +134,15 @@ def check_delta(name: str, delta: float, units: int, whole: str, one: str) -> No
     if units and delta >= 1 / units:
         raise ValueError(
             f"{name}={delta} must be below {1 / units:.3g}, one over the {whole} ({units}): "
-            f"a delta as large allows to publish {one}"
+            f"a larger delta would allow publishing {one}"
         )
 
 
 def poisson_rate(sampler: Callable[..., Any]) -> float:
-    """Return the probability with which each client uploads, independently of all others.
+    """Return the probability with which each client uploads, independently of the others.
 
     Raises:
-        ValueError: The sampler draws clients in another way, or from a seed of its own.
+        ValueError: The sampler draws clients differently, or from its own seed.
     """
     if isinstance(sampler, BernoulliSampler) and sampler.minimum == 0:
         if sampler.numpy_seed is None:

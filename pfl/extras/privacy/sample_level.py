@@ -1,16 +1,17 @@
-"""Steps that keep single samples private (DP-SGD): clipped gradients of each sample, and noise.
+"""Sample-level private steps (DP-SGD): clipped gradients of each sample, and noise.
 
 Abadi et al., "Deep learning with differential privacy", CCS 2016, Algorithm 1: the gradient of each
 sample is scaled to a norm of at most C, over all parameters that the phase trains; the step's
 gradient is ``(sum of these + N(0, (sigma C)^2 I)) / (q n)``. Batches are Poisson draws, each sample
-with probability q, and q n is their mean size. A sample's gradient is that of the phase's own
-objective on a batch of one. One that is not finite counts as zero.
+with probability q, and q n is their mean size. A sample's gradient is that of the phase's objective
+on a batch of one; it counts as zero if it is not finite.
 
-Noise of the system is for real clients, whose server may choose weights such that rounding alone
-tells of a sample. The rounding of a gradient depends on the size of the batch and the place in it:
-so batches have a fixed size, and samples secret places. Sums are taken in float64, and rounded with
-their noise to a grid: distances of floating-point numbers would depend on the sum without noise
-(Mironov, "On significance of the least significant bits for differential privacy", CCS 2012).
+Noise from the system is for real clients, whose server may choose weights such that rounding alone
+reveals a sample. The rounding of a gradient depends on the batch size and on the position in the
+batch: batches therefore have a fixed size, and positions are secret. Sums are taken in float64 and
+rounded with their noise to a grid, as the spacing of floating-point numbers would depend on the sum
+without noise (Mironov, "On significance of the least significant bits for differential privacy",
+CCS 2012).
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ from pfl.training.context import Context
 from pfl.training.gradients import Gradients, GradientStep
 
 Steps: TypeAlias = tuple[tuple[int, int], ...]
-"""A client's steps in a round by the steps of an epoch, m: each has a sample with rate 1 / m."""
+"""A client's steps in a round by the steps of an epoch, m; a sample's rate is 1 / m."""
 
-# By how much the norm of a clipped gradient stays below the clip.
+# Margin by which the norm of a clipped gradient stays below the clip.
 _HAIR = 2.0**-44
 # Of the noise's deviation: a cell of the grid has a thousandth of a millionth of float64's numbers.
 _GRID = 2.0**-16
 
 
 def steps_of(context: Context, info: ClientInfo) -> Steps:
-    """Return the steps that a client takes in a round of a plan that keeps samples private."""
+    """Return the steps of a client in a round of a plan that keeps samples private."""
     counts = Counter[int]()
     for part in context.plan:
         if isinstance(part, Phase):
@@ -65,17 +66,16 @@ def steps_of(context: Context, info: ClientInfo) -> Steps:
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class PrivateSamples(GradientStep):
-    """Privacy of a client's single samples: how each step of its training clips and adds noise.
+    """Privacy of a client's single samples: the clip and noise of each training step.
 
     Attributes:
         clip: Largest norm of a sample's gradient, C.
         sigma: Deviation of the noise in units of C.
-        system: Whether noise and batches come from the operating system's source instead of the
-            job's seed: a server that knew who is in a batch, or which sample has which draws, would
-            know more than the noise is accounted for.
+        system: Whether noise and batches come from the operating system instead of the job's seed:
+            the account assumes that a server knows neither a batch's samples nor its draws.
 
     Raises:
-        ValueError: A number is out of its range, or the noise has no bound.
+        ValueError: A number is out of range, or the noise is unbounded.
     """
 
     clip: Norm
@@ -87,28 +87,28 @@ class PrivateSamples(GradientStep):
 
     @property
     def secret(self) -> bool:
-        """Whether random choices come from the operating system's source."""
+        """Whether random choices come from the operating system."""
         return self.system
 
     def training_info(self, info: ClientInfo) -> ClientInfo:
-        """Hide the counts of classes, which have no noise."""
+        """Hide the class counts, which have no noise."""
         return replace(info, label_counts=None)
 
     def batches(self, job: Job, phase: Phase, epoch: int, samples: int, count: int) -> list[Tensor]:
-        """Draw the batches of an epoch, which may be empty.
+        """Draw the batches of an epoch, some perhaps empty.
 
-        Each has each sample with the probability 1 / ``count``, whatever else it has, so that an
-        epoch has a sample once in the mean.
+        Each sample is in each batch with probability 1 / ``count``, independently, so that an epoch
+        contains it once on average.
         """
         rng = torch.Generator().manual_seed(job.seed_of("poisson", phase.name, epoch))
-        # In float64, where the probability is the accounted one.
+        # In float64, as the account's probability is.
         draws = torch.rand((count, samples), generator=rng, dtype=torch.float64)
         return [row.nonzero().flatten() for row in draws * count < 1]
 
     def gradients(
         self, context: Context, phase: Phase, jobs: Sequence[Job], steps: int
     ) -> PrivateSteps:
-        """Return the private gradients of clients in a phase."""
+        """Return the private gradients of clients for a phase."""
         return PrivateSteps(self, context, phase, jobs, steps)
 
 
@@ -116,11 +116,11 @@ class PrivateSteps(Gradients):
     """The private gradients of some clients in one phase, step by step.
 
     Args:
-        level: How they clip and add noise.
+        level: Clip and noise.
         context: The module and its data.
         phase: The phase.
-        jobs: Of the clients; their seeds determine the noise.
-        steps: How many steps there are, at most.
+        jobs: Jobs of the clients; their seeds determine the noise.
+        steps: Largest number of steps.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class PrivateSteps(Gradients):
         trained = context.train_only(phase.trains)
         sizes = [job.info.samples for job in jobs]
         self._module, self._phase, self._clip = context.module, phase, level.clip
-        # A hair less for real clients, so that rounding makes no gradient longer than the clip.
+        # Slightly less for real clients, so that rounding never exceeds the clip.
         self._bound = level.clip * (1 - _HAIR) if level.system else level.clip
         # Without noise the clip may be infinite.
         self._deviation = level.sigma * level.clip if level.sigma else 0.0
@@ -149,10 +149,10 @@ class PrivateSteps(Gradients):
         means = [size / batching.epoch_steps(context, phase, size) for size in sizes]
         self._means = torch.tensor(means, dtype=widest(device)).to(device)
         self._names = tuple(trained)
-        # More samples are drawn in one of ten million batches, and are then taken in two parts.
+        # One batch in ten million is larger, and is then split in two.
         self._slots = max(1, min(sizes[0], math.ceil(means[0] + 6 * math.sqrt(means[0]))))
         self._places = torch.Generator().manual_seed(secrets.randbits(63))
-        # Each sample draws its own dropout.
+        # Each sample has its own dropout mask.
         self._randomness = "different" if context.stochastic else "error"
 
     def alone(self, batch: Batch, number: int, empty: bool) -> tuple[Outcome, State, State]:
@@ -171,11 +171,11 @@ class PrivateSteps(Gradients):
     def hidden(
         self, read: Callable[[Tensor], Batch], positions: Tensor, number: int, empty: bool
     ) -> tuple[Outcome, State, State]:
-        """Return the same with noise of the system, for a server that is not trusted.
+        """Return the same with noise from the system, for an untrusted server.
 
         Args:
-            read: Returns the samples at some positions.
-            positions: Those of the step's batch, at least one.
+            read: Function from positions to samples.
+            positions: Positions of the step's batch, at least one.
             number: The step.
             empty: Whether no sample of the batch counts.
         """
@@ -186,9 +186,10 @@ class PrivateSteps(Gradients):
                 try:
                     found.append(self.sums(self._in_slots(read(some), slots, empty)))
                 except Exception as error:
-                    # Whether a sample fails must not be told; if all do, the check before finds it.
+                    # A sample's failure must stay secret; if all fail, the check before the run
+                    # fails.
                     warnings.warn(
-                        f"a sample counts as zero, as it has no gradient: {error_line(error)}",
+                        f"a sample without a gradient counts as zero: {error_line(error)}",
                         stacklevel=4,
                     )
                     found += self._each(read, some, slots, empty)
@@ -203,15 +204,15 @@ class PrivateSteps(Gradients):
     def _each(
         self, read: Callable[[Tensor], Batch], positions: Tensor, slots: Tensor, empty: bool
     ) -> Iterator[Entries]:
-        """Yield the sums of each sample that has any, as it has them beside the others."""
+        """Yield the sums of each sample that has any, computed among the others."""
         for position, slot in zip(positions[:, None], slots[:, None], strict=False):
-            # What failed has left what it logged.
+            # Discard what the failed pass has logged.
             self._module.take_logged()
             with suppress(Exception):
                 yield self.sums(self._in_slots(read(position), slot, empty))
 
     def _in_slots(self, batch: Batch, slots: Tensor, empty: bool) -> Batch:
-        """Return a batch of fixed size with some samples in slots; the others are zeros."""
+        """Return a batch of fixed size with samples in the given slots and zeros elsewhere."""
         count = len(batch.y)
         slots = slots[:count].to(batch.y.device)
 
@@ -228,12 +229,12 @@ class PrivateSteps(Gradients):
         return Outcome(means["terms"]), means["gradients"], means["logged"]
 
     def sums(self, batch: Batch) -> Entries:
-        """Return sums over a batch: of the samples' clipped gradients, terms and logged numbers.
+        """Return sums of the clipped gradients, terms and logged numbers of a batch's samples.
 
-        It may be called under ``vmap``, of stacked clients.
+        It may be called under ``vmap`` over stacked clients.
 
         Args:
-            batch: Its weights are one for a sample, zero for padding; without weights, all are one.
+            batch: The batch; weights are one for samples and zero for padding, by default one.
         """
         module = self._module
         values = {name: entry(module, name) for name in self._names}
@@ -253,17 +254,17 @@ class PrivateSteps(Gradients):
         # Autocast would sum in half precision.
         with torch.autocast(self._means.device.type, enabled=False):
             wide = self._means.dtype
-            # In float64, as the square of a small number of float32 is zero there.
+            # In float64, as squares of small float32 numbers underflow.
             norms = [
                 torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=wide)
                 for g in gradients.values()
             ]
             norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-            # Neither may a sample have a say that does not count, nor one that has no finite norm.
+            # Padding and samples without a finite norm contribute nothing.
             counted = norm.isfinite()
             if batch.weight is not None:
                 counted = counted & (batch.weight > 0)
-            # The clip is the norm's floor, and so one the largest factor.
+            # The clip is the norm's lower bound, so that the factor is at most one.
             factors = (self._bound / norm.clamp(min=self._bound)).where(counted, 0)
             if math.isinf(self._bound):
                 factors = counted.to(wide)
@@ -282,7 +283,7 @@ class PrivateSteps(Gradients):
         """Return the gradients, terms and logged numbers of a step of the first clients.
 
         Args:
-            sums: Of :meth:`sums`, each with a leading axis of clients.
+            sums: Results of :meth:`sums`, stacked along a leading axis of clients.
             number: The step.
         """
         finished = Entries()

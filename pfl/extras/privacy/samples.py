@@ -1,8 +1,8 @@
-"""A run that keeps single samples private: the epsilon of its rounds.
+"""Sample-level privacy: the epsilon of a run's rounds.
 
 Every step of a client's training is the Gaussian mechanism on a Poisson sample of its data;
-neighbours differ by one sample of one client. The number of a client's samples is taken as known,
-and so are the cohorts, which no data decide: epsilon is that of the client with the largest one,
+neighbours differ by one sample of one client. The numbers of clients' samples are assumed to be
+public, and so are the cohorts, which do not depend on data: epsilon is the largest of any client,
 over all steps of the rounds in which it trains.
 """
 
@@ -27,7 +27,7 @@ class SampleAccount(Account):
     Attributes:
         privacy: The settings.
         steps: Each client's steps in a round.
-        cohort: Returns the clients that train in a round; ``None`` if they are not known before it.
+        cohort: Function from a round to its cohort; ``None`` if that is not known in advance.
     """
 
     privacy: Terms
@@ -44,7 +44,7 @@ class SampleAccount(Account):
     lower = "the epochs or the batch size"
 
     def epsilon(self, rounds: int) -> float:
-        """Return the epsilon of some rounds, for the client with the largest one."""
+        """Return the epsilon of a number of rounds, for the client with the largest one."""
         counts = Counter[int]()
         for number in range(1, rounds + 1):
             counts.update([*self.steps] if self.cohort is None else self.cohort(number).trains)
@@ -56,7 +56,7 @@ class SampleAccount(Account):
 
     @property
     def mechanism(self) -> str:
-        """What makes the run private, in words."""
+        """The mechanism in words."""
         rates = sorted({1 / count for steps in self.steps.values() for count, _ in steps})
         between = f"{rates[0]:.3g}" if len(rates) == 1 else f"{rates[0]:.3g} to {rates[-1]:.3g}"
         return (
@@ -70,6 +70,6 @@ class SampleAccount(Account):
         return accountant.of_parts(parts, self.privacy.delta)
 
     def job(self, job: Job, state: ServerState, uploads: bool) -> Job:
-        """Let a client take private steps, which use no counts of its classes."""
+        """Add private steps, which use no class counts, to a client's job."""
         step = PrivateSamples(self.privacy.clip, self.privacy.sigma, self.secret)
         return replace(job, info=step.training_info(job.info), steps=(*job.steps, step))

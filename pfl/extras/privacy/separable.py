@@ -1,8 +1,8 @@
-"""A check before a run that keeps single samples private: does the plan treat them separately?
+"""Check that a plan treats samples separately, before a run keeps them private.
 
-A step's gradient must be the mean of what each sample would give alone, or the clip of single
-gradients bounds nothing. Instead of trusting a declaration, the objectives are computed on a few
-samples, together and one by one, and every loss term is compared, at several states of the client.
+A step's gradient must be the mean of the samples' own gradients; otherwise clipping these bounds
+nothing. Instead of trusting a declaration, the check computes the objectives on a few samples,
+together and one by one, and compares every loss term at several states of the client.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from pfl.training.declaration import MethodError
 from pfl.training.phases import prepared, run_objective
 
 SAMPLES = 6
-"""Samples of the client that is looked at."""
+"""Number of the client's samples that are compared."""
 
 TOLERANCE = 1e-7
-"""Largest difference, in units of the largest number, that is taken for rounding."""
+"""Largest difference, relative to the largest number, that counts as rounding."""
 
 
 def unsupported_reason(context: Context, job: Job) -> str | None:
-    """Return why a method cannot keep single samples private; ``None`` if it can.
+    """Return why a method cannot keep single samples private, or ``None`` if it can.
 
-    The context stays unchanged. The job is of the first round, for a client with training data.
+    The context stays unchanged. The job is one of the first round with training data.
     """
     name = type(context.module).__name__
     if not context.module.vectorizable:
-        return f"{name} is not vectorizable, which gradients of single samples need"
+        return f"{name} is not vectorizable, as gradients of single samples require"
     if context.scaler is not None:
-        return "16-mixed scales losses, which single gradients cannot be; use bf16-mixed"
+        return "16-mixed cannot scale the losses of single samples; use bf16-mixed"
     if widest(device := context.fabric.device) is not torch.float64:
-        return f"{device.type} has no float64, in which objectives are checked; use the CPU"
+        return f"{device.type} has no float64, which the check of objectives needs; use the CPU"
     for part in context.plan:
         if (why := _declared(context, part)) is not None:
             return f"{name}, {part.label}: {why}"
@@ -57,9 +57,9 @@ def unsupported_reason(context: Context, job: Job) -> str | None:
 
 
 def _declared(context: Context, part: Phase | Pass) -> str | None:
-    """Return what a part of a plan declares that reads data without noise."""
+    """Return the reason why a part of a plan, as declared, reads data without noise."""
     if isinstance(part, Pass):
-        return "it takes statistics of the samples, without noise" if part.walks else None
+        return "it computes statistics of the samples without noise" if part.walks else None
     if part.split == "public":
         return "it trains on public data, whose steps are not accounted for"
     if context.couples_samples(part.evals):
@@ -67,12 +67,12 @@ def _declared(context: Context, part: Phase | Pass) -> str | None:
     if part.share < 1 or part.until is not None:
         return "it chooses samples or its length by rules that are not accounted for"
     if part.varies:
-        return "its number of steps differs from client to client, and is not accounted for"
+        return "its number of steps differs between clients, which is not accounted for"
     return None
 
 
 def _measured(context: Context, job: Job) -> str | None:
-    """Return what a client's round does that no bound on single gradients covers."""
+    """Return what a client's round does beyond bounded gradients of single samples."""
     module, split = context.module, context.data.split(job.info.client, "train")
     name = type(module).__name__
     context.load({})
@@ -80,7 +80,7 @@ def _measured(context: Context, job: Job) -> str | None:
         with torch.no_grad():
             begin(module, job)
     except (ValueError, TypeError, AttributeError) as error:
-        return f"{name} needs what a private client does not send, such as class counts: {error}"
+        return f"{name} needs data that private clients do not send, such as class counts: {error}"
     batch = _batch(context.data, split)
     for part in context.plan:
         if isinstance(part, Pass):
@@ -91,11 +91,11 @@ def _measured(context: Context, job: Job) -> str | None:
 
 
 def _lacking(context: Context, job: Job) -> str | None:
-    """Return what torch lacks for gradients of single samples, in this precision."""
+    """Return what torch lacks for gradients of single samples in this precision."""
     precision = context.fabric.strategy.precision
     copied = context.replica(context.fabric)
     with copied.fabric.autocast():
-        dtype = torch.get_default_dtype()  # of the samples, as data are read in this scope
+        dtype = torch.get_default_dtype()  # dtype of the samples that are read in this scope
     module, split = copied.module, copied.data.split(job.info.client, "train")
     level = PrivateSamples(clip=1.0, sigma=0.0)
     double = _batch(copied.data, split)
@@ -115,11 +115,9 @@ def _lacking(context: Context, job: Job) -> str | None:
                     with copied.fabric.autocast():
                         steps.sums(map_inputs(part, batch, held=False)._replace(noise=noise))
                 except RuntimeError as error:
-                    instead = (
-                        "; 32-true may have them" if isinstance(precision, MixedPrecision) else ""
-                    )
+                    instead = "; try 32-true" if isinstance(precision, MixedPrecision) else ""
                     return (
-                        "torch has no gradients of single samples of this network in "
+                        "torch cannot compute single samples' gradients of this network in "
                         f"{precision.precision}{instead} ({error_line(error)})"
                     )
     return None
@@ -130,7 +128,7 @@ def _floats(dtype: torch.dtype, value: Tensor) -> Tensor:
 
 
 def _batch(data: FederatedData, split: ClientSplit) -> Batch:
-    """Return samples from all over a client's data; random ones if the data lie elsewhere."""
+    """Return samples spread over a client's data; random ones if the data are elsewhere."""
     count = min(SAMPLES, len(split))
     if isinstance(data, DataView) and data.stands_for:
         rng, task = generator(0, "separable", "samples"), data.task
@@ -150,7 +148,7 @@ def _batch(data: FederatedData, split: ClientSplit) -> Batch:
 
 
 def _coupled(context: Context, phase: Phase, batch: Batch) -> str | None:
-    """Return what shows that a phase's objective is no mean over samples."""
+    """Return the evidence that a phase's objective is not a mean over samples."""
     rng = generator(0, "separable", phase.name)
     draws = {n: torch.randn(s, generator=rng, dtype=torch.float64) for n, s in phase.noise.items()}
     noise = {name: value.to(batch.y.device) for name, value in draws.items()}
@@ -167,27 +165,27 @@ def _coupled(context: Context, phase: Phase, batch: Batch) -> str | None:
                     mean = torch.stack([vectors[term] for vectors in alone]).mean(0)
                     if vector.isfinite().all() and not _same(vector, mean):
                         return (
-                            f"its term {term!r} is no mean over the samples of a batch, but "
-                            "couples or adds them up"
+                            f"its term {term!r} is not a mean over the samples of a batch: it "
+                            "couples or sums them"
                         )
     except MethodError as error:
         return str(error)
     except (TypeError, ValueError) as error:
-        return f"it needs what private samples do not have, such as their index: {error}"
+        return f"it needs data that private samples do not have, such as their index: {error}"
     return None
 
 
 def _vectors(phase: Phase, trained: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-    """Return each term of a batch with its gradient, as one vector.
+    """Return each term of a batch and its gradient as one vector.
 
     Raises:
-        MethodError: The objective returns more than terms.
+        MethodError: The objective returns more than loss terms.
     """
     outcome = run_objective(phase, batch)
     if outcome.entries or outcome.rows:
         first, *others = [*outcome.entries, *outcome.rows]
         more = f" and {len(others)} more" if others else ""
-        raise MethodError(f"it keeps {first!r}{more}, which samples change without noise")
+        raise MethodError(f"it keeps {first!r}{more}, which depend on samples without noise")
     vectors = {}
     for name, term in outcome.terms.items():
         parts = [term.detach().reshape(1)]
@@ -204,9 +202,9 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _states(trained: Mapping[str, Tensor], rng: torch.Generator) -> Iterator[None]:
-    """Give the trained parameters their values, others nearby, and small ones.
+    """Set the trained parameters in turn to their values, to nearby ones and to small ones.
 
-    A term can be zero at some of them, as a hinge is.
+    A term such as a hinge can be zero at some of them.
     """
 
     def nearby(value: Tensor) -> Tensor:

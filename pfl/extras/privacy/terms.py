@@ -1,4 +1,4 @@
-"""The numbers of a private run, and the arithmetic of its clip and its noise."""
+"""The numbers of a private run, and the arithmetic of clip and noise."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from pfl.core.checks import not_negative, one_of, positive, within
 from pfl.extras.privacy.clip import LEAST_CLIP
 from pfl.training.uplink import UplinkStep
 
-# Andrew et al. 2019: the rate of the clip, and the share of differences that it is to leave whole.
+# Andrew et al. 2019: the rate of the clip, and the target share of unclipped differences.
 _RATE, _WHOLE = 0.2, 0.5
-# The noise of the count of such differences, as a share of the expected number of clients.
+# Noise of the count of unclipped differences, as a share of the expected number of clients.
 _COUNT_SHARE = 1 / 20
 
 
 def check_noise(clip: float, sigma: float) -> None:
-    """Refuse noise without bound.
+    """Reject unbounded noise.
 
     Raises:
-        ValueError: The clip is infinite and has noise, or both are too large together.
+        ValueError: An infinite clip has noise, or clip and noise together are too large.
     """
     if sigma > 0 and not math.isfinite(sigma * clip):
         raise ValueError(
-            f"clip={clip} and sigma={sigma} make noise without bound: an infinite clip needs "
-            "sigma=0"
+            f"clip={clip} and sigma={sigma} make unbounded noise: an infinite clip needs sigma=0"
         )
 
 
@@ -49,7 +48,7 @@ class Terms(UplinkStep):
         one_of("level", self.level, ("user", "sample"))
         one_of("noise", self.noise, ("seed", "system"))
         if self.adaptive and self.level == "sample":
-            raise ValueError("adaptive: only the clip of the user level can follow the norms")
+            raise ValueError("adaptive: only the clip of level: user can be adaptive")
         check_noise(self.clip, self.sigma)
         if self.sigma == 0 and self.epsilon is not None:
             raise ValueError(
@@ -57,13 +56,13 @@ class Terms(UplinkStep):
             )
 
     def count_deviation(self, expected: float) -> float:
-        """Return the deviation of the noise of the count, given the expected number of clients."""
+        """Return the deviation of the count's noise, given the expected number of clients."""
         return _COUNT_SHARE * expected
 
     def sum_deviation(self, expected: float) -> float:
-        """Return the deviation of the noise of the sum, in units of the clip.
+        """Return the deviation of the sum's noise, in units of the clip.
 
-        With ``adaptive`` the count takes a part of the privacy: sum and count together have the
+        With ``adaptive``, the count uses a part of the budget: sum and count together have the
         deviation ``sigma`` (Andrew et al., Theorem 1).
 
         Raises:
@@ -81,10 +80,10 @@ class Terms(UplinkStep):
         return 1 / math.sqrt(self.sigma**-2 - twice**-2)
 
     def next_clip(self, clip: float, whole: float) -> float:
-        """Return the clip of the next round, C exp(-0.2 (b - 0.5)), or the smallest there is.
+        """Return the clip of the next round, C exp(-0.2 (b - 0.5)), at least the smallest clip.
 
         Args:
-            clip: C in this round.
-            whole: b, the noisy share of differences that the clip left as they were.
+            clip: Clip C of this round.
+            whole: Noisy share b of unclipped differences.
         """
         return max(LEAST_CLIP, clip * math.exp(-_RATE * (whole - _WHOLE)))

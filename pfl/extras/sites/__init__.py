@@ -1,1 +1,1 @@
-"""Clients that stay at their sites: one engine, and a transport that carries bytes."""
+"""Clients at remote sites: one engine, and transports that carry bytes."""

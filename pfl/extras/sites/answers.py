@@ -1,6 +1,6 @@
-"""Whether an answer fits its question: a site may be faulty, or say what it should not.
+"""Checks of sites' answers: a site may be faulty or send what it should not.
 
-What cannot be seen in an answer is not checked: a site that trains on other data, or badly.
+Training on other data, or badly, cannot be detected from an answer.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pfl.training.received import UploadError, check_upload
 
 
 class AnswerError(ValueError):
-    """An answer can be read, but does not fit its question."""
+    """An answer can be read but does not fit its request."""
 
 
 def check_introduction(
     data: FederatedData, introduction: wire.Introduction, _: wire.Tensors
 ) -> None:
-    """Refuse numbers of samples that contradict each other, or the classes of the data.
+    """Reject numbers of samples that contradict each other or the data's classes.
 
     Raises:
-        AnswerError: They do.
+        AnswerError: They contradict.
     """
     counts, size = introduction.label_counts, introduction.sizes.get("train", 0)
     if counts is not None and (len(counts), sum(counts)) != (data.num_classes, size):
@@ -34,18 +34,18 @@ def check_introduction(
 
 
 def check_training(context: Context, job: Job, report: wire.Report, tensors: wire.Tensors) -> None:
-    """Refuse what is not the outcome of a job.
+    """Reject an answer that cannot be the result of a job.
 
     Raises:
-        AnswerError: It is of another client, or has an upload that the method does not declare, or
-            other scores, or what the client keeps.
+        AnswerError: It is from another client, or has undeclared uploads, unknown scores or state
+            that the client keeps.
     """
     if report.client != job.info.client:
-        raise AnswerError(f"it is of client {report.client}")
+        raise AnswerError(f"it is from client {report.client}")
     if tensors.kept:
-        raise AnswerError("it has what the client keeps")
+        raise AnswerError("it has state that the client keeps")
     _check_scores(context, job, report.scores)
-    # What is not finite is not changed before it is sent, and does not count.
+    # Uploads that are not finite are sent unencoded, and do not count.
     if report.finite and (upload := upload_of(report, tensors)) is not None:
         try:
             check_upload(upload, job, context.module, context.template)
@@ -54,10 +54,10 @@ def check_training(context: Context, job: Job, report: wire.Report, tensors: wir
 
 
 def check_test(context: Context, job: Job, marks: wire.Marks, _: wire.Tensors) -> None:
-    """Refuse scores that a test does not give.
+    """Reject scores that a test does not return.
 
     Raises:
-        AnswerError: A score has another name, or the main one is missing.
+        AnswerError: A score has an unknown name, or the main one is missing.
     """
     _check_scores(context, job, marks.scores)
 

@@ -1,6 +1,6 @@
-"""A process that ends with the one that started it, even if that one is killed.
+"""Child processes that end with their parent, even if it is killed.
 
-``python -m pfl.extras.sites.leash COMMAND...`` runs a command in a process group of its own.
+``python -m pfl.extras.sites.child COMMAND...`` runs a command in its own process group.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import IO, Any
 END_SECONDS = 20.0
 
 
-def leashed(
+def start_child(
     command: Sequence[str], log: IO[bytes], env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a command that ends with this process, and that Ctrl-C does not reach."""
+    """Start a command that ends with this process but ignores Ctrl-C."""
     programs = Path(sys.executable).parent
     return subprocess.Popen(
-        [sys.executable, "-m", "pfl.extras.sites.leash", *command],
+        [sys.executable, "-m", "pfl.extras.sites.child", *command],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
         start_new_session=True,
-        # The programs that are installed beside this Python come first.
+        # Programs installed beside this Python come first.
         env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}", **env},
     )
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a leashed command, and wait for it."""
+    """End a child process, and wait for it."""
     process.terminate()
     try:
         process.wait(2 * END_SECONDS)

@@ -1,4 +1,4 @@
-"""``pfl site``: one client at its own place, which trains for servers elsewhere."""
+"""``pfl site``: one client that trains for remote servers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from pfl.disk.writing import write
 from pfl.disk.yaml_text import dumped
 from pfl.engines.transport.clients import Refusal
 from pfl.extras.sites import flower, nvflare
+from pfl.extras.sites.child import end, start_child
 from pfl.extras.sites.host import Host
-from pfl.extras.sites.leash import end, leashed
-from pfl.extras.sites.relay import Door, private_folder
+from pfl.extras.sites.relay import SocketServer, private_folder
 from pfl.extras.sites.site import Allowed, Budget
 from pfl.federation import resume
 from pfl.federation.later import TRANSFORMS, Adopts
@@ -36,18 +36,18 @@ from pfl.imports import plugins
 from pfl.imports.trust import Trust, check_calls
 from pfl.training.context import Context
 
-# Settings of data and of the loop that are the run's, and not the owner's.
+# Settings of data and loop that the run decides, not the owner.
 _OF_DATA = ("batch_size", "eval_batch_size", "drop_last", "shuffle", "metrics")
 _OF_LOOP = ("precision", "gradient_clip_val")
-# A server names only what belongs to this project, to torch or to a plug-in of the owner's.
+# A server may name only classes of this project, of torch or of the owner's plug-ins.
 _OF_SERVER = Trust(own=())
 
 
 def site(argv: Sequence[str]) -> None:
-    """Answer servers for one client, until the owner ends it.
+    """Answer servers for one client until the owner stops it.
 
     Raises:
-        UsageError: What the owner gives is wrong.
+        UsageError: An option of the owner is wrong.
         FailedError: NVFlare's or Flower's process ended.
     """
     owner = Experiment.parse(make_parser("site"), argv)
@@ -59,14 +59,14 @@ def site(argv: Sequence[str]) -> None:
         raise UsageError("give both epsilon and delta, or neither")
     if values.epsilon is None and (values.clip is not None or values.sigma is not None):
         raise UsageError(
-            "clip and sigma are of the owner's epsilon: give epsilon and delta as well"
+            "clip and sigma belong to the owner's epsilon: give epsilon and delta as well"
         )
     if values.epsilon is not None and values.class_counts:
-        raise UsageError("class_counts tells of single samples: leave it out, or epsilon")
+        raise UsageError("class_counts reveals single samples: leave out class_counts or epsilon")
     with explained(owner.settings, *REFUSALS), ExitStack() as scope:
         sockets = private_folder()
         scope.callback(shutil.rmtree, sockets, ignore_errors=True)
-        command, env = _connection(values, sockets / "door")
+        command, env = _connection(values, sockets / "socket")
         scope.enter_context(locked(folder))
         scope.enter_context(repeatable())
         local = values.client if values.local is None else values.local
@@ -82,24 +82,24 @@ def site(argv: Sequence[str]) -> None:
             values.most_rounds,
             _budget(owner, local, folder),
         )
-        shop = Workshop(owner, folder)
+        builder = MethodBuilder(owner, folder)
         host = Host(
-            values.client, local, folder / "kept", allowed, shop.build, _notify, shop.export
+            values.client, local, folder / "kept", allowed, builder.build, _notify, builder.export
         )
         scope.callback(host.close)
-        scope.callback(Door(sockets / "door", host.answer).close)
+        scope.callback(SocketServer(sockets / "socket", host.answer).close)
         log = folder / "connection.log"
-        process = leashed(command, scope.enter_context(log.open("wb")), env)
+        process = start_child(command, scope.enter_context(log.open("wb")), env)
         scope.callback(end, process)
         _notify(f"client {values.client} waits for a server; Ctrl-C ends it")
         while process.poll() is None:
             time.sleep(0.2)
-    said = last_words(log) or "it said nothing"
+    said = last_words(log) or "it printed nothing"
     raise FailedError(f"the connection ended: {said} (see {log})")
 
 
 def _budget(owner: Experiment, local: int, folder: Path) -> Budget | None:
-    """Return what the owner lets out of single samples, if they are to be kept private."""
+    """Return the owner's budget for single samples, if they are to be kept private."""
     values = owner.values
     if values.epsilon is None:
         return None
@@ -107,14 +107,14 @@ def _budget(owner: Experiment, local: int, folder: Path) -> Budget | None:
         numbers = values.epsilon, values.delta, values.clip, values.sigma
         budget: Budget = make(owner.data, local, _spent_file(owner.data, folder), *numbers)
         return budget
-    raise UsageError("epsilon needs the extra privacy, which is not in this copy of pfl")
+    raise UsageError("epsilon needs pfl.extras.privacy, which is not installed")
 
 
 def _spent_file(data: object, folder: Path) -> Path:
-    """Return the file of a budget: beside the table or the folder that the data are read from.
+    """Return the file of a budget: beside the table or folder of the data.
 
-    So there is one for the data, whatever an owner's files say. It lies in the site's folder if the
-    data have no file.
+    The data thus have one budget, whatever an owner's configurations say. Data without a file have
+    it in the site's folder.
     """
     source = getattr(data, "path", None) or getattr(data, "root", None)
     if source is None:
@@ -123,25 +123,25 @@ def _spent_file(data: object, folder: Path) -> Path:
     return place.with_name(f"{place.name}.spent.json")
 
 
-def _connection(values: Any, door: Path) -> tuple[list[str], dict[str, str]]:  # noqa: ANN401
+def _connection(values: Any, site_socket: Path) -> tuple[list[str], dict[str, str]]:  # noqa: ANN401
     """Return the command of NVFlare's or Flower's process, and its environment variables."""
     if values.kit is not None:
-        return nvflare.client_command(Path(values.kit), door)
+        return nvflare.client_command(Path(values.kit), site_socket)
     return flower.client_command(
-        values.superlink, door, values.root_certificates, values.private_key
+        values.superlink, site_socket, values.root_certificates, values.private_key
     )
 
 
-class Workshop:
-    """Builds what a server asks for on the owner's data and device, and exports the owner's model.
+class MethodBuilder:
+    """Builds a server's method on the owner's data and device, and exports the owner's model.
 
     Args:
-        owner: What the owner has given.
-        folder: Where the part of a run's configuration that is used is written, for the owner, and
-            how the data are read.
+        owner: The owner's configuration.
+        folder: Folder in which the used part of a run's configuration and of the data's is written,
+            for the owner.
 
     Raises:
-        CheckpointError: The file for the model holds something else.
+        CheckpointError: The file for the model exists and is not a model.
     """
 
     def __init__(self, owner: Experiment, folder: Path) -> None:
@@ -151,17 +151,17 @@ class Workshop:
         self._file = None if given is None else resume.beside(Path(given), folder)
 
     def build(self, run: Mapping[str, Any]) -> Context:
-        """Return the context of a run: the server's method, on the owner's data and device.
+        """Return the context of a run: the server's method on the owner's data and device.
 
         Raises:
-            Refusal: The method cannot be built, or names what no site builds for a server.
+            Refusal: The method cannot be built, or names a class that servers may not use.
         """
         owner, file = self._owner, self._folder / "run.yaml"
         try:
             loop = {name: run["loop"][name] for name in _OF_LOOP if name in run["loop"]}
             options = run["data"].get("init_args") or {}
             asked = {name: options[name] for name in _OF_DATA if name in options}
-            # Before the parser, which imports what is named; and after it, as it understood names.
+            # Before the parser imports named classes, and again with the names as parsed.
             _check_texts([run.get("seed"), loop, run["model"], asked])
             data = yaml.safe_load(owner.text)["data"]
             used = {
@@ -174,7 +174,7 @@ class Workshop:
             study = Experiment.parse(make_parser("fit"), ["--config", str(file)])
             trust = replace(_OF_SERVER, filled=study.parser.filled)
             check_calls(study.values.model, ClientModule, ("model",), trust)
-            # Its constructor checks the options; the owner's data are not read again.
+            # The constructor checks the options; the owner's data are not read again.
             with explained(study.settings, *REFUSALS, part="data"):
                 made = study.make("data", study.values.data)
             for name in asked:
@@ -185,7 +185,7 @@ class Workshop:
             fabric.strategy.precision.convert_module(module)
             context = Context(module, owner.data, fabric, study.loop.gradient_clip_val)
             if isinstance(owner.data, Adopts):
-                # For the owner, whose model expects inputs on this scale.
+                # For the owner: the model expects inputs on this scale.
                 content = json.dumps(owner.data.transforms(), indent=1)
                 write(self._folder / TRANSFORMS, content)
         except (UsageError, *REFUSALS) as error:
@@ -194,9 +194,9 @@ class Workshop:
         return context
 
     def export(self, context: Context) -> None:
-        """Write the model that was just tested, if the owner wants it.
+        """Write the model that was just tested, if the owner requested it.
 
-        A full disk is the owner's matter, and does not end the run.
+        A write error is reported to the owner and does not end the run.
         """
         if self._file is None or self._study is None:
             return
@@ -207,10 +207,10 @@ class Workshop:
 
 
 def _check_texts(value: Any) -> None:  # noqa: ANN401
-    """Refuse text of a server that names what it may not name, or that a parser reads as more.
+    """Reject a server's text that names something forbidden or that a parser would expand.
 
     Raises:
-        TrustError: There is such text.
+        TrustError: There is such a text.
     """
     if isinstance(value, str):
         _OF_SERVER.check_text(value)

@@ -1,4 +1,4 @@
-"""Data of a federation as server and site see them: sizes here, one client's samples there."""
+"""Data of a federation as seen by server and site: sizes, and one client's samples."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pfl.extras.sites.transport import SiteError
 
 
 def one_client(data: FederatedData, local: int, client: int) -> DataView:
-    """Return a site's data: one client, under the number by which the server calls it.
+    """Return a site's data: one client, under the server's number for it.
 
-    Asked for another client, they raise a :class:`SiteError`.
+    Access to another client raises a :class:`SiteError`.
 
     Args:
         data: The site's data.
-        local: Index of the client in them.
+        local: Index of the client in the data.
         client: Index of the client for the server.
     """
 
@@ -38,10 +38,10 @@ def one_client(data: FederatedData, local: int, client: int) -> DataView:
 
 
 def at_sites(data: FederatedData, sites: Mapping[int, Introduction]) -> DataView:
-    """Return the server's data: the sizes that sites report, and samples that belong to no site.
+    """Return the server's data: the sizes that sites report, and samples without a site.
 
     Args:
-        data: What the server was given; samples of clients with a site are never read from it.
+        data: The server's own data; samples of clients with a site are never read from it.
         sites: The introduction of each site.
 
     Raises:
@@ -50,7 +50,7 @@ def at_sites(data: FederatedData, sites: Mapping[int, Introduction]) -> DataView
     if missing := [client for client in members(data) if client not in sites]:
         names = ", ".join(map(str, missing[:10]))
         raise SiteError(
-            f"{len(sites)} sites have come, but none of these clients: {names}; start them, or "
+            f"{len(sites)} sites connected, but none for these clients: {names}; start them, or "
             f"lower data.num_clients, which is {data.num_clients}"
         )
 
@@ -64,7 +64,7 @@ def at_sites(data: FederatedData, sites: Mapping[int, Introduction]) -> DataView
         raise SiteError(f"the rows of client {client} are at its site")
 
     def description() -> dict[str, Any]:
-        # The hash is that of the sites' data if they are not here.
+        # The hash is that of the sites' data if the data are not here.
         hashes = {str(client): site.data for client, site in sites.items()}
         return {"hash": canonical.digest(hashes), **data.description()}
 
@@ -73,11 +73,11 @@ def at_sites(data: FederatedData, sites: Mapping[int, Introduction]) -> DataView
 
 
 class _Distant:
-    """A split at a site, of which only numbers are known.
+    """A split at a site, of which only sizes are known.
 
     Attributes:
-        label_counts: (C,) samples of each class; ``None`` if they are not known.
-        augmented: ``False``; the site knows.
+        label_counts: (C,) samples of each class; ``None`` if unknown.
+        augmented: ``False``; the site handles augmentation.
     """
 
     augmented = False
@@ -88,14 +88,14 @@ class _Distant:
 
     @property
     def targets(self) -> Tensor:
-        """Refuse: samples stay at their site."""
+        """Raise: samples stay at their site."""
         return self._refuse()
 
     def __len__(self) -> int:
         return self._size
 
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
-        """Refuse: samples stay at their site."""
+        """Raise: samples stay at their site."""
         return self._refuse()
 
     def _refuse(self) -> NoReturn:

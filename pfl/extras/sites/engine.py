@@ -1,4 +1,4 @@
-"""The engine whose clients are at sites: it sends jobs as messages, and reads the answers."""
+"""The engine of remote clients: it sends jobs as messages and reads the answers."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ RecordT = TypeVar("RecordT")
 
 
 class RemoteEngine(CarriedEngine):
-    """An engine that has each client's jobs run at the client's site.
+    """An engine that runs each client's jobs at the client's site.
 
-    What clients keep stays there: a result has a reference instead
-    (:mod:`pfl.core.elsewhere`). A job without a site, such as a test on the common test set, runs
-    here. A transport's engine implements :meth:`open_transport`.
+    Client state stays there: a result has a reference instead (:mod:`pfl.core.elsewhere`). Jobs
+        without a site, such as a test on the pooled test set, run here. A transport's engine
+        implements :meth:`open_transport`.
 
     Attributes:
-        name: What the run's header calls it.
+        name: Name in the run's header.
 
     Args:
-        on_lost: What happens if a site no longer has its client's state: ``stop`` ends the run,
-            ``initial`` lets the client start again from the initial values, with a warning.
-        workers: Sites that are asked at a time; ``None`` asks all sites of a round.
-        min_sites: With ``on_error: absent``, the sites of a round that have to answer; without
-            enough of them the run ends. ``None`` needs none.
-        on_error: ``stop`` ends the run if a client's job fails at its site; with ``absent`` the
-            round goes on without that client, whatever the reason: an error, a refusal, silence or
-            a damaged answer. An absent client uploads nothing, has no scores, and is asked again
-            in the next round.
+        on_lost: Reaction if a site no longer has its client's state: ``stop`` ends the run,
+            ``initial`` restarts the client from the initial values, with a warning.
+        workers: Number of sites that work at a time; ``None`` for all sites of a round.
+        min_sites: With ``on_error: absent``, the number of sites that must answer in a round; with
+            fewer, the run ends. ``None`` for no minimum.
+        on_error: ``stop`` ends the run if a client's job fails at its site; ``absent`` continues
+            the round without that client, whatever the reason: an error, a refusal, a timeout or a
+            damaged answer. An absent client uploads nothing, has no scores, and is called again in
+            the next round.
 
     Raises:
         ValueError: ``workers`` or ``min_sites`` is below one, ``on_lost`` or ``on_error`` is
-            another word, or ``min_sites`` is given although a client that fails ends the run.
+            unknown, or ``min_sites`` is given with ``on_error: stop``.
     """
 
     name: str = "remote"
     simulates: bool = False
-    # A site may be working for a server that was killed.
+    # A site may still be working for a server that was killed.
     waits: ClassVar[bool] = True
 
     def __init__(
@@ -76,7 +76,7 @@ class RemoteEngine(CarriedEngine):
         super().__init__(*tolerated(on_error, SiteError, JobError))
         if min_sites is not None and on_error == "stop":
             raise ValueError(
-                f"min_sites={min_sites} needs on_error: absent; with stop all sites have to answer"
+                f"min_sites={min_sites} needs on_error: absent; with stop, all sites must answer"
             )
         self.on_lost, self.workers, self.min_sites = on_lost, workers, min_sites
         self._transport: Transport | None = None
@@ -85,13 +85,13 @@ class RemoteEngine(CarriedEngine):
 
     @abstractmethod
     def open_transport(self, context: Context) -> Transport:
-        """Return the transport of a run, connected to all of its sites."""
+        """Return a run's transport, connected to all sites."""
 
     def connect(self, context: Context, config: str | None) -> FederatedData:
-        """Connect to the sites and greet each of them; return the data as they describe them.
+        """Connect to the sites, greet each, and return the data that they describe.
 
         Raises:
-            SiteError: A site cannot be reached, or refuses the run, or is missing.
+            SiteError: A site is missing, cannot be reached or refuses the run.
         """
         self.begin(context)
         counts = context.module.server().needs_label_counts
@@ -109,10 +109,10 @@ class RemoteEngine(CarriedEngine):
         return at_sites(context.data, introductions)
 
     def setup(self, context: Context) -> str:
-        """Note the settings of this process that the sites need for the same numbers."""
+        """Store the settings of this process that the sites need for equal numbers."""
         if self._transport is None:
             context.data = self.connect(context, None)
-        # Greetings are no round's.
+        # Greetings do not belong to a round.
         self._sent = self._received = 0
         self._op_threads = torch.get_num_threads()
         least = f", of which {self.min_sites} must answer" if self.min_sites else ""
@@ -120,10 +120,10 @@ class RemoteEngine(CarriedEngine):
         return f"{self.name}: {count} sites{least}; what clients keep stays there"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Run each client's round; leave out those that fail, if the run goes on then.
+        """Run each client's round; with ``on_error: absent``, skip those that fail.
 
         Raises:
-            SiteError: Too few sites answer, or one refuses or has lost its client's state.
+            SiteError: Too few sites answer, or one refuses or has lost its state.
             JobError: The method failed at a site.
         """
         yield from super().train(jobs)
@@ -132,14 +132,14 @@ class RemoteEngine(CarriedEngine):
             raise SiteError(f"{left} of {len(jobs)} sites answered, but min_sites is {least}")
 
     def measured(self) -> Mapping[str, float]:
-        """Return the bytes of all messages since the last call, down to sites and up from them."""
+        """Return the bytes of all messages to and from sites since the last call."""
         with self._lock:
             counts = {"comm/wire_down": float(self._sent), "comm/wire_up": float(self._received)}
             self._sent = self._received = 0
         return counts
 
     def close(self) -> None:
-        """Say goodbye to the sites that can be reached."""
+        """Send a goodbye to all reachable sites."""
         if self._transport is None:
             return
 
@@ -148,7 +148,7 @@ class RemoteEngine(CarriedEngine):
                 self._call(client, "bye", wire.Empty, wire.written("bye", wire.Empty()))
 
         if self._threads is not None:
-            # An iterator that is left to the end of the program is closed when no thread can start.
+            # Iterators left open at exit are closed when no thread can start any more.
             if threading.main_thread().is_alive():
                 present = [one for one in sorted(self._addresses) if one not in self._absences]
                 list(self._threads.map(leave, present))
@@ -160,25 +160,25 @@ class RemoteEngine(CarriedEngine):
         """Return whether a job's client has a site.
 
         Raises:
-            SiteError: Its state is here, and not at the site.
+            SiteError: Its state is here instead of at the site.
         """
         client = job.info.client
         if client not in self._addresses:
             return False
         if job.kept and reference_of(job.kept) is None:
             raise SiteError(
-                f"client {client} keeps its state at its site: it can neither be set from here, "
-                "nor come from a run whose clients were not at sites"
+                f"client {client} keeps its state at its site: it can neither be set from here "
+                "nor come from a run without sites"
             )
         return True
 
     def ask(
         self, job: Job, task: Task, form: type[FormT], common: wire.Common
     ) -> tuple[FormT, wire.Tensors]:
-        """Have a site run a job; return its record, and the tensors that it sent.
+        """Run a job at a site; return its record and tensors.
 
         Raises:
-            SiteError: The site does not answer, refuses, or has lost its client's state.
+            SiteError: The site does not answer, refuses or has lost its state.
             JobError: The method failed there.
         """
         client, order = job.info.client, self.order(job)
@@ -188,7 +188,7 @@ class RemoteEngine(CarriedEngine):
         except LostStateError as error:
             if self.on_lost == "stop":
                 raise
-            warnings.warn(f"{error}; it starts again from the initial values", stacklevel=2)
+            warnings.warn(f"{error}; it restarts from the initial values", stacklevel=2)
             order = replace(order, kept=None)
             return self._call(client, task, form, wire.written(task, order, job.broadcast), check)
 
@@ -200,12 +200,12 @@ class RemoteEngine(CarriedEngine):
         content: bytes,
         check: Callable[[Any, wire.Tensors], None] = lambda record, tensors: None,
     ) -> tuple[RecordT, wire.Tensors]:
-        """Send a message to a site and read its answer, a record of that form.
+        """Send a message to a site and read its answer as a record.
 
         ``check`` raises :class:`AnswerError` if the answer does not fit the message.
 
         Raises:
-            GoneError: There is no answer, or it is damaged or does not fit.
+            GoneError: The answer is missing, damaged or does not fit.
             LostStateError: The site does not have the client's state.
             SiteError: The site refuses.
             JobError: The method failed at the site.

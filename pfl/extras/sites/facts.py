@@ -1,4 +1,4 @@
-"""What server and site must agree on, as texts that can be compared."""
+"""The settings on which server and site must agree, as comparable texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_DATA = ("outputs", "batch_size", "eval_batch_size", "drop_last", "shuffle")
 
 
 def facts(context: Context) -> dict[str, str]:
-    """Return everything that a client's numbers depend on, besides its data."""
+    """Return everything besides its data that a client's numbers depend on."""
     module, data = context.module, context.data
     precision = context.fabric.strategy.precision.precision
     return {
@@ -39,7 +39,7 @@ def facts(context: Context) -> dict[str, str]:
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
-    """Return what differs, each with both values; empty if nothing does."""
+    """Return the differences, each with both values; empty if there are none."""
     apart = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     named = [
         f"{key} {_short(theirs.get(key))} (here {_short(ours.get(key))})" for key in apart[:_NAMED]
@@ -52,7 +52,7 @@ def _flat(value: Any, key: str) -> dict[str, str]:  # noqa: ANN401
     if isinstance(value, Mapping) and value:
         flat: dict[str, str] = {}
         for name, item in value.items():
-            # As a configuration has it: the class under the key of its object.
+            # As in a configuration: the class under the key of its object.
             inner = {"class_path": key}.get(name, key if name == "init_args" else f"{key}.{name}")
             flat |= _flat(item, inner)
         return flat
@@ -60,12 +60,12 @@ def _flat(value: Any, key: str) -> dict[str, str]:  # noqa: ANN401
 
 
 def _source(method: type[ClientModule]) -> str:
-    """Return a hash of the source of a method and of the methods that it derives from."""
+    """Return a hash of the source of a method and its base methods."""
     hashed = hashlib.sha256()
     for base in method.__mro__[: method.__mro__.index(ClientModule)]:
         try:
             hashed.update(inspect.getsource(base).encode())
-        except (OSError, TypeError):  # Typed in, so that no file has it.
+        except (OSError, TypeError):  # Defined interactively, without a file.
             hashed.update(base.__qualname__.encode())
     return hashed.hexdigest()[:16]
 

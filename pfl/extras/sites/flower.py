@@ -1,4 +1,4 @@
-"""The engine whose messages Flower carries to real sites."""
+"""The engine that reaches sites through Flower."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from pfl.extras.sites.relay import Switchboard
+from pfl.extras.sites.relay import RelayTransport
 from pfl.extras.sites.relayed import RelayedEngine
 from pfl.extras.sites.transport import SiteError
 from pfl.training.context import Context
 
-# A run started by us must not send usage statistics, nor ask for newer versions.
+# Our runs must not send usage statistics or check for newer versions.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 _COMMAND_SECONDS = 120.0
 _APP = """\
@@ -48,18 +48,18 @@ answer-seconds = {seconds}
 
 
 class FlowerEngine(RelayedEngine):
-    """An engine whose sites are SuperNodes of Flower; its numbers are the sequential engine's bits.
+    """An engine whose sites are SuperNodes of Flower; bit-identical to the sequential engine.
 
-    The SuperLink runs on this machine, and the sites are those that ``pfl site`` has started.
+    The SuperLink runs on this machine; the sites are started by ``pfl site``.
 
     Args:
-        superlink: Name of the connection to the SuperLink in Flower's own configuration, which has
-            its address and certificates; ``None`` takes Flower's default.
+        superlink: Name of the connection in Flower's own configuration, which has the SuperLink's
+            address and certificates; ``None`` for Flower's default.
         options: As for :class:`~pfl.extras.sites.relayed.RelayedEngine`.
 
     Raises:
         ImportError: Flower is not installed.
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     name, package = "flower", "flwr"
@@ -68,12 +68,14 @@ class FlowerEngine(RelayedEngine):
         super().__init__(**options)
         self.superlink = superlink
 
-    def start(self, board: Switchboard, context: Context, count: int) -> None:
-        """Hand our app to the SuperLink."""
-        app = board.folder / "app"
+    def start(self, transport: RelayTransport, context: Context, count: int) -> None:
+        """Submit our app to the SuperLink."""
+        app = transport.folder / "app"
         app.mkdir()
         text = _APP.format(
-            folder=json.dumps(str(board.folder)), sites=count, seconds=float(self.answer_seconds)
+            folder=json.dumps(str(transport.folder)),
+            sites=count,
+            seconds=float(self.answer_seconds),
         )
         (app / "pyproject.toml").write_text(text)
         (app / "LICENSE").write_text("Apache-2.0\n")
@@ -98,16 +100,16 @@ class FlowerEngine(RelayedEngine):
 
 
 def client_command(
-    superlink: str, door: Path, root_certificates: str | None, private_key: str | None
+    superlink: str, site_socket: Path, root_certificates: str | None, private_key: str | None
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command that starts Flower's SuperNode of a site, and what its environment needs.
+    """Return the command and the environment variables of a site's SuperNode.
 
     Args:
         superlink: Address of the SuperLink, as ``host:port``.
-        door: The door of the process that holds the site.
-        root_certificates: File by which the SuperLink's certificate is checked; without one, the
-            connection is not encrypted.
-        private_key: File by which the SuperLink knows the site.
+        site_socket: Socket of the process of the site.
+        root_certificates: File to verify the SuperLink's certificate; without it, the connection is
+            not encrypted.
+        private_key: File that authenticates the site to the SuperLink.
 
     Raises:
         ValueError: There is no such file, or the address has no port.
@@ -121,7 +123,7 @@ def client_command(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = ["flower-supernode", "--superlink", superlink, "--port", str(port)]
-    command += ["--node-config", f"door={json.dumps(str(door))}"]
+    command += ["--node-config", f"socket={json.dumps(str(site_socket))}"]
     command += (
         ["--insecure"] if root_certificates is None else ["--root-certificates", root_certificates]
     )

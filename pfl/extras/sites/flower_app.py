@@ -1,8 +1,7 @@
-"""The two halves of our app in Flower's processes: ``server`` and ``client``.
+"""Our app in Flower's processes: ``server`` and ``client``.
 
-Both pass messages on and look into none; see :mod:`pfl.extras.sites.relay`. An app names them as
-parts of the installed package, and so brings no code to a site. Flower is imported only when it
-asks for them.
+Both forward messages without reading them; see :mod:`pfl.extras.sites.relay`. An app refers to the
+installed package, so that no code is sent to a site. Flower is imported only when it loads them.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Any, TypeAlias
 
 from pfl.extras.sites.relay import LineError, ask, relay
 
-# Flower reads here what it may ask for.
+# Flower reads the names of its components here.
 __all__ = ["client", "server"]  # noqa: F822 (see __getattr__)
 
-# An object of Flower, which is optional, so that its types cannot be named here.
+# An object of Flower; its types are not available here, as Flower is optional.
 Flower: TypeAlias = Any
 _RECORD = "pfl"
 
@@ -49,7 +48,7 @@ def _serve(grid: Flower, context: Flower) -> None:
         if not replies:
             raise LineError(f"there was no answer within {seconds:g} seconds")
         if replies[0].has_error():
-            # Further sentences guess at causes.
+            # Flower's further sentences guess at causes.
             raise LineError(str(replies[0].error.reason).partition(". ")[0])
         said = replies[0].content[_RECORD]
         if said["verb"] == "error":
@@ -57,19 +56,19 @@ def _serve(grid: Flower, context: Flower) -> None:
         answer: bytes = said["content"]
         return answer
 
-    # A node's number is drawn anew at each start.
+    # A node has a new random number at each start.
     relay(Path(str(settings["folder"])), count, addresses, send)
 
 
 def _answer(message: Flower, context: Flower) -> Flower:
-    """Pass a message on to the process that holds the site."""
+    """Forward a message to the process of the site."""
     asked = message.content[_RECORD]
     try:
-        door = context.node_config.get("door")
-        if door is None:
-            raise LineError("no site is here: start Flower's SuperNode with pfl site")
+        socket = context.node_config.get("socket")
+        if socket is None:
+            raise LineError("there is no site here: start Flower's SuperNode with pfl site")
         answered = _packed(
-            asked["verb"], ask(Path(door), "pfl site", {"verb": asked["verb"]}, asked["content"])
+            asked["verb"], ask(Path(socket), "pfl site", {"verb": asked["verb"]}, asked["content"])
         )
     except LineError as error:
         answered = _packed("error", str(error).encode())

@@ -1,4 +1,4 @@
-"""The guard of a site: it admits what the owner allows, and makes the site for a run."""
+"""The host of a site: it checks what the owner allows, and builds the site of a run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pfl.training.context import Context
 
 
 class Host:
-    """Answers for a site, which is made when a server says hello.
+    """Answers for a site, which is built when a server sends hello.
 
     Args:
-        client: Number of the client, as the server counts.
+        client: Number of the client for the server.
         local: Number of the client in the owner's data.
-        folder: Where kept states lie, and the last hello.
+        folder: Folder of kept states and the last hello.
         allowed: What the owner allows.
-        build: Makes the context of a run, of its configuration.
-        notify: Called with a line of what happens, for the owner.
+        build: Function from a run's configuration to its context.
+        notify: Called with messages for the owner.
         tested: See :class:`~pfl.extras.sites.site.Site`.
     """
 
@@ -48,7 +48,7 @@ class Host:
         self._lock = threading.Lock()
 
     def answer(self, header: Header, content: bytes) -> bytes:
-        """Return the answer to a message; ``who`` asks for the client's number."""
+        """Return the answer to a message; ``who`` requests the client's number."""
         verb = str(header.get("verb"))
         if verb == "who":
             return str(self._client).encode()
@@ -57,10 +57,10 @@ class Host:
                 if verb == "hello":
                     self._open(content)
                 elif verb != "bye" and self._site is None and self._greeting.is_file():
-                    # This process was started anew in the middle of a run.
+                    # This process was restarted during a run.
                     self._open(self._greeting.read_bytes())
                 elif verb != "bye" and self._site is None:
-                    raise Refusal("no server has said hello yet")
+                    raise Refusal("no server has sent hello yet")
             except (Refusal, ContainerError) as error:
                 self._notify(f"refused {verb}: {error}")
                 return wire.written("error", wire.Failure("refused", str(error)))
@@ -75,7 +75,7 @@ class Host:
         self._site = None
 
     def _open(self, content: bytes) -> None:
-        """Make the site of the run that a hello names, unless it is there already.
+        """Build the site of a hello's run, unless it exists.
 
         Raises:
             Refusal: The owner does not allow the run, or its method cannot be built.
@@ -97,14 +97,14 @@ class Host:
         self._config = hello.config
         with written(self._greeting) as file:
             file.write(content)
-        self._notify(f"a server asks for {name}, {run['loop'].get('rounds')} rounds")
+        self._notify(f"a server requests {name}, {run['loop'].get('rounds')} rounds")
 
     def _check(self, run: dict[str, Any]) -> str:
-        """Return the name of a run's method, if the owner allows the run."""
+        """Return the name of a run's method after checking that the owner allows the run."""
         name = str(run["model"].get("class_path")).rpartition(".")[2]
         if name not in self._allowed.methods:
             allowed = ", ".join(self._allowed.methods)
-            raise Refusal(f"the owner allows {allowed}, but the run is of {name}")
+            raise Refusal(f"the owner allows {allowed}, but the run uses {name}")
         most, rounds = self._allowed.most_rounds, run["loop"].get("rounds")
         if most is not None and not (isinstance(rounds, int) and rounds <= most):
             raise Refusal(f"the owner allows {most} rounds, but the run has {rounds}")
@@ -117,10 +117,10 @@ def _read(config: str | None) -> dict[str, Any]:
     """Return a run's configuration.
 
     Raises:
-        Refusal: There is none, or it is not as ``pfl fit`` writes it.
+        Refusal: It is missing, or ``pfl fit`` did not write it.
     """
     if config is None:
-        raise Refusal("the run was started from Python: a site needs one of pfl fit")
+        raise Refusal("the run was started from Python, but sites need a run of pfl fit")
     try:
         content = mapping_of_yaml(config, "the run's configuration")
     except FileError as error:

@@ -1,4 +1,4 @@
-"""Sites in threads of this process: everything travels as bytes, as to another machine."""
+"""Sites in threads of this process, which exchange bytes as remote ones do."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pfl.training.context import Context
 
 
 class Loopback(Transport):
-    """Carries messages to sites of this process.
+    """A transport to sites in this process.
 
     Args:
-        sites: By client.
+        sites: Sites by client.
         together: Whether several sites may work at a time.
-        folder: A temporary folder of the sites, which ends with them.
+        folder: Temporary folder of the sites, removed at the end.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Loopback(Transport):
     def call(self, client: int, verb: Verb, content: bytes) -> bytes:
         """Send a message to a client's site and return its answer."""
         if client not in self._sites:
-            raise SiteError(f"there is no site of client {client}")
+            raise SiteError(f"there is no site for client {client}")
         with self._turn:
             return self._sites[client].answer(verb, content)
 
@@ -55,13 +55,12 @@ class Loopback(Transport):
 
 
 class LoopbackEngine(RemoteEngine):
-    """Runs each client at a site of its own in this process, for tests of what travels.
+    """An engine with one site per client in this process, for tests of messages.
 
-    Its numbers are the sequential engine's, bit for bit.
+    It is bit-identical to the sequential engine.
 
     Args:
-        folder: Where the sites keep their states, each in a folder of its own; ``None`` takes a
-            temporary one, which ends with the engine.
+        folder: Parent of the sites' folders of kept states; ``None`` for a temporary one.
         options: As for :class:`~pfl.extras.sites.engine.RemoteEngine`.
 
     Raises:
@@ -76,7 +75,7 @@ class LoopbackEngine(RemoteEngine):
         self.folder, self.forgets = folder, folder is None
 
     def open_transport(self, context: Context) -> Transport:
-        """Make a site for each client that trains."""
+        """Return a transport to a site for each client that trains."""
         temporary = None if self.folder else TemporaryDirectory(prefix="pfl-sites-")
         folder = Path(self.folder or temporary.name)  # type: ignore[union-attr]
         clients = members(context.data)
@@ -87,12 +86,12 @@ class LoopbackEngine(RemoteEngine):
 def made(
     context: Context, clients: Sequence[int], folder: Path, together: bool = False
 ) -> dict[int, Site]:
-    """Return a site for each client, each with a copy of the module, and a folder of its own.
+    """Return a site for each client, with its own copy of the module and its own folder.
 
     Args:
         context: The method with its data.
         clients: The clients.
-        folder: Folder of the sites' folders.
+        folder: Parent of the sites' folders.
         together: Whether several sites may work at a time.
     """
     return {

@@ -1,4 +1,4 @@
-"""The engine whose messages NVFlare carries to real sites."""
+"""The engine that reaches sites through NVFlare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl.disk.reading import read_json
-from pfl.extras.sites.relay import DOOR, Switchboard, Trouble
+from pfl.extras.sites.relay import SITE_SOCKET, RelayTransport, Trouble
 from pfl.extras.sites.relayed import RelayedEngine
 from pfl.extras.sites.transport import SiteError
 from pfl.training.context import Context
@@ -19,23 +19,23 @@ from pfl.training.context import Context
 LOGIN_SECONDS, END_SECONDS = 30.0, 30.0
 _JOB = "pfl.extras.sites.nvflare_job"
 _COLLAB = "nvflare.collab.runtime"
-# What a site, and the server, must allow a job to build.
+# Classes that both sites and server must allow in jobs.
 CLASSES = (f"{_COLLAB}.", f"{_JOB}.")
 
 
 class NVFlareEngine(RelayedEngine):
-    """An engine whose sites are clients of NVFlare; its numbers are the sequential engine's bits.
+    """An engine whose sites are clients of NVFlare; bit-identical to the sequential engine.
 
-    It submits a job to a running server of NVFlare on this machine. The sites are those that
-    ``pfl site`` has started.
+    It submits a job to a running NVFlare server on this machine; the sites are started by ``pfl
+    site``.
 
     Args:
-        kit: Startup kit of the user who submits the job, as NVFlare provisions it.
+        kit: NVFlare startup kit of the user who submits the job.
         options: As for :class:`~pfl.extras.sites.relayed.RelayedEngine`.
 
     Raises:
         ImportError: NVFlare is not installed.
-        ValueError: A number is out of its range, or there is no such kit.
+        ValueError: A number is out of range, or there is no such kit.
     """
 
     name = package = "nvflare"
@@ -44,37 +44,37 @@ class NVFlareEngine(RelayedEngine):
         super().__init__(**options)
         if kit is None or not Path(kit, "startup", "fed_admin.json").is_file():
             raise ValueError(
-                f"kit: expected the startup kit of a user, which has startup/fed_admin.json, got "
-                f"{kit} (to try sites out without NVFlare, take the engine loopback)"
+                f"kit: expected the startup kit of a user, with startup/fed_admin.json, got "
+                f"{kit} (to try sites without NVFlare, use the engine loopback)"
             )
         self.kit = Path(kit)
 
-    def start(self, board: Switchboard, context: Context, count: int) -> Trouble:
+    def start(self, transport: RelayTransport, context: Context, count: int) -> Trouble:
         """Submit a job to the server."""
-        kit, job = self.kit, write_job(board.folder, count, self.answer_seconds)
+        kit, job = self.kit, write_job(transport.folder, count, self.answer_seconds)
         try:
             api = import_module("nvflare.fuel.flare_api.flare_api")
-            # NVFlare prints what it does.
+            # NVFlare prints its progress.
             with redirect_stdout(io.StringIO()):
                 session = api.new_secure_session(
                     kit.name, str(kit.resolve()), timeout=LOGIN_SECONDS
                 )
-                board.scope.callback(session.close)
+                transport.scope.callback(session.close)
                 number = session.submit_job(str(job))
         except Exception as error:
-            raise SiteError(f"NVFlare's server takes no job of {kit}: {error}") from error
+            raise SiteError(f"NVFlare's server rejects jobs from {kit}: {error}") from error
 
         def trouble() -> str | None:
             status = str(session.get_job_status(number))
             if not status.startswith("FINISHED"):
                 return None
             return (
-                f"NVFlare's server ended the job ({status}): the log of job {number} on its server "
-                "says why; both the server and the sites must allow the classes of such a job"
+                f"NVFlare's server ended the job ({status}): see the log of job {number} on "
+                "the server; server and sites must allow the classes of such a job"
             )
 
         def leave() -> None:
-            """Let the job end, or abort it if it does not."""
+            """Wait for the job to end, or abort it."""
             until = time.monotonic() + END_SECONDS
             while trouble() is None:
                 if time.monotonic() > until:
@@ -82,24 +82,24 @@ class NVFlareEngine(RelayedEngine):
                     break
                 time.sleep(1.0)
 
-        board.scope.callback(leave)
+        transport.scope.callback(leave)
         return trouble
 
 
-def client_command(kit: Path, door: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the command that starts NVFlare's client of a site, and what its environment needs.
+def client_command(kit: Path, site_socket: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment variables of a site's NVFlare client.
 
     Args:
-        kit: The site's startup kit, as NVFlare provisions it.
-        door: The door of the process that holds the site.
+        kit: NVFlare startup kit of the site.
+        site_socket: Socket of the process of the site.
 
     Raises:
-        ValueError: There is no such kit, or it does not allow our jobs.
+        ValueError: The kit does not exist or does not allow our jobs.
     """
     script = kit / "startup" / "sub_start.sh"
     if not (kit / "startup" / "fed_client.json").is_file():
         raise ValueError(
-            f"kit: {kit} is no startup kit of a site, which has startup/fed_client.json"
+            f"kit: {kit} is not the startup kit of a site, with startup/fed_client.json"
         )
     edited, usual = (kit / "local" / name for name in ("resources.json", "resources.json.default"))
     file = edited if edited.is_file() else usual
@@ -108,16 +108,16 @@ def client_command(kit: Path, door: Path) -> tuple[list[str], dict[str, str]]:
         raise ValueError(
             f"kit: {file} must list {' and '.join(missing)} in class_allow_list; see docs/sites.md"
         )
-    return ["bash", str(script.resolve()), "--once"], {DOOR: str(door)}
+    return ["bash", str(script.resolve()), "--once"], {SITE_SOCKET: str(site_socket)}
 
 
 def write_job(folder: Path, count: int, answer_seconds: float) -> Path:
-    """Write the definition of a job, which names installed classes and brings no code.
+    """Write the definition of a job, which refers to installed classes and contains no code.
 
     Args:
-        folder: That of the run's :class:`~pfl.extras.sites.relay.Switchboard`.
-        count: Number of sites that it needs.
-        answer_seconds: Longest time that a site may take for an answer.
+        folder: Folder of the run's :class:`~pfl.extras.sites.relay.RelayTransport`.
+        count: Number of sites.
+        answer_seconds: Longest time for a site's answer.
     """
 
     def part(path: str, **arguments: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The two halves of a job in NVFlare's processes, which its Collab API calls.
+"""Our job in NVFlare's processes, called through its Collab API.
 
-Both pass messages on and look into none; see :mod:`pfl.extras.sites.relay`. A job names them as
-parts of the installed package, and so brings no code to a site.
+Both classes forward messages without reading them; see :mod:`pfl.extras.sites.relay`. A job refers
+to the installed package, so that no code is sent to a site.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pfl.extras.sites.relay import DOOR, ask, relay
+from pfl.extras.sites.relay import SITE_SOCKET, ask, relay
 
-# NVFlare is optional, so its types cannot be named here.
+# NVFlare is optional, so that its types are not available here.
 Facade: TypeAlias = Any
 
 
 class ServerHalf:
-    """Calls the sites for the run that waits at a folder of this machine.
+    """The server's part: calls the sites for a run on this machine.
 
     Args:
-        folder: That of the run's :class:`~pfl.extras.sites.relay.Switchboard`.
-        seconds: Longest time that a site may take for an answer.
+        folder: Folder of the run's :class:`~pfl.extras.sites.relay.RelayTransport`.
+        seconds: Longest time for a site's answer.
     """
 
     def __init__(self, folder: str, seconds: float) -> None:
@@ -42,7 +42,7 @@ class ServerHalf:
 
 
 class SiteHalf:
-    """Passes messages on to the process that holds the site."""
+    """The client's part: forwards messages to the process of the site."""
 
     def __init__(self) -> None:
         self._collab = _collab()
@@ -50,10 +50,10 @@ class SiteHalf:
 
     def _answer(self, verb: str, content: bytes) -> bytes:
         """Return the site's answer to a message."""
-        if DOOR not in os.environ:
-            raise LookupError("no site is here: start NVFlare's client with pfl site")
+        if SITE_SOCKET not in os.environ:
+            raise LookupError("there is no site here: start NVFlare's client with pfl site")
         header = {"site": self._collab.site_name, "verb": verb}
-        return ask(Path(os.environ[DOOR]), "pfl site", header, content)
+        return ask(Path(os.environ[SITE_SOCKET]), "pfl site", header, content)
 
 
 def _collab() -> Facade:

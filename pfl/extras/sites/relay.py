@@ -1,9 +1,9 @@
-"""Lines between the processes of one machine, for frameworks that start processes of their own.
+"""Connections between processes of one machine, for frameworks that start their own processes.
 
-NVFlare and Flower carry messages between a server and its sites, and start a process for the job at
-both ends. These hold neither the data nor a model: each passes messages on to the process that
-does, ``pfl fit`` or ``pfl site``, over a socket in a folder that only their user may enter. This
-module imports nothing heavy, as Flower starts a process for each message.
+NVFlare and Flower carry messages between a server and its sites, and start a process at both ends.
+These have neither data nor model: each forwards messages to ``pfl fit`` or ``pfl site``, over a
+socket in a folder that only the user may enter. This module has no heavy imports, as Flower starts
+a process for each message.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from typing import Any, TypeAlias
 
 from pfl.extras.sites.transport import SiteError, Transport, Verb
 
-# Environment variable: the door of the process that holds a site.
-DOOR = "PFL_SITE_DOOR"
-# Largest number of bytes of a question's header and of its content.
+# Environment variable: socket of the process of a site.
+SITE_SOCKET = "PFL_SITE_SOCKET"
+# Largest number of bytes of a request's header and of its content.
 HEADER, CONTENT = 2**16, 2**33
-# Longest path of a folder of sockets; no system takes more than 107 characters for a socket.
+# Longest path of a folder of sockets; systems allow at most 107 characters for a socket.
 _LONGEST = 80
 
-# Seconds after which a door looks whether it is still open.
+# Seconds between a server's checks whether it was closed.
 _GLANCE = 0.1
 
 Line: TypeAlias = "Connection[Any, Any]"
 Header: TypeAlias = dict[str, Any]
 Answer: TypeAlias = Callable[[Header, bytes], bytes]
-# Returns why a relay will not come, where that is known.
+# Returns why a relay will not connect, if known.
 Trouble: TypeAlias = Callable[[], str | None]
 
 
 class LineError(OSError):
-    """The process at the other end of a line is gone, or reports an error."""
+    """The process at the other end of a connection has ended or reports an error."""
 
 
 def private_folder() -> Path:
-    """Make and return a temporary folder that only the user may enter."""
+    """Create a temporary folder that only the user may enter."""
     folder = Path(tempfile.mkdtemp(prefix="pfl-"))
     if len(str(folder)) > _LONGEST:
         folder.rmdir()
@@ -53,20 +53,20 @@ def private_folder() -> Path:
     return folder
 
 
-def ask(door: Path, whose: str, header: Header, content: bytes = b"") -> bytes:
-    """Ask a question at a door of another process, and return the answer.
+def ask(path: Path, whose: str, header: Header, content: bytes = b"") -> bytes:
+    """Send a request to the socket of another process, and return the answer.
 
     Args:
-        door: The door.
-        whose: The process, for people.
-        header: The question.
-        content: What is sent with it.
+        path: Socket of the process.
+        whose: Name of the process, for messages.
+        header: Header of the request.
+        content: Content of the request.
 
     Raises:
-        LineError: Nobody answers, or the answer is an error.
+        LineError: There is no answer, or it is an error.
     """
     try:
-        with Client(str(door), "AF_UNIX") as line:
+        with Client(str(path), "AF_UNIX") as line:
             _send(line, header, content)
             said, answer = _receive(line)
     except (OSError, EOFError, ValueError) as error:
@@ -77,15 +77,15 @@ def ask(door: Path, whose: str, header: Header, content: bytes = b"") -> bytes:
     return answer
 
 
-class Door(ThreadingTCPServer):
-    """A server at a socket of this machine, which answers each question in a thread of its own.
+class SocketServer(ThreadingTCPServer):
+    """A server at a local socket, which answers each request in its own thread.
 
     Args:
-        path: Of the socket, in a folder that only the user may enter.
-        answer: Returns the answer to a header and a content; its errors are returned in words.
+        path: Path of the socket, in a folder that only the user may enter.
+        answer: Function from header and content to the answer; errors are returned as messages.
 
     Raises:
-        OSError: There is something at the path.
+        OSError: The path exists.
     """
 
     daemon_threads = True
@@ -93,21 +93,21 @@ class Door(ThreadingTCPServer):
 
     def __init__(self, path: Path, answer: Answer) -> None:
         self.path, self._answer = path, answer
-        # Not on the class: some systems have no such sockets.
+        # Not set on the class: some systems have no such sockets.
         self.address_family = socket.AF_UNIX
         super().__init__(str(path), BaseRequestHandler)  # type: ignore[arg-type]
-        Thread(target=self.serve_forever, args=(_GLANCE,), name="pfl-door", daemon=True).start()
+        Thread(target=self.serve_forever, args=(_GLANCE,), name="pfl-socket", daemon=True).start()
 
     def close(self) -> None:
-        """Answer no further question."""
+        """Stop answering requests."""
         self.shutdown()
         self.server_close()
         self.path.unlink(missing_ok=True)
 
     def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Answer the question of one caller."""
+        """Answer one request."""
         line: Line = Connection(request.detach())
-        # The other process may be gone at any time.
+        # The other process may end at any time.
         with line, suppress(OSError, EOFError, ValueError):
             header, content = _receive(line)
             try:
@@ -127,28 +127,28 @@ def relay(
     addresses: Callable[[], Collection[str]],
     send: Callable[[str, str, bytes], bytes],
 ) -> None:
-    """Connect the run that waits at a folder with its sites, until the run is over.
+    """Connect a waiting run with its sites until the run ends.
 
-    It is called by a framework's process on the server's machine.
+    A framework's process on the server's machine calls this.
 
     Args:
-        folder: That of the run's :class:`Switchboard`.
+        folder: Folder of the run's :class:`RelayTransport`.
         count: Number of sites to wait for.
-        addresses: Returns the addresses that are there.
-        send: Sends a verb and a message to an address and returns the answer.
+        addresses: Returns the current addresses.
+        send: Sends a verb and a message to an address, and returns the answer.
 
     Raises:
-        LineError: The run has gone.
+        LineError: The run has ended.
     """
     clients: dict[str, int] = {}
     sites: dict[int, str] = {}
 
     def find() -> bool:
-        """Ask new addresses for their clients; return ``True`` if all sites are there."""
+        """Request new addresses' clients; return ``True`` if all sites are connected."""
         there = addresses()
         for address in there:
             if address not in clients:
-                with suppress(LineError):  # What is left of a site that was killed.
+                with suppress(LineError):  # Remains of a killed site.
                     clients[address] = int(send(address, "who", b""))
         located = distinct({address: clients[address] for address in there if address in clients})
         sites.update(located)
@@ -157,14 +157,14 @@ def relay(
     def call(header: Header, content: bytes) -> bytes:
         client = header["client"]
         if sites[client] not in addresses():
-            find()  # A site that was started anew may have another address.
+            find()  # A restarted site may have another address.
             if sites[client] not in addresses():
                 raise LineError("it has left the federation")
         return send(sites[client], header["verb"], content)
 
     try:
         while not find():
-            # Ends this process as well once the run has gone.
+            # Ends this process as well once the run has ended.
             ask(folder / _RUN, "pfl fit", {"still": "waiting"})
             time.sleep(_PAUSE)
     except LineError:
@@ -172,20 +172,20 @@ def relay(
     except Exception as error:
         ask(folder / _RUN, "pfl fit", {"failed": str(error) or type(error).__name__})
         return
-    door = Door(folder / _RELAY, call)
+    server = SocketServer(folder / _RELAY, call)
     try:
-        # It is answered when the run is over.
+        # Answered when the run ends.
         ask(folder / _RUN, "pfl fit", {"sites": [*sites.items()]})
     finally:
-        door.close()
+        server.close()
 
 
-class Switchboard(Transport):
-    """Reaches sites through a relay in a framework's process on this machine.
+class RelayTransport(Transport):
+    """A transport through a relay in a framework's process on this machine.
 
     Attributes:
-        folder: Where the relay finds it; it goes with the switchboard.
-        scope: What ends with the switchboard, right after the relay.
+        folder: Folder of its sockets, removed at the end.
+        scope: Resources to release at the end, after the relay.
     """
 
     def __init__(self) -> None:
@@ -194,19 +194,19 @@ class Switchboard(Transport):
         self._sites: dict[int, str] = {}
         self._failed: str | None = None
         self._heard, self._over = Event(), Event()
-        self.scope.callback(Door(self.folder / _RUN, self._hear).close)
+        self.scope.callback(SocketServer(self.folder / _RUN, self._hear).close)
 
     def wait(self, seconds: float, trouble: Trouble | None = None) -> None:
-        """Wait for the relay for a number of seconds at most.
+        """Wait for the relay, for at most a number of seconds.
 
         Raises:
-            SiteError: It does not come, or does not find the sites.
+            SiteError: It does not connect or does not find the sites.
         """
         until = time.monotonic() + seconds
         while not self._heard.wait(0.2):
             why = None if trouble is None else trouble()
             if why is None and time.monotonic() > until:
-                why = f"not all sites were there within {seconds:g} seconds"
+                why = f"not all sites connected within {seconds:g} seconds"
             if why is not None and not self._heard.is_set():
                 raise SiteError(why)
         if self._failed is not None:
@@ -224,12 +224,12 @@ class Switchboard(Transport):
             raise SiteError(str(error)) from error
 
     def close(self) -> None:
-        """Let the relay end; sites may live on."""
+        """End the relay; sites may continue."""
         self._over.set()
         self.scope.close()
 
     def _hear(self, header: Header, content: bytes) -> bytes:
-        """Note what the relay reports; keep it waiting until the run is over."""
+        """Record the relay's reports, and keep it waiting until the run ends."""
         if "still" in header:
             return b""
         self._failed = header.get("failed")
@@ -241,7 +241,7 @@ class Switchboard(Transport):
 
 
 def distinct(clients: Mapping[str, int]) -> dict[int, str]:
-    """Return the address of each client, from the client of each address.
+    """Invert a mapping from addresses to clients.
 
     Raises:
         ValueError: Two sites are the same client.
@@ -250,7 +250,7 @@ def distinct(clients: Mapping[str, int]) -> dict[int, str]:
     for address, client in clients.items():
         if client in sites:
             raise ValueError(
-                f"two sites say that they are client {client}: {sites[client]} and {address}; "
+                f"two sites claim to be client {client}: {sites[client]} and {address}; "
                 "stop one of them"
             )
         sites[client] = address
@@ -265,5 +265,5 @@ def _send(line: Line, header: Header, content: bytes) -> None:
 def _receive(line: Line) -> tuple[Header, bytes]:
     header = json.loads(line.recv_bytes(HEADER))
     if not isinstance(header, dict):
-        raise ValueError("a header is keys and values")
+        raise ValueError("expected a header of keys and values")
     return header, line.recv_bytes(CONTENT)

@@ -1,4 +1,4 @@
-"""The base of engines whose messages a framework carries, through a relay on this machine."""
+"""Base of the engines that reach sites through a framework and a local relay."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, ClassVar
 from pfl.core.checks import at_least_one, positive
 from pfl.core.held_out import members
 from pfl.extras.sites.engine import RemoteEngine
-from pfl.extras.sites.relay import Switchboard, Trouble
+from pfl.extras.sites.relay import RelayTransport, Trouble
 from pfl.extras.sites.transport import Transport
 from pfl.training.context import Context
 
 
 class RelayedEngine(RemoteEngine):
-    """An engine whose messages a framework carries; it implements :meth:`start`.
+    """An engine that reaches sites through a framework; subclasses implement :meth:`start`.
 
     Attributes:
-        package: The framework's package.
+        package: Package of the framework.
 
     Args:
-        sites: Number of sites to wait for; ``None`` waits for one for each client of the data.
-        answer_seconds: Longest time that a site may take for an answer.
-        start_seconds: Longest time until all sites are there.
+        sites: Number of sites to wait for; ``None`` for one per client of the data.
+        answer_seconds: Longest time for a site's answer.
+        start_seconds: Longest time until all sites are connected.
         options: As for :class:`~pfl.extras.sites.engine.RemoteEngine`.
 
     Raises:
         ImportError: The framework is not installed.
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     package: ClassVar[str]
@@ -51,16 +51,16 @@ class RelayedEngine(RemoteEngine):
         self.sites, self.answer_seconds, self.start_seconds = sites, answer_seconds, start_seconds
 
     @abstractmethod
-    def start(self, board: Switchboard, context: Context, count: int) -> Trouble | None:
-        """Have the framework start a relay, and note in ``board.scope`` how it ends.
+    def start(self, transport: RelayTransport, context: Context, count: int) -> Trouble | None:
+        """Start a relay through the framework, and add its end to ``transport.scope``.
 
         Args:
-            board: What the relay connects with the sites.
+            transport: Transport that the relay connects to the sites.
             context: The method and the data.
             count: Number of sites to wait for.
 
         Returns:
-            A function that returns why the relay will not come, where that is known.
+            A function that returns why the relay will not connect, if known.
 
         Raises:
             SiteError: The framework refuses.
@@ -68,11 +68,11 @@ class RelayedEngine(RemoteEngine):
 
     def open_transport(self, context: Context) -> Transport:
         """Start a relay, and wait for its sites."""
-        board = Switchboard()
+        transport = RelayTransport()
         try:
-            trouble = self.start(board, context, self.sites or len(members(context.data)))
-            board.wait(self.start_seconds, trouble)
+            trouble = self.start(transport, context, self.sites or len(members(context.data)))
+            transport.wait(self.start_seconds, trouble)
         except BaseException:
-            board.close()
+            transport.close()
             raise
-        return board
+        return transport

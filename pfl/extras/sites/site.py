@@ -1,4 +1,4 @@
-"""A site: one client with its data and its kept states, which answers a server's messages."""
+"""A site: one client with its data and kept states, which answers a server's messages."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ from pfl.training.context import Context
 
 
 class Budget(Protocol):
-    """What may be learnt of single samples, over all runs; it comes from the extra of privacy."""
+    """A budget for single samples over all runs, implemented by :mod:`pfl.extras.privacy`."""
 
     def check(self, run: Mapping[str, Any]) -> None:
-        """Refuse a run that does not say that it keeps single samples private.
+        """Reject a run that does not declare that it keeps single samples private.
 
         Raises:
-            Refusal: It does not.
+            Refusal: There is no such declaration.
         """
 
     def charge(self, context: Context, job: Job) -> None:
-        """Write down the steps of a job that is about to train.
+        """Record the steps of a job before it trains.
 
         Raises:
-            Refusal: They do not keep samples private, or exceed the budget.
+            Refusal: The steps do not keep samples private, or exceed the budget.
         """
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """What the owner of a site allows a server.
+    """The owner's limits for servers.
 
     Attributes:
-        methods: The methods that a server may ask for, by the names of their classes.
+        methods: Class names of the methods that a server may run.
         upload_megabytes: Largest size of an answer; ``None`` for any.
-        class_counts: Whether the server may know how many samples of each class there are.
+        class_counts: Whether the server may know the number of samples of each class.
         scores: Whether the server may know losses and scores.
-        most_rounds: The last round that the site takes part in; ``None`` for any.
-        budget: What may be learnt of single samples; ``None`` does not keep them private.
+        most_rounds: Last round in which the site takes part; ``None`` for no limit.
+        budget: Budget for single samples; ``None`` does not keep them private.
     """
 
     methods: tuple[str, ...] = ()
@@ -70,23 +70,22 @@ EVERYTHING = Allowed(class_counts=True)
 
 
 class Site(Clients):
-    """One client at its own place; it lives as long as the run, or longer.
+    """One client at its own site, for one or more runs.
 
-    It holds the client's data and kept states, neither of which it sends, until :meth:`close`.
+    It never sends the client's data and kept states. :meth:`close` releases them.
 
     Attributes:
-        client: Index of the client, as the server counts.
+        client: Index of the client for the server.
 
     Args:
         context: The method with its initial values, the data and the device.
-        client: Index of the client, as the server counts.
-        folder: Where the client's states are kept: those of each method and data in a folder of
-            their own.
-        local: Index of the client in the data; ``None`` is that of the server.
+        client: Index of the client for the server.
+        folder: Folder of the client's kept states, with a subfolder for each method and data.
+        local: Index of the client in the data; ``None`` for the server's.
         allowed: What the owner allows.
-        tested: Called with the context after each test of the client's personalised model, which
-            the module then is.
-        notify: Called with a line of what happens, for the owner.
+        tested: Called with the context after each test of the client's personalised model; the
+            module then has its weights.
+        notify: Called with messages for the owner.
 
     Raises:
         BusyError: Another site uses the folder.
@@ -111,10 +110,10 @@ class Site(Clients):
         data = str(context.data.description().get("hash", ""))
         run = {**self._facts, "data": data, "client": client}
         if self._budget is not None:
-            # A state that was kept without noise is never resumed from.
+            # A state kept without noise is never resumed.
             run["private"] = True
         self._kept = KeptVersions(folder / canonical.digest(run))
-        # Without a key, somebody who knows all samples but one could try out the last.
+        # Without a key, a server that knows all samples but one could guess the last.
         self._data = hmac.digest(_secret(folder / "secret"), data.encode(), "sha256").hex()
 
     def close(self) -> None:
@@ -123,7 +122,7 @@ class Site(Clients):
 
     @property
     def verbs(self) -> Mapping[str, Callable[[bytes], bytes]]:
-        """What a server may ask for."""
+        """The requests that a server may send."""
         return {"hello": self._hello, **super().verbs, "bye": self._bye}
 
     def answer(self, verb: str, content: bytes, common: bytes = b"") -> bytes:
@@ -141,8 +140,8 @@ class Site(Clients):
             failure = wire.Failure("lost", str(error))
         self._notify(f"{failure.kind} {verb}: {failure.message}")
         if failure.kind == "failed" and self._budget is not None:
-            # The words may be of a sample.
-            return replace(failure, message="it failed; only the site's owner is told why")
+            # The message may reveal a sample.
+            return replace(failure, message="it failed; only the site's owner can see why")
         return failure
 
     def _hello(self, content: bytes) -> bytes:
@@ -151,7 +150,7 @@ class Site(Clients):
             raise Refusal(f"the server has other settings: {apart}")
         if hello.counts and not self._allowed.class_counts:
             raise Refusal(
-                "this method's server needs to know how many samples of each class there are, "
+                "this method's server needs the number of samples of each class, "
                 "which the owner does not allow"
             )
         counts = self._own.label_counts if hello.counts else None
@@ -198,7 +197,7 @@ class Site(Clients):
             # Whether a test fails may reveal a sample, as a score would.
             self._notify(f"failed test: {in_words(error)}")
         else:
-            # A method whose personalised models equal the global one has that one tested alone.
+            # If personalised models equal the global one, only that one is tested.
             if order.model == "personal" or self._context.module.personal_is_global():
                 self._tested(self._context)
         return wire.written("test", wire.Marks(plain(scores)))
@@ -216,12 +215,12 @@ class Site(Clients):
         return self._own
 
     def _kept_of(self, order: wire.Order, tensors: wire.Tensors) -> State:
-        """Return the state that the client keeps here."""
+        """Return the client's state from this site."""
         return {} if order.kept is None else self._kept.load(order.kept)
 
 
 def _secret(file: Path) -> bytes:
-    """Return the key of a site's folder, which is made when it is missing."""
+    """Return the key of a site's folder, creating it if missing."""
     if (known := text(file)) is None:
         known = secrets.token_hex(32)
         with written(file, synced=True) as stream:

@@ -1,4 +1,4 @@
-"""The states that a site keeps on its own disk, in two versions each."""
+"""The states that a site keeps on disk, in two versions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SCRATCH = re.compile(rf"\.{_FILE.pattern}\.\d+")
 
 
 class KeptVersions:
-    """One client's kept states: that of its last participation, and the one before.
+    """A client's kept states of its last two participations.
 
-    If the server is killed in a round, its checkpoint asks for the earlier one.
+    If the server is killed during a round, its checkpoint refers to the earlier one.
 
     Args:
-        folder: Where the files are; it is made if it is missing. Until :meth:`close`, no other
-            process can use it.
+        folder: Folder of the files, created if missing. Until :meth:`close`, no other process can
+            use it.
 
     Raises:
         BusyError: Another site uses the folder.
@@ -36,17 +36,17 @@ class KeptVersions:
         self._scope = ExitStack()
         self._scope.enter_context(locked(no_link(folder)))
         self.folder = folder
-        # Left by a killed process.
+        # Left behind by a killed process.
         for file in folder.iterdir():
             if _SCRATCH.fullmatch(file.name):
                 file.unlink()
 
     def close(self) -> None:
-        """Let other processes use the folder."""
+        """Release the folder for other processes."""
         self._scope.close()
 
     def versions(self) -> list[Reference]:
-        """Return what is stored, the oldest first."""
+        """Return references to the stored states, oldest first."""
         named = (_FILE.fullmatch(file.name) for file in self.folder.iterdir())
         return sorted(
             (Reference(one[2], int(one[1])) for one in named if one), key=lambda ref: ref.round
@@ -56,29 +56,29 @@ class KeptVersions:
         """Return a stored state, on the CPU.
 
         Raises:
-            LostStateError: It is not there, or was changed.
+            LostStateError: The state is missing or was changed.
         """
         path = self._path(wanted)
         if not path.is_file() or path.is_symlink():
             have = ", ".join(str(one.round) for one in self.versions()) or "none"
             raise LostStateError(
-                f"the state of round {wanted.round} ({wanted.digest[:16]}) is not there; of rounds "
-                f"that are: {have}"
+                f"the state of round {wanted.round} ({wanted.digest[:16]}) is missing; "
+                f"rounds that are stored: {have}"
             )
         try:
             _, state = container.read(path)
         except ContainerError as error:
-            # A server does not learn where the folder is.
+            # Do not reveal the folder's path to a server.
             raise LostStateError(f"{path.name} is damaged: {error.__cause__}") from error
         if digest(state) != wanted.digest:
             raise LostStateError(f"{path.name} is damaged: it holds another state")
         return state
 
     def store(self, state: State, number: int, before: Reference | None) -> Reference:
-        """Store the state of a round; remove all others but the one that it came from.
+        """Store the state of a round, and remove all others except its predecessor.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The state cannot be written.
         """
         new = Reference(digest(state), number)
         container.write(self._path(new), {"round": number}, state)

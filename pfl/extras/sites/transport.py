@@ -1,4 +1,4 @@
-"""The interface of transports, which carry bytes to sites and back, and what can go wrong there."""
+"""The interface of transports, which carry bytes to sites and back, and their errors."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class LostStateError(SiteError):
 
 
 class Transport(Protocol):
-    """Carries messages between the server and the sites, and never looks into them."""
+    """A carrier of messages between server and sites, which does not read them."""
 
     def sites(self) -> Mapping[int, str]:
-        """Return the address of each client that can be reached, for messages to people."""
+        """Return the address of each reachable client, for messages to the user."""
 
     def call(self, client: int, verb: Verb, content: bytes) -> bytes:
         """Send a message to a client's site and return its answer.
 
-        Several threads call at the same time, each for another client.
+        Several threads call it concurrently, each for a different client.
 
         Raises:
-            SiteError: The site cannot be reached, or did not answer in time.
+            SiteError: The site cannot be reached or did not answer in time.
         """
 
     def close(self) -> None:
-        """Release what the transport holds; sites may live on."""
+        """Release the transport's resources; sites may continue."""

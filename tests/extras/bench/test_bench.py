@@ -92,7 +92,7 @@ def test_a_damaged_piece_is_named_with_the_way_out(copied, capsys, kind, change,
     whole = file.read_text()
     file.write_text(change(whole))
     assert again(copied) == 2
-    assert says(capsys.readouterr().err, f"{file} ~ {message} ~ remove it, and the run is made")
+    assert says(capsys.readouterr().err, f"{file} ~ {message} ~ remove it to repeat the run")
     file.unlink()
     before = content(copied)
     assert again(copied) == 0
@@ -186,7 +186,7 @@ def test_a_trial_that_fails_is_no_choice_and_a_method_without_any_has_no_score(t
     row = rows(tmp_path / "out")["Ditto"]
     assert row["chosen"] is None
     assert row["trials"][0]["failed"] == (
-        "one round costs 90 processed samples, and the budget is 45"
+        "one round costs 90 processed samples, but the budget is 45"
     )
     assert "failed" in capsys.readouterr().out
 

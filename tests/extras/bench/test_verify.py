@@ -97,7 +97,7 @@ def test_a_row_without_runs_verifies_nothing(copied, capsys):
     none = {"trials": failed, "chosen": None, "tuned": [], "default": []}
     changed(copied, lambda row: row.update(none), rehash=True)
     assert verify(copied, "--row", "FedAvg") == 1
-    assert capsys.readouterr().out.startswith("compared no run: ")
+    assert capsys.readouterr().out.startswith("compared no runs: ")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_data_that_are_not_here_accuse_nobody(copied, capsys):
     content["about"]["hash"] = made.task_hash
     board.write_text(canonical.text(content))
     assert verify(copied, "--row", "FedAvg") == 3
-    assert says(capsys.readouterr().err, "could not look: no data ~ gone.csv")
+    assert says(capsys.readouterr().err, "cannot compare without the data ~ gone.csv")
 
 
 def test_the_radius_of_the_first_seed_is_stored(finished):
@@ -188,13 +188,16 @@ def rounds(row):
 
 RAY = {"class_path": "RayEngine", "init_args": {"address": "127.0.0.1:9"}}
 STRANGE = {
-    "a module of the working folder": (settings("model.init_args.net", "evil.Net"), "no dimension"),
-    "an address": (settings("loop.engine", RAY), "loop.engine is no dimension"),
-    "a flag that ends": (settings("print_config", ""), "print_config is no dimension"),
-    "a place": (settings("data.path", "/etc/passwd"), "data.path is no dimension"),
-    "rounds without end": (rounds, "1,000,000,000 rounds, and no trial ~ more than 80"),
-    "epochs without end": (settings(EPOCHS, 10**9), "1000000000 lies outside"),
-    "a rate": (settings(LR, 1e9), "lies outside of its dimension"),
+    "a module of the folder": (
+        settings("model.init_args.net", "evil.Net"),
+        "not a dimension",
+    ),
+    "an address": (settings("loop.engine", RAY), "loop.engine is not a dimension"),
+    "a flag that ends": (settings("print_config", ""), "print_config is not a dimension"),
+    "a place": (settings("data.path", "/etc/passwd"), "data.path is not a dimension"),
+    "rounds without end": (rounds, "1,000,000,000 rounds, but trials ~ at most 80"),
+    "epochs without end": (settings(EPOCHS, 10**9), "1000000000 is outside"),
+    "a rate": (settings(LR, 1e9), "is outside its range"),
 }
 
 
@@ -227,7 +230,7 @@ def test_a_task_is_found_by_its_name_alone(copied, capsys):
     content["about"]["name"] = "../../../toys"
     file.write_text(canonical.text(content))
     assert main(["bench", "verify", str(file)]) == 2
-    assert says(capsys.readouterr().err, "no task ~ comes with pfl: give its file as --task")
+    assert says(capsys.readouterr().err, "there is no shipped task ~ give --task FILE")
 
 
 def test_another_task_is_refused(copied, capsys):

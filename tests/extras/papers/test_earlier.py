@@ -153,5 +153,5 @@ def test_one_that_cannot_be_gone_on_with_is_refused_in_a_sentence(begun, capsys)
     said = " ".join(capsys.readouterr().out.split())
     assert (
         "[1] the checkpoint's template has an entry since.gone; this network has none; remove "
-        f"{begun} to start this run again."
+        f"{begun} to restart this run."
     ) in said

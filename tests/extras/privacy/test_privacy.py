@@ -20,7 +20,7 @@ GIVEN = {"clip": 1.0, "sigma": 1.0, "delta": 1e-5}
         ({"level": "item"}, "level ~ user, sample ~ 'item'"),
         ({"noise": "none"}, "noise ~ seed, system ~ 'none'"),
         ({"clip": math.inf}, "clip=inf ~ sigma=1.0 ~ sigma=0"),
-        ({"sigma": math.inf}, "sigma=inf ~ noise without bound"),
+        ({"sigma": math.inf}, "sigma=inf ~ unbounded noise"),
         ({"sigma": 0.0, "epsilon": 1.0}, "sigma=0 ~ epsilon=1.0"),
     ],
 )

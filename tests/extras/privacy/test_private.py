@@ -261,7 +261,7 @@ def test_weights_that_are_counted_in_the_data_are_refused(level, engine):
         options = {"engine": engine, "sampler": POISSON, "uplink": [noisy(level=level)]}
         return fit(FedAvg(mlp(), task=data.task), data, rounds=1, **options)
 
-    with pytest.raises(ValueError, match=parts("is counted ~ give the weights as numbers")):
+    with pytest.raises(ValueError, match=parts("balanced counts ~ give the weights as numbers")):
         weighted("balanced")
     assert level == "sample" or weighted([1.0, 1.0, 1.0]).round == 1
 
@@ -325,5 +325,5 @@ def test_a_server_that_merges_in_its_own_way_has_to_say_how_means():
 
     told = {kind.__name__: unsupported_reason(FedAvg(mlp()), kind()) for kind in (Own, Says, Below)}
     assert told["Says"] is None
-    assert told["Own"] == "its Own uses 'net.backbone.0.weight' of each upload by itself"
+    assert told["Own"] == "its Own uses 'net.backbone.0.weight' of individual uploads"
     assert told["Below"] is not None

@@ -146,5 +146,5 @@ def test_methods_that_tell_class_counts_are_refused():
 def test_numbers_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=parts("delta=0.2 ~ below 0.111 ~ samples")):
         run(privacy=Privacy(1.0, 1.0, 0.2, level="sample"))
-    with pytest.raises(ValueError, match=parts("clip ~ user level")):
+    with pytest.raises(ValueError, match=parts("clip ~ level: user")):
         Privacy(1.0, 1.0, 1e-3, level="sample", adaptive=True)

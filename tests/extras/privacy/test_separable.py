@@ -23,8 +23,8 @@ from pfl.training.context import Context
 from tests.helpers.discovery import methods, subject
 from tests.helpers.federation import LacksKernel
 
-STATISTICS = "it takes statistics of the samples, without noise"
-COUPLED = "is no mean over the samples of a batch"
+STATISTICS = "it computes statistics of the samples without noise"
+COUPLED = "is not a mean over the samples of a batch"
 COUNTS = "such as class counts"
 # Methods that cannot, and a part of the reason.
 REFUSED = {
@@ -155,7 +155,7 @@ def test_a_loss_scale_is_refused():
     context = Context(FedAvg(mlp()), blobs(), fabric)
     context.scaler = torch.amp.GradScaler("cpu")
     job = ToyFederation(FedAvg(mlp())).job(0)
-    assert "16-mixed scales losses" in unsupported_reason(context, job)
+    assert "16-mixed cannot scale the losses" in unsupported_reason(context, job)
 
 
 def said_in(precision, module):
@@ -168,8 +168,8 @@ def said_in(precision, module):
 def test_what_torch_lacks_in_half_precision_is_said_before_the_first_step():
     assert verdict(LacksKernel(mlp())) is None
     found = said_in("bf16-mixed", LacksKernel(mlp()))
-    assert found.startswith("torch has no gradients of single samples of this network in bf16-mix")
-    assert "32-true may have them (RuntimeError: not implemented for 'BFloat16')" in found
+    assert found.startswith("torch cannot compute single samples' gradients of this network in bf")
+    assert "try 32-true (RuntimeError: not implemented for 'BFloat16')" in found
 
 
 def test_what_torch_lacks_in_every_precision_is_said_before_the_first_step():
@@ -178,7 +178,7 @@ def test_what_torch_lacks_in_every_precision_is_said_before_the_first_step():
     around = (torch.nn.Unflatten(1, (1, -1)), norm, torch.nn.Flatten())
     net.backbone = torch.nn.Sequential(*around, net.backbone)
     found = said_in("32-true", FedAvg(net))
-    assert found.startswith("torch has no gradients of single samples of this network in 32-true (")
+    assert found.startswith("torch cannot compute single samples' gradients of this network in 32")
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])

@@ -69,7 +69,7 @@ def host(client=0, build=None, allowed=None, **changed):
 def workshop(client=0, **changed):
     folder = Path(f"site{client}").resolve()
     folder.mkdir(exist_ok=True)
-    return verb.Workshop(owner(client=client, **changed), folder)
+    return verb.MethodBuilder(owner(client=client, **changed), folder)
 
 
 class Hosted(RemoteEngine):

@@ -60,7 +60,7 @@ def refused(change, what, tmp_path, module=None, sampler=everyone, **options):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (told(client=0), "it is of client 0"),
+        (told(client=0), "it is from client 0"),
         (told(upload=10**6), "client 1 with 9 samples says client 1 with 1000000"),
         (told(upload=-9), "train.upload: ~ greater than or equal to 0, got -9"),
         (told(steps=-1), "train.steps: ~ greater than or equal to 0"),
@@ -71,7 +71,7 @@ def refused(change, what, tmp_path, module=None, sampler=everyone, **options):
         (entry("extra:images", lambda _: torch.zeros(9, 5)), "the extra 'images', missing"),
         (
             entry("kept:net.head.weight", lambda _: torch.zeros(3, 6)),
-            "it has what the client keeps",
+            "it has state that the client keeps",
         ),
     ],
 )
@@ -122,13 +122,13 @@ def test_scores_have_the_names_that_a_test_gives(verb, tmp_path):
     [
         ("qsgd", "level", lambda value: value[1:], "'level': 'uint8[14]'} instead of"),
         ("cast", "value", lambda value: value.float(), "'float32[6, 5]'} instead of"),
-        ("topk", "place", lambda value: value | 255, "a number at place 31 of 30"),
+        ("topk", "place", lambda value: value | 255, "an index of 31 in a tensor of 30 numbers"),
         ("randk", "extra", lambda _: torch.zeros(3), "'extra': 'float32[3]'} instead of"),
     ],
 )
 def test_encoded_weights_can_be_decoded(up, part, new, what, tmp_path):
     change = entry(f"{WEIGHT}:{part}", new)
-    what = f"encodes 'net.backbone.0.weight' otherwise: ~ {what}"
+    what = f"encodes 'net.backbone.0.weight' wrongly: ~ {what}"
     refused(change, what, tmp_path, uplink=[Codecs(up=up)])
 
 
@@ -145,7 +145,7 @@ def test_encoded_weights_are_sent_encoded(tmp_path):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (told(upload=9), "says 9 samples, where all clients count as one"),
+        (told(upload=9), "reports 9 samples, but all clients count as one"),
         (entry(WEIGHT, lambda value: value[:1]), "as float64[1, 5] instead of float32[6, 5]"),
         (entry(WEIGHT, torch.Tensor.long), "as int64["),
         (entry("extra:passage/whole", lambda value: value.expand(4)), "whole' as float32[4]"),

@@ -104,7 +104,7 @@ def test_epsilon_is_that_of_all_steps_at_the_site():
         (FedPer, {"sigma": 0.2}, "sigma ~ at least 0.3 ~ 0.2"),
         (FedPer, {"sigma": 0.0}, "sigma ~ at least 0.3 ~ 0"),
         (FedPer, {"sigma": 1e6}, "sigma ~ at most 1000 ~ 1e+06"),
-        (FedProto, {}, "FedProto ~ statistics of the samples, without noise"),
+        (FedProto, {}, "FedProto ~ statistics of the samples without noise"),
     ],
 )
 def test_steps_that_do_not_keep_samples_private_are_refused(method, level, told):
@@ -128,7 +128,7 @@ def test_a_run_without_privacy_of_samples_is_refused_at_once(uplink):
     run = {**RUN, "loop": {**RUN["loop"], "uplink": uplink}}
     hello = wire.written("hello", wire.Hello({}, False, yaml.safe_dump(run)))
     record, _ = wire.read("hello", wire.Introduction, one.answer({"verb": "hello"}, hello))
-    assert "the owner asks for Privacy in loop.uplink, with level: sample" in record.message
+    assert "the owner requires Privacy in loop.uplink, with level: sample" in record.message
 
 
 def test_a_damaged_account_is_no_new_one():
@@ -147,8 +147,8 @@ def test_a_damaged_account_is_no_new_one():
         ({"epsilon": 8}, "give both epsilon and delta, or neither"),
         ({"epsilon": 8, "delta": 0.5}, "delta=0.5 must be below"),
         ({"epsilon": 0, "delta": 1e-4}, "epsilon must be positive, got 0"),
-        ({"epsilon": 8, "delta": 1e-4, "data": BALANCED}, "class_weights: balanced is counted"),
-        ({"epsilon": 8, "delta": 1e-4, "class_counts": True}, "class_counts tells of single"),
+        ({"epsilon": 8, "delta": 1e-4, "data": BALANCED}, "class_weights: balanced counts"),
+        ({"epsilon": 8, "delta": 1e-4, "class_counts": True}, "class_counts reveals single"),
         ({"clip": 1.0}, "give epsilon and delta as well"),
     ],
 )
@@ -222,7 +222,7 @@ def test_that_a_sample_fails_is_told_to_the_owner_alone(tmp_path):
     module = FedAvgP(ToyNet(Looks(), nn.Linear(6, 3)), optimizer=SGD)
     site, order = privately(tmp_path, data, module=module)
     site._notify = lines.append
-    with pytest.warns(UserWarning, match=parts("a sample counts as zero ~ index out of range")):
+    with pytest.warns(UserWarning, match=parts("a sample ~ counts as zero ~ index out of range")):
         report = told(site, "train", order)
     assert (report.steps, report.samples, report.finite) == (1, 6, True)
     sent = Broadcast(clone(site._context.template))
@@ -234,7 +234,7 @@ def test_that_a_sample_fails_is_told_to_the_owner_alone(tmp_path):
     # What does not depend on samples is told: the examination fails, and not in words of theirs.
     module = FedAvg(mlp(dim=1, num_classes=2), optimizer=SGD)
     site, order = privately(tmp_path, data, module=module)
-    assert told(site, "train", order).message == "it failed; only the site's owner is told why"
+    assert told(site, "train", order).message == "it failed; only the site's owner can see why"
 
 
 def test_whether_a_method_is_refused_depends_on_no_sample(tmp_path, monkeypatch):
@@ -283,7 +283,7 @@ def test_the_budget_lies_beside_the_data_and_is_named_by_the_owners_folder_else(
 def test_the_owner_sets_clip_and_least_sigma():
     budget = Budget(Path("spent.json"), 50.0, 1e-2, clip=1.0, sigma=1.5)
     budget.charge(*toy_job())
-    with pytest.raises(Refusal, match=parts("the owner sets clip=1 ~ round 1 has 0.5")):
+    with pytest.raises(Refusal, match=parts("the owner requires clip=1 ~ round 1 has 0.5")):
         budget.charge(*toy_job(clip=0.5))
     with pytest.raises(Refusal, match=parts("sigma must be at least 1.5 ~ got 1.4")):
         budget.charge(*toy_job(sigma=1.4))

@@ -39,14 +39,14 @@ def test_a_site_is_encrypted_if_it_has_a_certificate(tmp_path):
     certificate, key = tmp_path / "ca.crt", tmp_path / "key"
     for file in (certificate, key):
         file.touch()
-    words, env = client_command("far.example:443", Path("door"), str(certificate), str(key))
+    words, env = client_command("far.example:443", Path("socket"), str(certificate), str(key))
     assert words[:3] == ["flower-supernode", "--superlink", "far.example:443"]
     assert words[words.index("--root-certificates") + 1] == str(certificate)
     assert words[words.index("--auth-supernode-private-key") + 1] == str(key)
-    assert words[words.index("--node-config") + 1] == 'door="door"'
+    assert words[words.index("--node-config") + 1] == 'socket="socket"'
     assert "--insecure" not in words
     assert env["FLWR_TELEMETRY_ENABLED"] == "0"
-    words, _ = client_command("127.0.0.1:9000", Path("door"), None, None)
+    words, _ = client_command("127.0.0.1:9000", Path("socket"), None, None)
     assert "--insecure" in words
 
 

@@ -365,7 +365,7 @@ SAMPLES, LEVEL = "privacy.sample_level.PrivateSamples", {"clip": 1.0, "sigma": 1
     [
         (SAMPLES, {"clip": 1e-38, "sigma": 1e6}, "clip: ~ 1e-38"),
         (SAMPLES, {"clip": 1.0, "sigma": -1.0}, "Samples.sigma"),
-        (SAMPLES, {"clip": 1e300, "sigma": 1e10}, "without bound"),
+        (SAMPLES, {"clip": 1e300, "sigma": 1e10}, "unbounded noise"),
         (SAMPLES, {**LEVEL, "noise": 0}, "noise: Unexpected"),
         ("privacy.clip.Clip", {"clip": 0.0}, "Clip.clip"),
         ("codecs.coding.Encoded", {"codec": "x" * 201, "names": []}, "Encoded.codec"),

@@ -50,7 +50,7 @@ def test_sites_that_build_what_the_server_names_give_the_sequential_bits():
     """Also where the owner allows no round more: the last tests are of the last round."""
     (one, told), (other, _) = host(0, allowed=Allowed(("FedPer",), most_rounds=2)), host(1)
     assert ran(one, other).fingerprint == ran().fingerprint
-    assert told[0] == "a server asks for FedPer, 2 rounds"
+    assert told[0] == "a server requests FedPer, 2 rounds"
     assert [line.split(",")[0] for line in told[1:]] == ["round 1: trained", "round 2: trained"]
     # What was built lies before the owner; callbacks and folders of the server's are no part of it.
     built = yaml.safe_load(Path("site0/run.yaml").read_text())
@@ -88,7 +88,7 @@ def test_rounds_beyond_the_last_are_refused_whatever_the_run_said(tmp_path):
 @pytest.mark.parametrize(
     ("verb", "content", "told"),
     [
-        ("train", b"", "no server has said hello yet"),
+        ("train", b"", "no server has sent hello yet"),
         ("hello", b"noise", "too few for a message"),
         ("hello", wire.written("hello", wire.Hello({}, False)), "started from Python"),
         ("hello", wire.written("hello", wire.Hello({}, False, "a: [")), "this is not YAML"),
@@ -230,11 +230,11 @@ def test_nor_anything_else_that_is_not_the_projects(case):
 def test_options_of_the_run_are_checked_as_those_of_a_configuration(option, value, told):
     refused(told, **{option: value})
     # The owner's data are as they were.
-    shop = workshop()
-    before = vars(shop._owner.data)[option]
+    builder = workshop()
+    before = vars(builder._owner.data)[option]
     with pytest.raises(Refusal):
-        shop.build({**RUN, "data": {"init_args": {option: value}}})
-    assert vars(shop._owner.data)[option] == before
+        builder.build({**RUN, "data": {"init_args": {option: value}}})
+    assert vars(builder._owner.data)[option] == before
 
 
 def test_an_owner_s_own_data_set_stays_allowed():
@@ -251,9 +251,9 @@ def test_the_same_hello_builds_once():
 
     def build(run):
         built.append(run["seed"])
-        return shop.build(run)
+        return builder.build(run)
 
-    shop = workshop()
+    builder = workshop()
     (one, _), (other, _) = host(0, build=build), host(1)
     ran(one, other)
     ran(one, other)
@@ -267,7 +267,7 @@ def test_the_same_hello_builds_once():
         ({"kit": "kit"}, "give either kit, NVFlare's startup kit, or superlink"),
         ({"superlink": "somewhere"}, "superlink: expected host:port, got somewhere"),
         ({"root_certificates": "ca.crt"}, "root_certificates: there is no file ca.crt"),
-        ({"superlink": None, "kit": "kit"}, "kit is no startup kit of a site"),
+        ({"superlink": None, "kit": "kit"}, "kit is not the startup kit of a site"),
         ({"client": 2}, "local: the data have the clients 0 to 1, not 2"),
         ({"kits": "kit"}, "kits"),
     ],
@@ -290,7 +290,7 @@ def test_a_kit_that_does_not_allow_the_job_is_refused(tmp_path):
         ValueError,
         match=parts("resources.json.default ~ pfl.extras.sites.nvflare_job. ~ class_allow_list"),
     ):
-        nvflare.client_command(tmp_path / "kit", tmp_path / "door")
+        nvflare.client_command(tmp_path / "kit", tmp_path / "socket")
 
 
 @pytest.mark.parametrize("method", [FedAS, FedAvg, FedPer])
@@ -313,9 +313,11 @@ def test_a_table_s_scale_lies_beside_the_owner_s_model():
     lines = ["hospital,age,ill", *(f"{n % 2},{20 + n % 50},{n % 3 == 0:d}" for n in range(80))]
     Path("table.csv").write_text("\n".join(lines))
     options = {"path": "table.csv", "target": "ill", "client_column": "hospital", "task": "binary"}
-    shop = workshop(export="model.ckpt", data={"class_path": "TabularData", "init_args": options})
+    builder = workshop(
+        export="model.ckpt", data={"class_path": "TabularData", "init_args": options}
+    )
     data = {"class_path": "TabularData", "init_args": {**options, "batch_size": 16}}
-    shop.export(shop.build({**RUN, "data": data}))
+    builder.export(builder.build({**RUN, "data": data}))
     assert "moments" in json.loads(Path("site0/transforms.json").read_text())
 
 

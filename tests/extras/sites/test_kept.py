@@ -152,7 +152,7 @@ def swap(file):
     [
         (
             lambda file: file.unlink(),
-            "round 1 ~ not there; ~ none",
+            "round 1 ~ is missing; ~ none",
         ),
         (spoil, "damaged: ~ checksum"),
         (swap, "damaged: ~ another state"),
@@ -207,7 +207,7 @@ def test_a_link_in_the_place_of_a_state_is_not_followed(tmp_path):
     (file,) = (tmp_path / "site").glob("*.state")
     file.rename(tmp_path / "away")
     file.symlink_to(tmp_path / "away")
-    with pytest.raises(LostStateError, match="not there"):
+    with pytest.raises(LostStateError, match="is missing"):
         kept.load(stored)
     with pytest.raises(OSError, match="is a link"):
         kept.store({"w": torch.ones(1)}, 1, None)

@@ -66,7 +66,7 @@ def test_helps_and_lists_have_what_is_here(capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "'processes' | 'flower' | 'loopback' | 'nvflare'" in shown
     assert main(["--help"]) == 0
-    assert "site          take part in a run with data that stay here" in capsys.readouterr().out
+    assert "site          take part in a run with local data" in capsys.readouterr().out
 
 
 def test_the_help_of_a_site_lists_what_it_reads_and_no_more(capsys):
@@ -78,9 +78,9 @@ def test_an_option_that_a_site_does_not_read_is_refused(tmp_path, monkeypatch, c
     """In its file too, while the file of data that are inspected may be that of a run."""
     monkeypatch.chdir(tmp_path)
     assert main(["site", "--loop.devices=2"]) == 2
-    assert "--loop.devices: pfl site does not read this option" in capsys.readouterr().err
+    assert "--loop.devices: pfl site ignores this option" in capsys.readouterr().err
     Path("site.yaml").write_text("client: 0\nloop:\n  precision: 32-true\n")
     assert main(["site", "--config", "site.yaml"]) == 2
     said = capsys.readouterr().err
-    assert "site.yaml:3: loop.precision: pfl site does not read this option\n" in said
+    assert "site.yaml:3: loop.precision: pfl site ignores this option\n" in said
     assert main(["data", "inspect", "--config", "quickstart"]) == 0

@@ -16,8 +16,8 @@ import pytest
 from lightning_modules.fedper import FedPer
 from pfl.core.failure import last_words
 from pfl.extras.sites import relay as module
-from pfl.extras.sites.leash import end, leashed
-from pfl.extras.sites.relay import Door, LineError, Switchboard, ask, distinct, relay
+from pfl.extras.sites.child import end, start_child
+from pfl.extras.sites.relay import LineError, RelayTransport, SocketServer, ask, distinct, relay
 from pfl.extras.sites.relayed import RelayedEngine
 from pfl.extras.sites.transport import SiteError
 from tests.helpers.federation import context
@@ -39,29 +39,29 @@ def _no_pause(monkeypatch):
     monkeypatch.setattr(module, "_PAUSE", 0.01)
 
 
-def test_a_door_answers_in_bytes_and_tells_errors_in_words(folder):
+def test_a_server_answers_in_bytes_and_tells_errors_in_words(folder):
     def answer(header, content):
         if header["verb"] == "fail":
             raise ValueError("no such verb")
         return bytes(reversed(content))
 
-    door = Door(folder / "door", answer)
-    assert ask(door.path, "the other", {"verb": "turn"}, b"\x00\xff\n") == b"\n\xff\x00"
-    assert ask(door.path, "the other", {"verb": "turn"}) == b""
+    server = SocketServer(folder / "socket", answer)
+    assert ask(server.path, "the other", {"verb": "turn"}, b"\x00\xff\n") == b"\n\xff\x00"
+    assert ask(server.path, "the other", {"verb": "turn"}) == b""
     with pytest.raises(LineError, match=r"^no such verb$"):
-        ask(door.path, "the other", {"verb": "fail"})
-    door.close()
+        ask(server.path, "the other", {"verb": "fail"})
+    server.close()
     with pytest.raises(LineError, match=parts("the other has ended (")):
-        ask(door.path, "the other", {"verb": "turn"})
+        ask(server.path, "the other", {"verb": "turn"})
 
 
-def test_a_door_outlives_a_caller_that_hangs_up(folder):
-    door = Door(folder / "door", lambda header, content: content)
+def test_a_server_outlives_a_caller_that_hangs_up(folder):
+    server = SocketServer(folder / "socket", lambda header, content: content)
     for sent in (b"", b"no JSON", b"[]"):
-        with module.Client(str(door.path), "AF_UNIX") as line, suppress(OSError):
+        with module.Client(str(server.path), "AF_UNIX") as line, suppress(OSError):
             line.send_bytes(sent)
-    assert ask(door.path, "the other", {}, b"still") == b"still"
-    door.close()
+    assert ask(server.path, "the other", {}, b"still") == b"still"
+    server.close()
 
 
 def test_only_the_user_may_enter_the_folder(folder):
@@ -73,7 +73,7 @@ def test_a_long_name_of_the_temporary_folder_is_left(monkeypatch, tmp_path):
     far.mkdir()
     monkeypatch.setattr(module.tempfile, "tempdir", str(far))
     found = module.private_folder()
-    Door(found / "door", lambda header, content: b"").close()
+    SocketServer(found / "socket", lambda header, content: b"").close()
     found.rmdir()
 
 
@@ -93,7 +93,7 @@ def related(board, count, addresses, send):
 
 
 def test_a_run_reaches_its_sites_through_a_relay_that_ends_with_it():
-    board, there = Switchboard(), iter([[], ["north"], ["north", "south"]])
+    board, there = RelayTransport(), iter([[], ["north"], ["north", "south"]])
     clients, asked = {"north": b"3", "south": b"0"}, []
 
     def send(address, verb, content):
@@ -121,7 +121,7 @@ def test_a_run_reaches_its_sites_through_a_relay_that_ends_with_it():
 
 def test_a_site_that_is_started_anew_is_found_at_its_new_address():
     """What a killed one has left may still be there for a while, and does not answer."""
-    board, there = Switchboard(), ["node 1", "node 2"]
+    board, there = RelayTransport(), ["node 1", "node 2"]
 
     def send(address, verb, content):
         if address == "node 3":
@@ -140,7 +140,7 @@ def test_a_site_that_is_started_anew_is_found_at_its_new_address():
 
 
 def test_calls_to_several_sites_are_under_way_at_once():
-    board, both = Switchboard(), threading.Barrier(2)
+    board, both = RelayTransport(), threading.Barrier(2)
 
     def send(address, verb, content):
         return address.encode() if verb == "who" else str(both.wait(10)).encode()
@@ -162,16 +162,16 @@ def test_calls_to_several_sites_are_under_way_at_once():
 
 
 def test_a_run_is_told_why_there_are_no_sites():
-    board = Switchboard()
+    board = RelayTransport()
     thread = related(board, 2, lambda: ["a", "b"], lambda address, verb, content: b"0")
-    assert waiting(board).startswith("two sites say that they are client 0: a and b")
+    assert waiting(board).startswith("two sites claim to be client 0: a and b")
     thread.join(10)
     board.close()
 
 
 def test_a_run_does_not_wait_for_ever():
-    board = Switchboard()
-    assert waiting(board, 0.01) == "not all sites were there within 0.01 seconds"
+    board = RelayTransport()
+    assert waiting(board, 0.01) == "not all sites connected within 0.01 seconds"
     assert waiting(board, 10.0, lambda: "the job ended") == "the job ended"
     board.close()
 
@@ -227,9 +227,9 @@ SLEEPER = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 
 
 @needs_proc
-def test_a_leashed_command_is_ended(tmp_path):
+def test_a_child_is_ended(tmp_path):
     with (tmp_path / "log").open("wb") as log:
-        process = leashed([sys.executable, "-c", SLEEPER], log, {})
+        process = start_child([sys.executable, "-c", SLEEPER], log, {})
     assert wait_for(lambda: (tmp_path / "log").read_text())
     inner = int((tmp_path / "log").read_text())
     assert alive(inner)
@@ -238,11 +238,12 @@ def test_a_leashed_command_is_ended(tmp_path):
 
 
 @needs_proc
-def test_a_leashed_command_ends_with_a_process_that_is_killed(tmp_path):
+def test_a_child_ends_with_a_process_that_is_killed(tmp_path):
     log = tmp_path / "log"
     program = (
-        "import sys, time; from pathlib import Path; from pfl.extras.sites.leash import leashed\n"
-        f"leashed([sys.executable, '-c', {SLEEPER!r}], Path({str(log)!r}).open('wb'), {{}})\n"
+        "import sys, time; from pathlib import Path\n"
+        "from pfl.extras.sites.child import start_child\n"
+        f"start_child([sys.executable, '-c', {SLEEPER!r}], Path({str(log)!r}).open('wb'), {{}})\n"
         "time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program])
