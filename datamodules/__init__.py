@@ -1,4 +1,4 @@
-"""Federated data modules, each of which divides one data set over clients."""
+"""Federated data modules, each dividing one data set among clients."""
 
 from typing import TYPE_CHECKING
 
@@ -51,5 +51,5 @@ if TYPE_CHECKING:
     from datamodules.torchvision_sets import FashionMNIST as FashionMNIST
     from datamodules.wisdm import WISDM as WISDM
 else:
-    # Nothing inside the project imports from here.
+    # The project itself imports nothing from here.
     __all__, __getattr__, __dir__ = lazy(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Data sets that are given as arrays."""
+"""Data sets given as arrays."""
 
 from __future__ import annotations
 

@@ -17,17 +17,17 @@ class Augmentation(ABC):
 
     @abstractmethod
     def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        """Transform (B, C, H, W) uint8 images, on the device they are on; ``rng`` is on the CPU."""
+        """Transform (B, C, H, W) uint8 images on their device; ``rng`` is on the CPU."""
 
 
 @dataclass(frozen=True)
 class CropFlip(Augmentation):
     """A random crop of the zero-padded image to its original size, and a random horizontal flip.
 
-    The random numbers are drawn on the CPU, so that every device gets the same transforms.
+    The random numbers are drawn on the CPU, so that all devices use the same transforms.
 
     Args:
-        padding: Black pixels added on each side before the crop; 0 switches the crop off.
+        padding: Black pixels added on each side before the crop; 0 disables cropping.
         flip: Probability of a horizontal flip.
 
     Raises:
@@ -48,7 +48,7 @@ class CropFlip(Augmentation):
         mirrored = torch.rand(count, generator=rng) < self.flip
         if self.padding:
             padded = F.pad(images, [self.padding] * 4)
-            # A view of all (2p + 1)^2 crops of every image; one crop per image is copied.
+            # A view of all (2p + 1)^2 crops of every image; only one per image is copied.
             windows = padded.unfold(2, height, 1).unfold(3, width, 1)
             samples = torch.arange(count, device=images.device)
             top, left = corners.to(images.device)

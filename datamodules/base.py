@@ -1,4 +1,4 @@
-"""Base class of federated data modules, which also work with a plain Trainer."""
+"""Base class of federated data modules, for the loop and for a plain Trainer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pfl.core.held_out import HeldOut
 from pfl.core.task import LossOptions
 from pfl.core.types import Batch, Split
 
-# Maximum number of domains whose scores are columns of their own.
+# Maximum number of domains with their own columns of scores.
 _MOST_GROUPS = 12
 
 
@@ -44,11 +44,11 @@ class FederatedDataModule(DataReader):
     :class:`~datamodules.reader.DataReader`.
 
     Attributes:
-        given: The arguments with which it was built.
+        given: Arguments of the constructor.
 
     Args:
-        num_clients: Number of clients, N; ``None`` means all natural clients that the data name, or
-            those of a partition file.
+        num_clients: Number of clients, N; ``None`` for all natural clients of the data, or those of
+            a partition file.
         partition: A partitioner, or the path of a partition file of this data set. The file
             replaces test_protocol, test_fraction, val_fraction, split_seed, max_samples and
             max_train_samples.
@@ -71,17 +71,17 @@ class FederatedDataModule(DataReader):
         mean: Mean of each channel of inputs scaled to [0, 1], or one number for all channels.
         std: Standard deviation of each channel, or one number for all channels.
         augment: Random transforms of training batches of images, (n, C, H, W) uint8.
-        client: The client whose data a plain Trainer gets; ``None`` combines all clients.
-        public: Another data set, whose training samples server and clients may see, if the method
+        client: The client whose data a plain Trainer uses; ``None`` combines all clients.
+        public: Another data set, whose training samples server and clients may use if the method
             needs them (:attr:`pfl.core.server.Server.needs_public`, a part of a client's plan).
         metrics: Metrics of torchmetrics to compute in addition to the task's own scores: class
             paths, or mappings with ``metric``, a ``name`` and options. Options that follow from the
             task, such as the number of classes, can be left out.
         loss: Options of the task's loss, such as ``{class_weights: balanced}``; see
             :class:`~pfl.core.task.LossOptions`.
-        unseen: Holds clients out of training, which join afterwards; see
-            :class:`~datamodules.partition.unseen.Unseen`. A partition file stores who is held out;
-            a rule given here replaces it.
+        unseen: Holds clients out of training to join afterwards; see
+            :class:`~datamodules.partition.unseen.Unseen`. It replaces the held-out clients of a
+            partition file.
 
     Raises:
         ValueError: A number is out of range.
@@ -112,7 +112,7 @@ class FederatedDataModule(DataReader):
     ) -> None:
         super().__init__()
         frames = collect_init_args(sys._getframe(), [], classes=(FederatedDataModule,))
-        # Of this class first: a subclass may have passed on other values than it was given.
+        # Those of a subclass come first, as it may pass on other values.
         self.given = {name: value for frame in frames for name, value in frame.items()}
         at_least_one(
             num_clients=num_clients, batch_size=batch_size, eval_batch_size=eval_batch_size
@@ -137,7 +137,7 @@ class FederatedDataModule(DataReader):
         positive(std=min(self._std))
         self._learnt: Learnt | None = None
 
-    # Used by the loop and the engines.
+    # For the loop and the engines.
 
     @property
     def num_clients(self) -> int:
@@ -145,7 +145,7 @@ class FederatedDataModule(DataReader):
         if self._num_clients is None:
             if isinstance(self.partition, Partitioner):
                 named = natural(self.catalogue(), self.rule)
-                require(named > 0, "the data do not name their clients: give num_clients")
+                require(named > 0, "num_clients is required: the data have no natural clients")
                 self._num_clients = named
             else:
                 self._num_clients = len(self.division.holdings)
@@ -153,7 +153,7 @@ class FederatedDataModule(DataReader):
 
     @property
     def held_out(self) -> HeldOut:
-        """The clients that take no part in training."""
+        """The clients held out of training."""
         return self.division.held_out
 
     @property
@@ -162,13 +162,13 @@ class FederatedDataModule(DataReader):
         return client_names(self.contents, self.division)
 
     def rows(self, client: int, split: Split) -> Sequence[int]:
-        """Return the number of each sample of a split in :attr:`contents`, in stored order."""
+        """Return the sample numbers of a split in :attr:`contents`, in stored order."""
         ids: list[int] = self.division.holdings[client].of(split).tolist()
         return ids
 
     @property
     def groups(self) -> tuple[tuple[str, ...], list[int]]:
-        """Names of the clients' domains, and the domain of each client, by which scores are shown.
+        """Names of the domains, and each client's domain, for grouped scores.
 
         Both are empty if the data have no domains or many, or if a client has several.
         """
@@ -176,13 +176,13 @@ class FederatedDataModule(DataReader):
 
     @cached_property
     def reading(self) -> Report:
-        """What was read, what of it is doubtful, and the samples of each client and class."""
+        """A report of the data as read, with doubts and the samples of each client and class."""
         return counted(self.report(), self.contents, self.division, self.client_names)
 
     def setup(self, stage: str | None = None) -> None:
-        """Read the data set and divide it, and the public one; later calls do nothing.
+        """Read and divide the data set and the public one; later calls do nothing.
 
-        What is doubtful in the data is warned of.
+        Doubts about the data are warnings.
         """
         holdings = self.division.holdings
         if "reading" not in vars(self):
@@ -222,7 +222,7 @@ class FederatedDataModule(DataReader):
         return 0 if public is None else len(public)
 
     def to(self, device: torch.device) -> None:
-        """Make batches on ``device``."""
+        """Place batches on ``device``."""
         self._prepared.store.to(device)
         if self.public is not None:
             self.public.to(device)
@@ -241,7 +241,7 @@ class FederatedDataModule(DataReader):
         """Describe the partition in plain values: recipe, seed, indices, content hash."""
         return self._prepared.description
 
-    # Used by a plain Trainer.
+    # For a plain Trainer.
 
     def train_dataloader(self) -> DataLoader[Batch]:
         """Return the training batches of ``client``, or of all clients."""
@@ -281,10 +281,10 @@ class FederatedDataModule(DataReader):
         return Prepared(catalogue, division, description, store, torch.from_numpy(lookup))
 
     def divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
-        """Divide a catalogue; also return partitioner and rule as plain values.
+        """Divide a catalogue, and return partitioner and rule as plain values, too.
 
         Raises:
-            ValueError: The partition does not fit the catalogue, or leaves nothing to test on.
+            ValueError: The partition does not fit the catalogue or leaves no test samples.
         """
         if self._learnt is not None:
             self._num_clients = max(1, len(catalogue.domain_names))

@@ -1,10 +1,10 @@
-"""Checks of data that do not fit together; :mod:`pfl.core.checks` checks single numbers."""
+"""Checks of the consistency of data; :mod:`pfl.core.checks` checks single numbers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# Bytes that a data set may take while it is read into memory.
+# Maximum number of bytes of a data set that is read into memory.
 MEMORY_LIMIT = 8 * 2**30
 
 
@@ -19,9 +19,9 @@ def require(condition: bool, message: str) -> None:
 
 
 def existing(path: str | Path, key: str = "", hint: str = "") -> Path:
-    """Return the path of a file, with the user's home spelled out.
+    """Return the path of an existing file, with the home folder expanded.
 
-    The error names the option ``key`` and ends in ``hint``, such as where to find the file.
+    The error begins with the option ``key`` and ends with ``hint``, such as a source.
 
     Raises:
         FileNotFoundError: There is no such file.

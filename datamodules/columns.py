@@ -1,4 +1,4 @@
-"""A column of a table: how its cells are spelt, and what they are."""
+"""A column of a table: the spelling and the kind of its cells."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MISSING = (
 )
 _USUAL = frozenset(word.lower() for word in MISSING)
 Kind: TypeAlias = Literal["numbers", "dates", "words", "both"]
-# A float represents each smaller whole number exactly.
+# Floats represent all smaller integers exactly.
 _EXACT = 2.0**53
 # Dates in other forms than ISO 8601, and times of a day.
 _MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[.,]?"
@@ -32,7 +32,7 @@ _DATE = re.compile(
     rf"|(?:\d{{1,2}}[-. ]+)?{_MONTH}[- ]+(?:\d{{1,2}},?[- ]+)?\d{{2,4}}",
     re.IGNORECASE,
 )
-# Numbers with separators of groups or another decimal sign; and these with a currency or a percent.
+# Numbers with thousands separators or another decimal sign, perhaps with a currency or percent.
 _DIGITS = r"[-+]?(?:\d+|\d{1,3}(?:[.,'\u2019\s]\d{2,3})+)(?:[.,]\d+)?"
 _NUMBER = re.compile(_DIGITS)
 _AMOUNT = re.compile(rf"\(?[-+]?(?:[$€£¥]|[A-Z]{{3}})?\s*{_DIGITS}\s*(?:[$€£¥%‰]|[A-Z]{{3}})?\)?")
@@ -40,16 +40,16 @@ _AMOUNT = re.compile(rf"\(?[-+]?(?:[$€£¥]|[A-Z]{{3}})?\s*{_DIGITS}\s*(?:[$�
 
 @dataclass(frozen=True)
 class Spelling:
-    """How the cells of a table are spelt, as pandas' ``read_csv`` has it.
+    """The spelling of a table's cells, with the options of pandas' ``read_csv``.
 
     Attributes:
-        missing_values: Texts or numbers that mark a missing value, in place of the usual ones; an
-            empty cell always does.
-        date_format: The form of dates in Python's codes, such as ``%d.%m.%Y``; without it dates are
-            ISO 8601, or whole numbers such as 20260331.
-        decimal: The decimal sign.
-        thousands: The sign between groups of three digits.
-        separator: The sign between the columns of a text file.
+        missing_values: Texts or numbers that mark a missing value, instead of the usual ones; an
+            empty cell is always missing.
+        date_format: Format of dates in Python's codes, such as ``%d.%m.%Y``; by default ISO 8601,
+            or integers such as 20260331.
+        decimal: Decimal sign.
+        thousands: Thousands separator.
+        separator: Separator of columns in a text file.
 
     Raises:
         ValueError: A sign is not a single character, or two are the same.
@@ -80,13 +80,13 @@ class Spelling:
         return re.compile(rf"[-+]?\d{{1,3}}(?:{group}\d{{3}})+(?:{point}\d*)?")
 
     def is_missing(self, text: str) -> bool:
-        """Return whether a text marks a missing value."""
+        """Return ``True`` if a text marks a missing value."""
         if self.missing_values is None:
             return text.lower() in _USUAL
         return text in self._missing[0] or self.number(text) in self._missing[1]
 
     def number(self, text: str) -> float:
-        """Return a number, or NaN if the text is not a finite one."""
+        """Parse a number; return NaN for a text that is not a finite number."""
         if self.thousands is not None and self.thousands in text:
             if not self._grouped.fullmatch(text):
                 return np.nan
@@ -103,22 +103,22 @@ class Spelling:
 
 
 class Column:
-    """The cells of a column, and what they are.
+    """The parsed cells of a column.
 
     Args:
         cells: (n,) texts, or float64 with NaN for missing values.
         spelling: How the texts are spelt.
 
     Attributes:
-        texts: (U,) different texts of the cells, without blanks around them, in Unicode's form NFC.
-        codes: (n,) the text of each cell.
+        texts: (U,) distinct texts of the cells, stripped and in Unicode's form NFC.
+        codes: (n,) index of each cell's text.
         missing: (n,) mask of the rows without a value.
         numbers: (n,) finite numbers, NaN elsewhere.
     """
 
     def __init__(self, cells: NDArray[Any], spelling: Spelling) -> None:
         self.spelling = spelling
-        # Numbers of a binary file are spelt as Python spells them.
+        # Numbers of a binary file are spelled as in Python.
         self.written = cells.dtype != np.float64
         codes, found = pd.factorize(cells, sort=not self.written, use_na_sentinel=False)
         spelt = [plain_name(str(v)) if self.written else _spelt(v) for v in found.tolist()]
@@ -133,22 +133,22 @@ class Column:
 
     @property
     def bad(self) -> Ints:
-        """The rows whose value is not a finite number."""
+        """The rows with values that are not finite numbers."""
         return np.flatnonzero(np.isnan(self.numbers) & ~self.missing)
 
     @cached_property
     def present(self) -> dict[str, int]:
-        """The different texts that are present, and how often each is."""
+        """The counts of distinct texts that are present."""
         return self._counts(~self.missing)
 
     @cached_property
     def lacking(self) -> dict[str, int]:
-        """The spellings of a missing value, and how often each occurs."""
+        """The counts of spellings of a missing value."""
         return self._counts(self.missing)
 
     @cached_property
     def kind(self) -> Kind:
-        """What the present values are; ``both`` is numbers and others."""
+        """The kind of the present values; ``both`` for numbers and others."""
         if not len(self.bad):
             return "numbers"
         if self.seconds is not None:
@@ -157,7 +157,7 @@ class Column:
 
     @cached_property
     def seconds(self) -> Floats | None:
-        """(n,) seconds since 1970 of dates, NaN where one is missing; ``None`` if they are none."""
+        """(n,) dates in seconds since 1970, NaN if missing; ``None`` if they are not dates."""
         texts = [*self.present]
         found = dates_of(texts, self.spelling.date_format) if texts else None
         if found is None:
@@ -167,7 +167,7 @@ class Column:
 
     @property
     def crowded(self) -> bool:
-        """Whether single precision gives most of the different numbers the value of another."""
+        """Whether single precision merges most of the distinct numbers."""
         with np.errstate(over="ignore"):
             kept = np.unique(self.numbers[~self.missing].astype(np.float32))
         return self.kind == "numbers" and 2 * len(kept) < len(self.present)
@@ -175,8 +175,7 @@ class Column:
     def labels(self) -> NDArray[Any]:
         """Return (n,) numbers if all present values are numbers (integers if whole), else texts.
 
-        Texts stay texts if numbers would not keep them apart, such as 007 and 7, or ids of 20
-        digits.
+        Texts that numbers would merge, such as 007 and 7 or ids of 20 digits, stay texts.
         """
         if len(self.bad) or (self.written and not self._apart()):
             return np.array(self.texts)[self.codes]
@@ -185,15 +184,15 @@ class Column:
         return values.astype(np.int64) if whole.all() else values
 
     def values(self) -> list[str]:
-        """Return the different values that are present, in the order of numbers or letters."""
+        """Return the distinct present values, in numerical or alphabetical order."""
         if len(self.bad):
             return sorted(self.present)
         return [str(value) for value in np.unique(self.labels()[~self.missing])]
 
     def places(self, known: Sequence[str]) -> Ints:
-        """Return the (n,) place of each value among known ones, and -1 for any other.
+        """Return the (n,) index of each value among known ones, and -1 for any other.
 
-        Numbers are compared as numbers if all known values are numbers as :meth:`labels` has them.
+        Values are compared as numbers if all known values are numbers of :meth:`labels`.
         """
         numbers = [Spelling().number(value) for value in known]
         if all(map(_is_label, known, numbers)):
@@ -204,10 +203,10 @@ class Column:
         return found
 
     def advice(self) -> str:
-        """Return advice on words that are all dates or amounts; an empty text if they are not."""
+        """Return advice if all texts are dates or amounts; empty otherwise."""
         words = [text for text in self.present if np.isnan(self.spelling.number(text))]
         if words and (self.kind == "dates" or all(map(_DATE.fullmatch, words))):
-            return f"holds dates, such as {words[0]!r}, which are no numbers"
+            return f"has dates, such as {words[0]!r}, instead of numbers"
         if words and all(map(_NUMBER.fullmatch, words)):
             return (
                 f"holds numbers in another form, such as {words[0]!r}: give decimal or thousands "
@@ -223,7 +222,7 @@ class Column:
         return {text: count for text, count in zip(self.texts, counts, strict=True) if count}
 
     def _apart(self) -> bool:
-        """Return whether numbers keep texts apart; 1 and 1.0 need not be, as tables write both."""
+        """Return ``True`` if numbers keep the texts distinct; 1 and 1.0 may merge."""
         numbers = {re.sub(r"\.0*$", "", text): self.spelling.number(text) for text in self.present}
         distinct = set(numbers.values())
         return len(distinct) == len(numbers) and all(abs(number) < _EXACT for number in distinct)
@@ -236,5 +235,5 @@ def _spelt(number: float) -> str:
 
 
 def _is_label(text: str, number: float) -> bool:
-    """Return whether a text is what a number in :meth:`Column.labels` is written as."""
+    """Return ``True`` if a text is the spelling of a number in :meth:`Column.labels`."""
     return abs(number) < _EXACT and text in (str(number), str(int(number)))

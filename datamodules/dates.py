@@ -10,25 +10,25 @@ import pandas as pd
 
 from datamodules.targets import Floats
 
-# Dates that pandas does not know: a week becomes its Monday, a quarter its first day.
+# Dates that pandas cannot parse: a week becomes its Monday, a quarter its first day.
 _WEEK = re.compile(r"(\d{4})-?W(\d{2})(?:-?(\d))?")
 _QUARTER = re.compile(r"(\d{4})-?Q([1-4])")
-# Whole numbers that may be dates, by their number of digits, in the order in which they are tried.
+# Formats of dates as integers, by number of digits, in the order of trials.
 _COMPACT = {6: ("%Y%m", "%G%V%u"), 7: ("%Y%j",), 8: ("%Y%m%d",), 10: ("%Y%m%d%H",)}
 _COMPACT |= {12: ("%Y%m%d%H%M",), 14: ("%Y%m%d%H%M%S",)}
 _ISO = re.compile(r"\d{4}-\d{2}(?:-\d{2}(?:[T ]\d{2}(?::?\d{2}.*)?)?)?")
 
 
 def dates_of(texts: Sequence[str], form: str | None) -> Floats | None:
-    """Return the seconds since 1970 of dates, UTC if there is no time zone.
+    """Parse dates to seconds since 1970, in UTC if there is no time zone.
 
-    Without a form, dates are ISO 8601 (also months, weeks and quarters), or whole numbers of 6, 7,
-    8, 10, 12 or 14 digits that are all dates, such as 202603, 2026090 (a day of the year), 20260331
-    and 20260331120000. All times of day have a zone, or none.
+    Without a form, dates are ISO 8601 (also months, weeks and quarters), or integers of 6, 7, 8,
+    10, 12 or 14 digits that are all dates, such as 202603, 2026090 (a day of the year), 20260331
+    and 20260331120000. Either all times of day have a zone or none has.
 
     Args:
-        texts: Texts without blanks around them.
-        form: Their form in Python's codes.
+        texts: Stripped texts.
+        form: Format in Python's codes.
 
     Returns:
         (n,) seconds; ``None`` if a text is not a date.
@@ -49,7 +49,7 @@ def dates_of(texts: Sequence[str], form: str | None) -> Floats | None:
 
 
 def _plain(text: str) -> str:
-    """Return a week or a quarter as the date of its first day, and any other text as it is."""
+    """Replace a week or a quarter by the date of its first day; return other texts unchanged."""
     if week := _WEEK.fullmatch(text):
         year, number, day = week[1], week[2], week[3] or "1"
         stamp = pd.to_datetime(f"{year}{number}{day}", format="%G%V%u", errors="coerce")
@@ -62,7 +62,7 @@ def _plain(text: str) -> str:
 def _of_numbers(texts: Sequence[str]) -> Floats | None:
     lengths = {len(text) for text in texts}
     for form in _COMPACT.get(min(lengths), ()) if len(lengths) == 1 else ():
-        # Weeks have no day.
+        # Weeks lack a day.
         words = [f"{text}1" if form == "%G%V%u" else text for text in texts]
         if all(1900 <= int(text[:4]) <= 2100 for text in texts):
             found = _parsed(words, form)

@@ -1,4 +1,4 @@
-"""Decoding of samples, once, into memory or into a file if they are too large for it."""
+"""Decoding of samples, once, into memory or into a file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pfl.disk.mapped import empty
 def decoded(
     samples: Iterable[Mapping[str, Tensor]], count: int, memory: float
 ) -> dict[str, Tensor]:
-    """Collect samples, each a mapping of names to tensors, into one tensor for each name.
+    """Stack samples, each a mapping of names to tensors, into one tensor for each name.
 
-    Random transforms in the samples use a random stream of their own.
+    Random transforms of the samples use a separate random stream.
 
     Args:
-        samples: The samples, one after another.
+        samples: The samples.
         count: Number of samples, at least one.
-        memory: Limit in gigabytes. Larger tensors are stored in files in the system's temporary
-            folder, which vanish with the process.
+        memory: Limit in gigabytes. Larger tensors are stored in temporary files until the process
+            ends.
 
     Returns:
         (count, ...) tensors.

@@ -11,8 +11,8 @@ from datamodules.targets import Targets
 class Digits(ArrayData):
     """1,797 handwritten digits of 8x8 pixels, 10 classes; no official test set.
 
-    The 17 grey values 0..16 become round(255 v / 16), which changes none by more than 0.2 % of the
-    range. Mean and standard deviation are 0.5 by default, so inputs lie in [-1, 1].
+    The 17 grey values 0..16 become round(255 v / 16), a change of at most 0.2 % of the range. Mean
+    and standard deviation are 0.5 by default, so that inputs lie in [-1, 1].
 
     Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits (UCI), as bundled
     with scikit-learn (``sklearn.datasets.load_digits``). The arguments are those of

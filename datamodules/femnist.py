@@ -46,7 +46,7 @@ class FEMNIST(ArrayData):
         self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
 
     def prepare_data(self) -> None:
-        """Parse the files into the cache folder, if one is given and they are not there yet."""
+        """Parse the files into the cache folder, if one is given and has no copy yet."""
         if self.cache_dir is not None:
             self._parsed()
 

@@ -1,4 +1,4 @@
-"""Data sets that are given as image files."""
+"""Data sets given as image files."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Listing:
         num_train: Number of official training files; all files if there is no official test set.
         domains: Name of each file's domain, if the data set has domains.
         empty: Names of classes without a file.
-        left_out: Files and folders that are not used, and why.
-        facts: What was found, in lines for the report.
+        left_out: Unused files and folders, and why.
+        facts: Findings for the report, one line each.
     """
 
     files: Sequence[str]
@@ -46,7 +46,7 @@ class Listing:
     facts: Sequence[str] = ()
 
     def take(self, keep: Sequence[int], left_out: Iterable[tuple[str, str]] = ()) -> Listing:
-        """Select some files, by their places."""
+        """Select files by index."""
         return replace(
             self,
             files=[self.files[i] for i in keep],
@@ -64,7 +64,7 @@ class FileData(FederatedDataModule):
     Classes, domains and superclasses are numbered in the order of their names.
 
     Attributes:
-        layout: Expected layout of the folder and where to get it, for error messages.
+        layout: Expected layout of the folder and its source, for error messages.
 
     Args:
         root: The folder.
@@ -77,10 +77,10 @@ class FileData(FederatedDataModule):
             sets larger than memory need it. It takes one byte per pixel and channel, and has one
             file for each image size and each state of the source files. ``None`` decodes into
             memory each time.
-        on_unreadable: ``refuse`` images that cannot be read, all of which are named, or ``skip``
-            them, for which each file is decoded once more.
-        over_white: Lay transparent images over white.
-        exif_orientation: Turn images as their EXIF orientation says.
+        on_unreadable: ``refuse`` raises an error that lists unreadable images; ``skip`` leaves them
+            out, at the cost of decoding each file twice.
+        over_white: Draw transparent images over white.
+        exif_orientation: Rotate images by their EXIF orientation.
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
 
@@ -140,7 +140,7 @@ class FileData(FederatedDataModule):
             return listing
         if unknown := sorted(self.parents.keys() - set(listing.classes)):
             raise ValueError(
-                f"{self.superclasses or type(self).__name__} names the class {unknown[0]!r}, but "
+                f"{self.superclasses or type(self).__name__} has the class {unknown[0]!r}, but "
                 f"{self.root} has no image of it; its classes are "
                 f"{', '.join(sorted(set(listing.classes))[:5])}, ..."
             )
@@ -168,7 +168,7 @@ class FileData(FederatedDataModule):
         return self.shape.of(self.listing.files[0])
 
     def prepare_data(self) -> None:
-        """Decode the images into the cache folder, if one is given and they are not there yet."""
+        """Decode the images into the cache folder, if one is given and has no copy yet."""
         if self.cache_dir is not None:
             self.inputs(np.empty(0, np.int64))
 
@@ -201,7 +201,7 @@ class FileData(FederatedDataModule):
         return decode_once(files, self.shape, cache), ids
 
     def report(self) -> Report:
-        """Describe the images, and the files that are not used."""
+        """Describe the images and the unused files."""
         listing, seen = self.listing, sorted(self._seen.items(), key=lambda item: -item[1])
         channels, height, width = self.input_shape
         facts = [f"{channels} channels of {height}x{width} pixels", *listing.facts]
@@ -211,7 +211,7 @@ class FileData(FederatedDataModule):
             facts=(*facts, *(f"{count:,} {what}" for what, count in seen)),
             left_out=tuple(listing.left_out),
             doubts=tuple(
-                f"{count} images {kind} are not read: save them in another format"
+                f"{count} images {kind} cannot be read: save them in another format"
                 for kind, count in kinds.items()
                 if kind in UNREAD
             ),

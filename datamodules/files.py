@@ -27,9 +27,9 @@ from pfl.disk.writing import written
 
 _BROKEN = (OSError, SyntaxError, ValueError, KeyError, TypeError, EOFError)
 _CHUNK = 64
-# Further unreadable files that an error names.
+# Maximum number of further unreadable files listed in an error.
 _NAMED = 20
-# EXIF's tag of the orientation.
+# EXIF tag of the orientation.
 _ORIENTATION = 0x0112
 T = TypeVar("T")
 
@@ -40,11 +40,10 @@ class Shape:
 
     Args:
         size: Height and width to which the largest centred square of each image is resized.
-            ``None`` changes nothing, and all images must then have the same size.
+            ``None`` keeps the size, which must then be the same for all images.
         grayscale: Use one channel instead of three.
-        over_white: Lay transparent images over white; otherwise the colours under what is
-            transparent are used, which are often black.
-        exif_orientation: Turn images as their EXIF orientation says.
+        over_white: Draw transparent images over white instead of their hidden colours, often black.
+        exif_orientation: Rotate images by their EXIF orientation.
     """
 
     size: int | None = None
@@ -64,23 +63,23 @@ class Shape:
         return channels, height, width
 
     def upright(self, image: Image.Image) -> tuple[Image.Image, bool]:
-        """Return an image as its EXIF orientation says, and whether it was turned."""
+        """Rotate an image by its EXIF orientation; also return whether it was rotated."""
         try:
             turned = self.exif_orientation and image.getexif().get(_ORIENTATION, 1) in range(2, 9)
-        # An image is no worse for a note that Pillow cannot read, for which it has many errors.
+        # Pillow raises many kinds of errors for unreadable metadata, which do not affect the image.
         except Exception:
             turned = False
         return (ImageOps.exif_transpose(image), True) if turned else (image, False)
 
 
 def readable(files: Sequence[str], shape: Shape) -> dict[str, str]:
-    """Decode files for a test, and return why some cannot be."""
+    """Try to decode files, and return the reasons of failures by file."""
     whole = replace(shape, size=1)
     return _each(files, f"Checking {len(files):,} images", lambda row: _pixels(files[row], whole))
 
 
 def decode(files: Sequence[str], shape: Shape) -> tuple[Tensor, Counter[str]]:
-    """Decode files into (n, C, H, W) uint8 pixels in memory; also count what the images were.
+    """Decode files into (n, C, H, W) uint8 pixels in memory, and count kinds of images.
 
     Raises:
         ValueError: An image cannot be read or differs in size from the first, or the images take
@@ -125,17 +124,17 @@ def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
 
 @contextmanager
 def reading_cache(path: Path) -> Iterator[None]:
-    """Turn any error inside this context into one that names the cache file and the remedy.
+    """Convert any error in this context to one with the cache file and the remedy.
 
     Raises:
         ValueError: The cache is damaged.
     """
     try:
         yield
-    # On damaged files numpy raises a dozen kinds of errors, of zipfile, tokenize and its own.
+    # For damaged files, numpy raises a dozen kinds of errors, of zipfile, tokenize and its own.
     except Exception as error:
         raise ValueError(
-            f"the cache {path} is damaged ({error}); remove it, and it will be rebuilt"
+            f"the cache {path} is damaged ({error}); remove it to rebuild it"
         ) from error
 
 
@@ -151,10 +150,10 @@ def _build(path: Path, files: Sequence[str], shape: Shape, form: tuple[int, int,
 
 
 def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: str) -> Counter[str]:
-    """Decode files into the rows of an array; count the images by what they are.
+    """Decode files into the rows of an array, and count kinds of images.
 
     Raises:
-        ValueError: Some images cannot be read, all of which are named.
+        ValueError: Some images cannot be read.
     """
     seen: list[str] = []
 
@@ -164,7 +163,7 @@ def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: s
             (_, height, width), (_, right, wide) = pixels.shape, images.shape[1:]
             raise ValueError(
                 f"{files[row]} is {width}x{height} pixels, others are {wide}x{right}; "
-                "give an image_size, to which all are cropped and resized"
+                "give an image_size to crop and resize all of them"
             )
         images[row] = pixels
 
@@ -174,13 +173,13 @@ def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: s
         rest = f"; and {len(more) - _NAMED} more" if len(more) > _NAMED else ""
         raise ValueError(
             f"cannot read the image {first} ({why}){others}{rest}; replace or remove "
-            f"{'them' if more else 'it'}, or give on_unreadable: skip"
+            f"{'them' if more else 'it'}, or set on_unreadable: skip"
         )
     return Counter(seen)
 
 
 def _each(files: Sequence[str], text: str, work: Callable[[int], object]) -> dict[str, str]:
-    """Call a function for each file on all cores; return why some cannot be read, by name.
+    """Call a function for each file on all cores; return the reasons of failures by file.
 
     Pillow releases the GIL.
     """
@@ -205,25 +204,25 @@ def _each(files: Sequence[str], text: str, work: Callable[[int], object]) -> dic
 
 
 def progress(steps: Iterable[T], text: str, total: int) -> Iterable[T]:
-    """Yield the same steps, with a progress bar on standard error."""
+    """Yield the steps, with a progress bar on standard error."""
     console = Console(stderr=True)
-    # A notebook is not a terminal: there rich would need another package to draw bars.
+    # In a notebook, rich would need another package to draw bars.
     silent = not console.is_terminal
     return track(steps, text, total, console=console, transient=True, disable=silent)
 
 
 def _pixels(file: str, shape: Shape, seen: list[str] | None = None) -> NDArray[np.uint8]:
-    """Decode one file into (C, H, W) pixels; note what the image is."""
+    """Decode one file into (C, H, W) pixels; add the kinds of image to ``seen``."""
 
     def read(image: Image.Image) -> NDArray[np.uint8]:
         require(
             image.mode[0] not in "IF",
-            f"its pixels are {image.mode}, and not bytes, so that values would be cut at 255",
+            f"its pixels are {image.mode} instead of bytes, so that values would be clipped at 255",
         )
-        # Pillow would keep the upper byte of each value, which is 0 in many a microscope's image.
+        # Pillow would keep only the upper byte, which is 0 in many microscopy images.
         require(
             not re.search(";16[BLN]", str(getattr(image, "tile", ""))),
-            "its pixels have 16 bits a channel; save it with 8, scaled as its values need",
+            "its pixels have 16 bits per channel; rescale its values and save it with 8",
         )
         found = [f"{image.mode} images"]
         if getattr(image, "n_frames", 1) > 1:
@@ -249,7 +248,7 @@ def _pixels(file: str, shape: Shape, seen: list[str] | None = None) -> NDArray[n
 
 
 def _is_transparent(image: Image.Image) -> bool:
-    """Return whether an image has an alpha channel, or a colour or palette that is transparent."""
+    """Return ``True`` if an image has an alpha channel or a transparent colour."""
     return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
 
 
@@ -266,6 +265,6 @@ def _opened(file: str, read: Callable[[Image.Image], T]) -> T:
             raise OSError("not a regular file")
         with Image.open(file) as image:
             return read(image)
-    # Depending on the decoder, Pillow raises any of these for a broken file.
+    # Pillow raises any of these for a broken file, depending on the decoder.
     except (*_BROKEN, Image.DecompressionBombError) as error:
         raise _UnreadableError(file, str(error)) from error

@@ -1,4 +1,4 @@
-"""Files and folders of images: finding them, and telling their states apart."""
+"""Search for image files and folders, and digests of their state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
-# Images in formats that are not read, or of which a part would be lost.
+# Formats of images that cannot be read, or only in part.
 UNREAD = frozenset(
     {".gif", ".heic", ".heif", ".avif", ".jfif", ".jp2", ".tga", ".dcm", ".svg", ".raw", ".ico"}
 )
@@ -17,8 +17,8 @@ UNREAD = frozenset(
 def image_files(folder: Path, others: list[str] | None = None) -> list[str]:
     """List the paths of all image files in a folder and below it, sorted.
 
-    The paths are strings, because a million ``Path`` objects take many seconds. Those of other
-    files, but hidden ones, are added to ``others``.
+    The paths are strings, because a million ``Path`` objects take many seconds. Other files, except
+    hidden ones, are added to ``others``.
 
     Raises:
         ValueError: The folder cannot be read.
@@ -47,7 +47,7 @@ def subfolders(folder: Path, layout: str) -> list[Path]:
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}; {layout}")
-    # What macOS puts into archives is no class.
+    # Folders that macOS adds to archives are not classes.
     hidden = (".", "__MACOSX")
     folders = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(hidden))
     if not folders:
@@ -56,10 +56,9 @@ def subfolders(folder: Path, layout: str) -> list[Path]:
 
 
 def files_digest(root: Path, files: Iterable[str], *, stamps: bool = False) -> str:
-    """Hash the names (below ``root``) and sizes of files; two copies of a folder have equal hashes.
+    """Hash the names (below ``root``) and sizes of files; copies of a folder have equal hashes.
 
-    With ``stamps``, times of modification count too, so that a file replaced by one of equal size
-    is noticed.
+    ``stamps`` includes modification times, so that a replacement of equal size is noticed.
     """
     digest = hashlib.sha256()
     for file in files:

@@ -18,8 +18,8 @@ class ImageFolder(FileData):
     """Images in folders, one folder per class.
 
     Either ``root/train/<class>/*`` and ``root/test/<class>/*`` (or ``root/val/<class>/*``,
-    ImageNet's layout), or ``root/<class>/*`` without an official test set. A class may have no
-    image. The arguments are those of :class:`~datamodules.filedata.FileData`.
+    ImageNet's layout), or ``root/<class>/*`` without an official test set. A class may be empty.
+    The arguments are those of :class:`~datamodules.filedata.FileData`.
     """
 
     layout = "expected: root/train/<class>/*.jpg and root/test/<class>/*.jpg, or root/<class>/*.jpg"
@@ -46,8 +46,8 @@ class ImageFolder(FileData):
 class CIFAR100Folder(ImageFolder):
     """CIFAR-100 as a folder of images, ``root/train/<class>/*`` and ``root/test/<class>/*``.
 
-    It takes the place of :class:`~datamodules.torchvision_sets.CIFAR100` in a configuration: the
-    folders bear the published names of the 100 classes, which are numbered as there.
+    It replaces :class:`~datamodules.torchvision_sets.CIFAR100` in a configuration: the folders have
+    the published names of the 100 classes, with the same numbers.
 
     Args:
         root: The folder.
@@ -112,7 +112,7 @@ class PACS(DomainFolder):
     )
 
 
-# Names of the folders of official splits, in some languages.
+# Names of the folders of official splits, in several languages.
 _TRAIN = (
     "train training trn entrainement entraînement apprentissage entrenamiento addestramento treino"
 )
@@ -126,21 +126,21 @@ _SPLITS = {
 
 
 class _Found:
-    """The files that were found, official training files apart from official test files."""
+    """The files found so far, with official training and test files apart."""
 
     def __init__(self, layout: str) -> None:
         self._layout = layout
-        # (file, class, domain) of training and of test files.
+        # (file, class, domain) of training and test files.
         self._files: tuple[list[tuple[str, str, str]], ...] = ([], [])
         self._left: list[tuple[str, str]] = []
         self._facts: dict[str, None] = {}
         self.known: frozenset[str] = frozenset()
 
     def parts(self, folder: Path) -> list[Path]:
-        """Return the folders of training and of test images, or the folder if it has no splits.
+        """Return the folders of training and test images, or the folder itself without splits.
 
         Raises:
-            ValueError: A split stands beside classes, or both validation and test images are there.
+            ValueError: A split is beside classes, or there are both validation and test images.
         """
         if not folder.is_dir():
             return [folder]
@@ -150,7 +150,7 @@ class _Found:
             if (split := _SPLITS.get(plain_name(path.name).casefold())) is None:
                 continue
             if split in splits:
-                raise ValueError(f"{splits[split]} and {path} are both the {split} images")
+                raise ValueError(f"{splits[split]} and {path} are both folders of {split} images")
             splits[split] = path
         if "train" not in splits:
             if len(splits) == len(inner) > 1 or ("test" in splits and len(inner) > 1):
@@ -172,12 +172,12 @@ class _Found:
         return used
 
     def add(self, folder: Path, domain: str, official: bool) -> None:
-        """Add the files in a folder of classes; that of a domain may be empty."""
+        """Add the files in a folder of classes; a domain's class may be empty."""
         if not folder.is_dir():
             raise FileNotFoundError(f"there is no folder {folder}; {self._layout}")
         nested: list[str] = []
         inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        self._left += [(str(path), "in no class's folder") for path in inside if path.is_file()]
+        self._left += [(str(path), "not in a class's folder") for path in inside if path.is_file()]
         if domain and not inside:
             self._left.append((str(folder), "empty"))
             return
@@ -187,12 +187,12 @@ class _Found:
             name = plain_name(subfolder.name)
             self.known |= {name}
             self._files[official].extend((file, name, domain) for file in images)
-            self._left += [(file, "no image of a format that is read") for file in others]
-            # A single folder, as Tiny ImageNet has in each class, is no sign of another layout.
+            self._left += [(file, "not an image in a known format") for file in others]
+            # A single folder in each class, as in Tiny ImageNet, is not another layout.
             nested += [name] if len({*map(os.path.dirname, images)}) > 1 else []
         if nested:
             warnings.warn(
-                f"{folder / nested[0]} has images in several folders, which are all of the class "
+                f"{folder / nested[0]} has images in several folders, all of the class "
                 f"{nested[0]!r}; {self._layout}",
                 stacklevel=2,
             )

@@ -16,7 +16,7 @@ from datamodules.tables import Table, read_table
 from datamodules.tabular import TabularData
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
-# The columns of the files. The three that most hospitals did not record are left out, as by FLamby.
+# The columns of the files. As in FLamby, three that most hospitals did not record are left out.
 _COLUMNS = (
     *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"),
     *("slope", "ca", "thal", "num"),
@@ -28,8 +28,8 @@ class HeartDisease(TabularData):
     """740 patients of four hospitals, of whom 0.46, 0.38, 0.98 and 0.78 are ill.
 
     A client is a hospital: Cleveland, Hungary, Switzerland and the Veterans Affairs hospital of
-    Long Beach, with 303, 261, 46 and 130 patients. The columns slope, ca and thal are left out, and
-    then every patient with a missing value. A third of each hospital's patients are official test
+    Long Beach, with 303, 261, 46 and 130 patients. The columns slope, ca and thal are dropped, then
+    every patient with a missing value. A third of each hospital's patients are official test
     samples (104, 89, 16, 45), drawn as in FLamby (du Terrail et al., NeurIPS 2022): stratified,
     except in Switzerland, where one patient is healthy. The kind of chest pain and the
     electrocardiogram are categories.
@@ -70,7 +70,7 @@ class HeartDisease(TabularData):
     def table(self) -> Table:
         """Read the complete rows of the four files, official training samples first.
 
-        A hospital that joins later has a table of its own, with these columns.
+        A hospital that joins later has its own table, with these columns.
         """
         return self._read_files[0] if self._learnt is None else super().table()
 
@@ -83,8 +83,8 @@ class HeartDisease(TabularData):
 
     @cached_property
     def _read_files(self) -> tuple[Table, int]:
-        """Return the table and its number of training samples."""
-        # On first use: the import takes half a second.
+        """Return the table and the number of training samples."""
+        # Imported on first use, as this takes half a second.
         from sklearn.model_selection import train_test_split
 
         parts: dict[str, list[pd.DataFrame]] = {"train": [], "test": []}

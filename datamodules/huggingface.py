@@ -1,4 +1,4 @@
-"""Data sets that Hugging Face's ``datasets`` package saved to disk."""
+"""Data sets saved to disk by Hugging Face's ``datasets`` package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PART = 64
 
 
 class HFDataset(TableData):
-    """A folder written by ``save_to_disk`` of Hugging Face's ``datasets``; nothing is downloaded.
+    """A folder written by ``save_to_disk`` of Hugging Face's ``datasets``, without downloads.
 
     The folder contains one data set or several splits: ``train``, and official test samples in
     ``test``; other splits are ignored. Inputs are numbers, lists of numbers of equal length, lists
@@ -31,7 +31,7 @@ class HFDataset(TableData):
 
     Args:
         path: The folder.
-        inputs: The input column, or several, which the network gets as a dictionary.
+        inputs: The input column, or several, which the network receives as a dictionary.
         target: The column to predict, or several, for regression and multilabel (zeros and ones).
         num_clients: Number of clients, N; if not given, one for each natural client.
         partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
@@ -39,10 +39,10 @@ class HFDataset(TableData):
             integers are classes.
         max_length: Cut lists of integers (tokens and their masks) to this length, and pad shorter
             ones with zeros at the end.
-        memory: Gigabytes of memory that the decoded samples may take. More are decoded into a file
-            in the system's temporary folder, and read from there when needed.
-        options: As in :class:`~datamodules.table_data.TableData`; rows are refused where a target,
-            client or time is missing.
+        memory: Maximum size of the decoded samples in memory, in gigabytes. Larger sets are decoded
+            into a temporary file and read from there as needed.
+        options: As in :class:`~datamodules.table_data.TableData`; rows with a missing target,
+            client or time are refused.
 
     Raises:
         ImportError: The package ``datasets`` is not installed.
@@ -66,7 +66,7 @@ class HFDataset(TableData):
         not_negative(memory=memory)
         at_least_one(max_length=max_length)
         super().__init__(path, target, num_clients, partition, task=task, **options)
-        # The input columns, by their names in TensorData.
+        # Input columns by their names in TensorData.
         self.input_columns = (
             {"x": inputs} if isinstance(inputs, str) else {f"x.{name}": name for name in inputs}
         )
@@ -142,5 +142,5 @@ class HFDataset(TableData):
             ) from error
         if self.max_length is None or tensor.dim() != 1 or tensor.is_floating_point():
             return tensor
-        # A negative number cuts.
+        # A negative number truncates.
         return F.pad(tensor, (0, self.max_length - len(tensor)))

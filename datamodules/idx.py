@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 
 from datamodules.checks import require
 
-# The largest number of bytes that is read; MNIST has 47 million.
+# Maximum number of bytes; MNIST has 47 million.
 _MOST = 2**31
 _PACKED = ".gz"
 
 
 def find_idx(folder: Path, name: str) -> Path | None:
-    """Return the file of a name, unpacked or with the ending .gz; ``None`` if there is neither."""
+    """Return a file by name, unpacked or with the suffix .gz; ``None`` if neither exists."""
     files = (folder / name, folder / f"{name}{_PACKED}")
     return next((file for file in files if file.is_file()), None)
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """Read the bytes of a file, in the shape that its first bytes say.
+    """Read the bytes of a file, in the shape given by its header.
 
     Raises:
         ValueError: The file is damaged or has another format; the message names it.
@@ -34,11 +34,12 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         with gzip.open(path) if path.suffix == _PACKED else path.open("rb") as file:
             zeros, kind, axes = struct.unpack(">HBB", file.read(4))
             require(
-                zeros == 0 and kind == 8 and 0 < axes <= 3, "it does not begin as a file of bytes"
+                zeros == 0 and kind == 8 and 0 < axes <= 3,
+                "its header is not one of bytes",
             )
             shape = struct.unpack(f">{axes}I", file.read(4 * axes))
             size = prod(shape)
-            require(size < _MOST, f"it has the shape {shape}, too large")
+            require(size < _MOST, f"its shape {shape} is too large")
             data = file.read(size + 1)
         require(len(data) == size, f"it does not have the {size:,} bytes of its shape {shape}")
     except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:

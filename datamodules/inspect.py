@@ -15,16 +15,16 @@ from datamodules.targets import Floats, Ints
 from pfl.core.plain import spelled
 from pfl.core.sheet import Sheet
 
-# With more clients than this, they are summarised, not listed.
+# Maximum number of clients that are listed, not only summarised.
 LISTED_CLIENTS = 40
-# At most so many rows, and half as many clients, are named in the picture.
+# Maximum number of rows with labels in the picture, and twice that of clients.
 _NAMED = 40
-# With more domains than this, the picture has no colours.
+# Maximum number of domains with colours in the picture.
 _COLOURS = 8
 
 
 def sheets(data: FederatedDataModule) -> list[Sheet]:
-    """Return tables: what was read, a summary and, up to 40 clients, one with a row for each."""
+    """Return tables: the data as read, a summary and, for up to 40 clients, one row each."""
     seen = survey(data)
     pooled = data.pooled_test()
     rows = []
@@ -73,10 +73,10 @@ def _clients(seen: Survey, names: Sequence[str], domains: Sequence[str]) -> Shee
 
 
 def figure(data: FederatedDataModule, path: str | Path) -> None:
-    """Draw the partition into a PNG file: sizes above, clients x classes as bubbles below.
+    """Plot the partition to a PNG file: sizes above, clients x classes as bubbles below.
 
     The area of a bubble is the number of a client's training samples of one class (or subclass, if
-    there are any), with one label, or in a range of the number that is predicted. The colour is the
+    there are any), with one label, or in a range of the predicted number. The colour is the
     client's main domain, if there are two to eight domains.
 
     Raises:
@@ -92,7 +92,7 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     picture = Figure(figsize=(width, height + 2.6), layout="constrained")
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=(1.6, height))
     bottom = np.zeros(clients)
-    # Tests that several clients share are no samples of their own.
+    # Test samples that several clients share are not their own.
     shared = seen.sizes.sum() > seen.distinct
     parts = {"train": "0.3", "val": "0.5", "test": "0.8"}
     for (name, shade), sizes in zip(parts.items(), seen.sizes.T, strict=True):
@@ -104,9 +104,9 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     above.legend(loc="upper left", bbox_to_anchor=(1, 1))
     client, row = np.nonzero(seen.counts)
     counts = seen.counts[client, row]
-    # In points; with many clients bubbles may be wider than their column, as neighbours are small.
+    # In points; with many clients, bubbles may exceed their column, as neighbours are small.
     largest = 72 * min(0.35 if clients <= 30 else 3 * (width - 1.8) / clients, height / rows)
-    # A few very large counts would hide the rest; they all get the largest bubble.
+    # A few very large counts would hide the rest; they all have the largest bubble.
     most = float(np.quantile(counts, 0.99)) if len(counts) else 1.0
     areas = np.maximum(2, largest**2 * np.minimum(1, counts / most))
     coloured = 1 < len(domains) <= _COLOURS
@@ -129,7 +129,7 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     below.tick_params("x", labelrotation=90 if names else 0)
     every = 1 + (rows - 1) // _NAMED
     below.set_yticks(range(0, rows, every), seen.rows[::every], fontsize=8)
-    # Fit for print, and at most 2,500 x 1,750 pixels.
+    # Print quality, and at most 2,500 x 1,750 pixels.
     dpi = min(200.0, 2500 / picture.get_figwidth(), 1750 / picture.get_figheight())
     picture.savefig(Path(path), dpi=dpi, format="png")
 

@@ -1,4 +1,4 @@
-"""Values that a data module learns, with which the data of later clients are read."""
+"""Values learnt by a data module, for reading the data of later clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from datamodules.targets import Ints
 from pfl.disk.form import STRICT, parsed
 
 FORMAT = "pfl-transforms-1"
-# Maximum number of different values of a category.
+# Maximum number of distinct values of a category.
 MOST_VALUES = 1000
 
 
@@ -51,10 +51,10 @@ class Learnt:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Learnt:
-        """Return what a file contains.
+        """Parse the values of a file.
 
         Raises:
-            ValueError: A value is missing, or is of another kind.
+            ValueError: A value is missing or has the wrong type.
         """
         require(content.get("format") == FORMAT, f'it has no "format": "{FORMAT}"')
         learnt = parsed(json.dumps({n: v for n, v in content.items() if n != "format"}), cls)
@@ -62,10 +62,10 @@ class Learnt:
         return learnt
 
     def moments_of(self, name: str, shape: tuple[int, ...]) -> ColumnMoments:
-        """Return the moments of an input, each of a shape.
+        """Return the moments of an input, reshaped to ``shape``.
 
         Raises:
-            ValueError: There are none for this input, or others.
+            ValueError: There are none for this input, or they have another shape.
         """
         moments = [np.array(values) for values in self.moments.get(name, ())]
         size = math.prod(shape)
@@ -75,12 +75,12 @@ class Learnt:
         return ColumnMoments(np.ones(shape, np.int64), means, deviations)
 
     def check(self, task: str, clients: Sequence[Sequence[Ints]], names: Sequence[str]) -> None:
-        """Refuse data of another task, and clients without training or test samples.
+        """Reject data of another task, and clients without training or test samples.
 
-        ``clients`` has the training and the test samples of each.
+        ``clients`` has the training and the test samples of each client.
 
         Raises:
-            ValueError: The data are refused.
+            ValueError: The data are rejected.
         """
         require(task == self.task, f"the task of the run is {self.task}, that of the data {task}")
         for client, held in enumerate(clients):

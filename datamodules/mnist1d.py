@@ -1,4 +1,4 @@
-"""MNIST-1D: signals of 40 numbers, which the package ``mnist1d`` generates, seen by sensors."""
+"""MNIST-1D: signals of 40 numbers from the package ``mnist1d``, measured by sensors."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pfl.core.checks import at_least_one, not_negative
 
 
 class MNIST1D(TensorData):
-    """Ten digits as signals of 40 numbers: clients that differ in their features alone.
+    """Ten digits as signals of 40 numbers, with clients that differ only in features.
 
-    A client is a sensor with a gain, an offset and a slope of its own, which are drawn: it sees
-    ``gain x + offset + slope t`` of a signal x, where t goes from -1 to 1. The signals are those of
-    the published generator, in other numbers. Nothing is downloaded.
+    A client is a sensor with a random gain, offset and slope: it measures ``gain x + offset + slope
+    t`` of a signal x, where t runs from -1 to 1. The signals come from the published generator,
+    with other random numbers. Nothing is downloaded.
 
     Source: Greydanus, Kobak, "Scaling down deep learning with MNIST-1D", ICML 2024. Licence of the
     package: Apache-2.0.
@@ -28,8 +28,8 @@ class MNIST1D(TensorData):
         partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
         sensors: Number of sensors.
         samples: Number of signals of each sensor.
-        shift: How much sensors differ: standard deviation of offset, slope and the logarithm of the
-            gain; 0 for sensors alike.
+        shift: Difference between sensors: standard deviation of offset, slope and the logarithm of
+            the gain; 0 for equal sensors.
         data_seed: Seed of signals and sensors.
         options: As in :class:`TensorData`, such as ``standardise``.
 
@@ -81,7 +81,7 @@ def _signals(count: int, seed: int) -> tuple[Any, Any]:
         raise ImportError("MNIST1D needs mnist1d: pip install 'pfl-lightning[mnist1d]'") from error
     arguments = data.get_dataset_args()
     arguments.num_samples, arguments.train_split, arguments.seed = count, 1.0, seed
-    # The generator seeds and draws from the global streams of Python and numpy.
+    # The generator seeds and uses the global streams of Python and numpy.
     with isolate_rng(include_cuda=False):
         made = data.make_dataset(arguments)
     return made["x"], made["y"]

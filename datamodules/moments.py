@@ -1,4 +1,4 @@
-"""Standardisation by the means and deviations of training samples."""
+"""Standardisation by means and deviations of training samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datamodules.checks import require
 from datamodules.partition.splits import Division
 from datamodules.targets import Floats, Ints
 
-# By nothing, by the training samples of all clients that train, or by each client's own.
+# Not at all, by the training samples of all clients that train, or by each client's own.
 Standardise: TypeAlias = Literal["none", "train", "client"]
 
 
@@ -26,20 +26,20 @@ class ColumnMoments(NamedTuple):
     def of(cls, x: NDArray[np.floating]) -> ColumnMoments:
         """Return the moments of (n, F, ...) numbers; zeros for a column without values.
 
-        The deviation of equal values is zero.
+        Equal values have a deviation of zero.
         """
         axes = (0, *range(2, x.ndim))
         there = ~np.isnan(x)
         counts = there.sum(axes)
         means = np.where(there, x, 0).sum(axes, dtype=np.float64) / np.maximum(counts, 1)
         squares = np.where(there, np.square(x - _along(means, x)), 0).sum(axes)
-        # The mean of equal numbers may be rounded, so that their deviation is not zero.
+        # Rounding of the mean could give equal numbers a deviation above zero.
         least = np.fmin.reduce(x, axis=axes, initial=np.inf)
         varies = least < np.fmax.reduce(x, axis=axes, initial=-np.inf)
         return cls(counts, means, np.where(varies, np.sqrt(squares / np.maximum(counts, 1)), 0))
 
     def completed(self, other: ColumnMoments) -> ColumnMoments:
-        """Fill in the moments of columns without values from other moments."""
+        """Fill in columns without values from other moments."""
         known = self.counts > 0
         return ColumnMoments(
             *(np.where(known, mine, theirs) for mine, theirs in zip(self, other, strict=True))
@@ -65,18 +65,18 @@ def standardised(
     Args:
         x: (n, F, ...) numbers, or (n,) of one column; row i is sample i.
         division: The samples of each client.
-        how: Whose training samples are used; with ``none`` NaN is replaced by everybody's means.
+        how: Whose training samples are used; with ``none``, NaN is replaced by overall means.
         scaled: (F,) mask of the columns to standardise.
-        everybody: ColumnMoments of the training samples of all clients that train.
+        everybody: Moments of the training samples of all clients that train.
 
     Raises:
-        ValueError: There is a common test set, but each client's own samples shall be used.
+        ValueError: There is a common test set, but standardisation is per client.
     """
     if how != "client":
         return everybody.applied(x, scaled & (how == "train"))
     require(
         division.pooled_test is None,
-        "standardise: client needs test samples that each belong to one client: give "
+        "standardise: client needs test samples that belong to one client each: give "
         "test_protocol: pooled or future, or standardise: train",
     )
     changed: Floats = x.astype(np.float64)
@@ -87,5 +87,5 @@ def standardised(
 
 
 def _along(values: NDArray[Any], x: NDArray[Any]) -> NDArray[Any]:
-    """Return (F,) values in a shape that goes with (n, F, ...)."""
+    """Return (F,) values in a shape that broadcasts over (n, F, ...)."""
     return values.reshape(*values.shape, *[1] * (x.ndim - 2))

@@ -1,4 +1,4 @@
-"""A data set as named tensors: assembling and checking them, and inferring the task."""
+"""A data set as named tensors: assembly, checks and inference of the task."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _TASKS: Mapping[str, type[Task]] = {
     "multilabel": MultiLabel,
     "regression": Regression,
 }
-# The largest number of classes that is inferred from labels: more are a mistake.
+# Maximum number of classes inferred from labels; more are considered a mistake.
 _CLASSES = 1_000_000
-# Begins the names of columns.
+# Prefix of the names of columns.
 _COLUMN = "column."
 
 
@@ -40,7 +40,7 @@ class NamedTensors:
         task: What is predicted.
         num_train: Number of official training samples.
         class_names: (C,) names of the classes; empty if there are none.
-        client: (n,) the natural client of each sample, if the data name them.
+        client: (n,) natural client of each sample, if known.
         columns: (n,) numbers by which samples can be ordered, by name.
     """
 
@@ -54,7 +54,7 @@ class NamedTensors:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], task_name: TaskName | None) -> NamedTensors:
-        """Assemble the tensors that are given by name, as :class:`TensorData` lists them.
+        """Assemble tensors given by name, as listed in :class:`TensorData`.
 
         Raises:
             ValueError: A tensor is missing, unknown or unsuitable; the message names it.
@@ -71,7 +71,7 @@ class NamedTensors:
             require("y_test" in rest, "x_test needs y_test")
             require("num_train" not in arrays, "give num_train or x_test, not both")
             y = torch.cat([y, _signed(rest.pop("y_test"), "y_test")])
-            # Joined, bytes would become floats.
+            # Concatenated, bytes would become floats.
             ours, theirs = ({k.partition(".")[2]: v.dtype for k, v in p.items()} for p in (x, test))
             require(ours == theirs, f"x_test must have the types of x, {ours}, got {theirs}")
             x = {k: torch.cat([v, test[k.replace("x", "x_test", 1)]]) for k, v in x.items()}
@@ -92,7 +92,7 @@ class NamedTensors:
 
     @property
     def x(self) -> Inputs:
-        """The inputs as a network gets them: one tensor, or several by what follows the dot."""
+        """The inputs of a network: one tensor, or several by the name after the dot."""
         several = {name.partition(".")[2]: value for name, value in self.inputs.items()}
         return several.get("", several)
 
@@ -103,12 +103,12 @@ class NamedTensors:
         return {**self.inputs, "y": self.y, **more, **columns}
 
     def check(self, incomplete: bool) -> None:
-        """Refuse tensors of different length, and numbers that are not finite.
+        """Reject tensors of different lengths, and numbers that are not finite.
 
         ``incomplete`` allows NaN in ``x``.
 
         Raises:
-            ValueError: A tensor is refused; the message names it.
+            ValueError: A tensor is rejected; the message names it.
         """
         size = len(self.y)
         for name, value in self.parts().items():
@@ -144,7 +144,7 @@ class NamedTensors:
 
 
 def channels_last(value: Tensor) -> bool:
-    """Return whether samples seem to be images, (n, H, W, C), whose channels come last."""
+    """Return ``True`` if samples seem to be images with channels last, (n, H, W, C)."""
     return value.dim() == 4 and value.shape[3] in (1, 3, 4) and value.shape[1] > 4
 
 
@@ -153,7 +153,7 @@ def _class_names(y: Tensor, task: Task) -> Sequence[str]:
     largest = 1 if isinstance(task, Binary) else int(y.max())
     require(
         largest < _CLASSES,
-        f"classes must be numbered from 0 to at most {_CLASSES - 1:,}, since a network gets an "
+        f"classes must be numbered from 0 to at most {_CLASSES - 1:,}, since a network has an "
         f"output for each; got {largest:,}",
     )
     return [str(number) for number in range(largest + 1)]
@@ -167,7 +167,7 @@ def _popped(rest: dict[str, Any], name: str) -> dict[str, Tensor]:
 
 
 def as_tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
-    """Return a tensor or an array as a tensor.
+    """Convert a tensor or an array to a tensor.
 
     Raises:
         ValueError: It is neither; the message names it.
@@ -181,7 +181,7 @@ def as_tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
 def _samples(value: Any, name: str) -> Tensor:  # noqa: ANN401
     tensor = as_tensor(value, name)
     require(tensor.dim() > 0, f"{name} must have one sample per row, got a single number")
-    # numpy, which hashes the data, lacks this type; no number changes.
+    # numpy lacks this type, which the hash of the data needs; values do not change.
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
@@ -196,7 +196,7 @@ def _clients(value: Any) -> NDArray[Any]:  # noqa: ANN401
 
 
 def _signed(value: Any, name: str) -> Tensor:  # noqa: ANN401
-    """Return targets, unsigned integers as signed ones: torch computes little with the others."""
+    """Convert unsigned integers, for which torch has few operations, to signed ones."""
     y = _samples(value, name)
     if y.dtype not in (torch.uint16, torch.uint32, torch.uint64):
         return y
@@ -220,7 +220,7 @@ def _targets(y: Tensor, name: TaskName | None) -> tuple[Task, Tensor]:
         )
         require(least >= 0, f"classes must be numbered from 0, got {least}{unlabelled}")
         marked = name != "binary" or not len(y) or int(y.max()) <= 1
-        require(marked, "the classes of a binary task are 0 and 1, the positive one, got others")
+        require(marked, "the classes of a binary task must be 0 and 1 (positive), got others")
         return task, y.long()
     if name == "multilabel":
         require(y.dim() == 2, f"labels must be (n, L) zeros and ones, got shape {shape}")

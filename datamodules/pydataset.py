@@ -19,14 +19,14 @@ _FOLDER = "resources/rdata/csv/"
 
 
 class PyDataset(TabularData):
-    """One of the 757 tables of the package ``pydataset``, which were collected from R's packages.
+    """One of the 757 tables of the package ``pydataset``, collected from R packages.
 
-    The tables are read from the archive within the package, which is not imported: an import would
-    write files into the home folder. The first column, R's number of the row, is left out. The
-    package is under the MIT licence; the licence of a table is that of its R package.
+    The tables are read from the archive in the package, which is not imported: an import would
+    write files to the home folder. The first column, R's row number, is left out. The package has
+    the MIT licence; each table has the licence of its R package.
 
     Args:
-        name: R's package and name of the table, such as ``plm/Males``.
+        name: R package and name of the table, such as ``plm/Males``.
         target: As in :class:`TabularData`.
         options: As in :class:`TabularData`, without ``path``.
 

@@ -1,4 +1,4 @@
-"""What a data set is before it is divided: its samples, its task, and what is learnt of it."""
+"""A data set before its division: samples, task and fitted transforms."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class DataReader(L.LightningDataModule, ABC):
     Attributes:
         default_mean: Mean of inputs scaled to [0, 1], used if ``mean`` is not given.
         default_std: Standard deviation of these inputs, used if ``std`` is not given.
-        source_argument: The argument that names the file or folder of the data, if data of other
-            clients may stand in its place (:meth:`FederatedDataModule.adopt`).
+        source_argument: Argument with the file or folder of the data, if data of other clients may
+            replace it (:meth:`FederatedDataModule.adopt`).
     """
 
     default_mean: ClassVar[Sequence[float]] = (0.5,)
@@ -40,7 +40,7 @@ class DataReader(L.LightningDataModule, ABC):
     @property
     @abstractmethod
     def class_names(self) -> Sequence[str]:
-        """(C,) names of the classes; available before any sample is read."""
+        """(C,) names of the classes; available before samples are read."""
 
     @property
     @abstractmethod
@@ -71,7 +71,7 @@ class DataReader(L.LightningDataModule, ABC):
         return inputs
 
     def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
-        """Return the targets of some samples, (len(ids), ...): here their labels."""
+        """Return the targets of samples, (len(ids), ...): here their labels."""
         return torch.from_numpy(catalogue.targets.labels[ids])
 
     def blank(self, count: int) -> Inputs:
@@ -79,7 +79,7 @@ class DataReader(L.LightningDataModule, ABC):
         return torch.zeros(count, *self.input_shape)
 
     def report(self) -> Report:
-        """Describe what was read; a subclass that reads files tells what it read them as."""
+        """Describe the data; a subclass for files also reports how they were read."""
         return Report(f"{len(self.contents.targets):,} samples")
 
     @property
@@ -92,7 +92,7 @@ class DataReader(L.LightningDataModule, ABC):
     def division(self) -> Division:
         """The samples of each client, by their numbers in :attr:`contents`."""
 
-    # What follows from these.
+    # Derived from the above.
 
     @property
     def task(self) -> Task:
@@ -103,7 +103,7 @@ class DataReader(L.LightningDataModule, ABC):
         return self.with_loss(Classification())
 
     def with_loss(self, task: Task) -> Task:
-        """Return a task with the options that ``loss`` gives.
+        """Return a task with the options of ``loss``.
 
         Raises:
             ValueError: The task has no such option, or a value does not suit it.
@@ -122,7 +122,7 @@ class DataReader(L.LightningDataModule, ABC):
 
     @cached_property
     def _balanced(self) -> tuple[float, ...]:
-        """(C,) weights n / (C n_c) of the classes in the samples of the clients that train."""
+        """(C,) class weights n / (C n_c), counted in the samples of the clients that train."""
         if self._learnt is not None:
             return tuple(self._learnt.class_weights)
         labels = self.contents.targets.classes[self.division.of_members("train")]
@@ -142,20 +142,20 @@ class DataReader(L.LightningDataModule, ABC):
         return self.outputs if self.task.has_classes else None
 
     def transforms(self) -> dict[str, Any]:
-        """Return what was learnt of the data, in plain values, for :meth:`adopt`."""
+        """Return the values learnt from the data, in plain form, for :meth:`adopt`."""
         return self._learn().content()
 
     def adopt(self, transforms: Mapping[str, Any]) -> None:
-        """Read the data of clients that join later, with the transforms of those that trained.
+        """Use the transforms of a run for the data of clients that join it later.
 
-        Nothing is learnt of the new data. Each natural client is a client, or all samples are one
-        client's. It is called before the data are set up.
+        Nothing is learnt from the new data. Each natural client is a client; without any, there is
+        one. Call it before :meth:`setup`.
 
         Args:
-            transforms: What :meth:`transforms` returned for the data of the run.
+            transforms: Result of :meth:`transforms` for the run's data.
 
         Raises:
-            ValueError: A value is missing, or is of another kind.
+            ValueError: A value is missing or has the wrong type.
         """
         self._learnt = Learnt.of(transforms)
 
@@ -165,7 +165,7 @@ class DataReader(L.LightningDataModule, ABC):
         return Learnt(type(self.task).__name__, [*map(str, self.class_names)], weights, {}, {}, [])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes without the data, which another process reads itself."""
+        """Return the attributes without the data, which other processes read themselves."""
         items = (item for base in type(self).__mro__ for item in vars(base).items())
         read = {name for name, value in items if isinstance(value, cached_property)}
         return {name: value for name, value in self.__dict__.items() if name not in read}

@@ -1,4 +1,4 @@
-"""The reader's report: what a table, a folder or tensors were read as, and what is doubtful."""
+"""The report of the data as read from a table, a folder or tensors, with doubts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from datamodules.tables import Table
 from datamodules.targets import Catalogue
 from pfl.core.sheet import Sheet
 
-# Texts that may mark a missing value but are read as words.
+# Texts that may mark a missing value, but are read as words.
 _NOTHING = frozenset(
     (
         *("none", "nil", "void", "unknown", "missing", "-", "--"),
@@ -28,19 +28,19 @@ _NOTHING = frozenset(
 )
 # Numbers that often stand for a missing value.
 _SENTINELS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999)
-# Values of a category and files without use that a line names; the others are counted.
+# Maximum number of categories or unused files listed in a line; others are counted.
 _NAMED = 8
 
 
 @dataclass(frozen=True)
 class ReadColumn:
-    """What a column was read as.
+    """A column as it was read.
 
     Attributes:
-        name: Its name.
-        use: Its use: feature, target, client, time, or none.
-        kind: What its values are.
-        missing: How often each spelling of a missing value occurs.
+        name: Name of the column.
+        use: Use of the column: feature, target, client, time, or none.
+        kind: Kind of its values.
+        missing: Counts of the spellings of missing values.
     """
 
     name: str
@@ -49,22 +49,22 @@ class ReadColumn:
     missing: Mapping[str, int]
 
     def lacking(self) -> str:
-        """Return how often each spelling of a missing value occurs, in words."""
+        """Return the counts of the spellings of missing values as text."""
         return ", ".join(f"{count} {text!r}" for text, count in self.missing.items())
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was read, ready to print and to keep.
+    """The data as read, for printing and storing.
 
     Attributes:
-        samples: Number of samples, and what they are.
+        samples: Number and kind of the samples.
         columns: The columns of a table.
         facts: Further facts, such as the channels of images, one line each.
-        left_out: Files or rows that are not used, and why.
-        doubts: What may be wrong, one line each.
+        left_out: Unused files or rows, and why.
+        doubts: Possible mistakes, one line each.
         classes: Names of the classes.
-        clients: Samples of each class of each client, by name; without classes, their number.
+        clients: Samples of each class for each client, by name; without classes, their number.
     """
 
     samples: str
@@ -76,7 +76,7 @@ class Report:
     clients: Mapping[str, Sequence[int]] | None = None
 
     def line(self) -> str:
-        """Return the report in a line."""
+        """Return the report in one line."""
         kinds = [column.kind.partition(":")[0].partition(",")[0] for column in self.columns]
         counted = (f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
         columns = f"{len(kinds)} columns ({', '.join(counted)})" if kinds else ""
@@ -90,7 +90,7 @@ class Report:
         return asdict(self)
 
     def sheets(self) -> Iterator[Sheet]:
-        """Yield tables: what was read, its columns, and the samples of each client and class."""
+        """Yield tables: a summary, the columns, and the samples of each client and class."""
         left = [*self.left_out[:_NAMED]]
         more = len(self.left_out) - len(left)
         rows = [["read", self.samples], *(["", fact] for fact in self.facts)]
@@ -120,7 +120,7 @@ def counted(
         clients[names[client] if names else str(client)] = counts
     doubts = report.doubts
     if targets.has_classes and len({*labels.tolist()}) == 1:
-        doubts += (f"all samples are of the class {classes[labels[0]]!r}: nothing can be learnt",)
+        doubts += (f"all samples have the class {classes[labels[0]]!r}: nothing can be learnt",)
     return replace(report, classes=tuple(classes), clients=clients, doubts=doubts)
 
 
@@ -131,11 +131,11 @@ def of_table(
 
     Args:
         table: The table, with all of its rows.
-        uses: The use of each column that has one.
-        dropped: Number of rows that were left out for a missing value.
-        times: The kind of the column of times: ``numbers`` or ``dates``.
-        read: What the samples are, if they are not the rows.
-        as_is: Whether numbers are not standardised.
+        uses: Uses of the columns.
+        dropped: Number of rows left out because of a missing value.
+        times: Kind of the time column: ``numbers`` or ``dates``.
+        read: Kind of the samples, if they are not the rows.
+        as_is: Whether numbers are left unstandardised.
     """
     columns = [
         _column(table, name, uses.get(name, "none"), times if uses.get(name) == "time" else "")
@@ -171,12 +171,12 @@ def _column(table: Table, name: str, use: str, times: str) -> ReadColumn:
 
 
 def identifies(column: Column) -> bool:
-    """Return whether nearly every value of a column of words differs from all others."""
+    """Return ``True`` if nearly all values of a column of words are distinct."""
     count = sum(column.present.values())
     return count >= _FEW and len(column.present) > 0.8 * count
 
 
-# Rows from which on a value in nearly every row says that they are no category.
+# Minimum number of rows for ruling out a category by nearly distinct values.
 _FEW = 20
 
 
@@ -220,7 +220,7 @@ def _of_numbers(name: str, column: Column) -> Iterator[str]:
 
 
 def _apart(sentinel: float, others: np.ndarray[Any, Any]) -> bool:
-    """Return whether a number lies far outside the range of others."""
+    """Return ``True`` if a number is far outside the range of others."""
     least, most = float(others.min()), float(others.max())
     room = max(most - least, 1.0)
     return sentinel < least - 2 * room or sentinel > most + 2 * room

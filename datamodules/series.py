@@ -1,4 +1,4 @@
-"""Time series: windows of the past and the values that follow them, from a long table."""
+"""Time series: windows of past values and the values to predict, from a long table."""
 
 from __future__ import annotations
 
@@ -32,34 +32,33 @@ _GAP = 1.5
 
 
 class TimeSeries(TableData):
-    """A table with a row for each client and time, whose next values are predicted.
+    """A table with a row for each client and time, for predicting next values.
 
     A sample is a window of ``past + horizon`` rows of one client: inputs are the targets and
     features of the first ``past`` rows, (past, F) with the targets first, and the targets are those
-    of the other rows, (horizon D,). No window spans a gap, that is a step of time of more than 1.5
-    times the client's usual one. Clients without a window are left out, with a warning.
+    of the other rows, (horizon D,). No window spans a gap, a time step of more than 1.5 times the
+    client's usual one. Clients without a window are left out, with a warning.
 
     Each client trains on its earliest windows and is tested on its latest. Earlier windows that
-    reach into the times to be predicted later are left out, so that no target of one split is a
-    target of another.
+    overlap with later targets are left out, so that no target of one split is a target of another.
 
     Args:
         path: A CSV, ARFF or Parquet file, as in :class:`~datamodules.tabular.TabularData`.
         target: The column to predict, or several.
         client_column: The client of each row.
-        past: Number of rows that the network sees.
-        horizon: Number of rows that it predicts.
-        stride: Rows from the start of a window to that of the next.
+        past: Number of input rows.
+        horizon: Number of rows to predict.
+        stride: Number of rows between the starts of windows.
         num_clients: Number of clients, N; if not given, one for each natural client.
         partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
         features: Further input columns.
-        standardise: With ``train`` each column is standardised by mean and deviation of the rows in
-            all clients' training windows; the task standardises targets in the same way, and its
-            scores and predictions are in their units.
+        standardise: With ``train``, each column is standardised by mean and deviation of the rows
+            in all clients' training windows; the task standardises targets likewise, and reports
+            scores and predictions in the original units.
         missing: ``refuse`` missing values, or ``drop`` windows with one.
         options: As in :class:`~datamodules.table_data.TableData`, without ``test_protocol``, which
-            is ``future``. Without a ``time_column`` the rows of a client are in order, and without
-            gaps.
+            is ``future``. Without a ``time_column``, the rows of a client are assumed to be in
+            order and without gaps.
 
     Raises:
         ValueError: A column or value is missing or unsuitable, or no client has a window.
@@ -101,7 +100,7 @@ class TimeSeries(TableData):
         self.missing = missing
 
     def report(self) -> Report:
-        """Describe what the columns were read as."""
+        """Describe the columns as read."""
         return self._windows.report
 
     def read(self) -> Mapping[str, Any]:
@@ -118,12 +117,12 @@ class TimeSeries(TableData):
 
     @property
     def task(self) -> Task:
-        """The task, which knows how targets were standardised."""
+        """The task, with the standardisation of its targets."""
         means, deviations = self._scale
         return self.with_loss(Forecast(horizon=self.horizon, means=means, deviations=deviations))
 
     def divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
-        """Divide the windows; leave out those that reach into a later split's times."""
+        """Divide the windows, leaving out those that overlap with a later split's targets."""
         division, how = super().divide(catalogue)
         return replace(division, holdings=tuple(map(self._apart, division.holdings))), how
 
@@ -145,7 +144,7 @@ class TimeSeries(TableData):
         return Holding(before(held.train, np.concatenate([held.val, held.test])), val, held.test)
 
     def _of_rows(self, division: Division) -> ColumnMoments:
-        """Return (F,) moments of the rows in training windows, each counted once; remember them."""
+        """Return and store (F,) moments of the rows in training windows, each row counted once."""
         if self._learnt is not None:
             return self._learnt.moments_of("x", self._windows.values.shape[1:])
         starts = self._windows.starts[division.of_members("train")]
@@ -178,7 +177,7 @@ class TimeSeries(TableData):
         lost = np.concatenate([[0], np.cumsum(np.isnan(values).any(1))])
         length = self.past + self.horizon
         starts = np.arange(max(0, len(table) - length + 1))
-        # The first row of a run is where its number is first found.
+        # The first row of a run is the first occurrence of its number.
         place = starts - np.searchsorted(run, run[starts])
         whole = (run[starts] == run[starts + length - 1]) & (place % self.stride == 0)
         starts = starts[whole & (lost[starts + length] == lost[starts])]
@@ -219,21 +218,21 @@ class TimeSeries(TableData):
 
 
 def _breaks(clients: NDArray[Any], times: Floats) -> NDArray[np.bool_]:
-    """Return (rows - 1,) marks of the steps to another client, or over a gap."""
+    """Return a (rows - 1,) mask of the steps to another client or over a gap."""
     steps = pd.Series(np.diff(times)).where(clients[1:] == clients[:-1])
     usual = steps.groupby(clients[1:]).transform("median")
     return (steps.isna() | (steps > _GAP * usual)).to_numpy()
 
 
 class _Windows(NamedTuple):
-    """A long table in order of clients and times, and where its windows start.
+    """A long table sorted by clients and times, and the starts of its windows.
 
     Attributes:
-        values: (rows, F) numbers, the targets first.
+        values: (rows, F) numbers, targets first.
         clients: (rows,) clients.
         times: (rows,) times.
         starts: (n,) first row of each window.
-        report: What the columns were read as.
+        report: Report of the columns as read.
     """
 
     values: Floats

@@ -1,4 +1,4 @@
-"""Shakespeare's roles: the next character of what each role says, as in LEAF."""
+"""Shakespeare's roles: prediction of the next character of each role's text, as in LEAF."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from datamodules.tensors import TensorData
 from pfl.core.checks import at_least_one
 
 _LINK = "https://github.com/karpathy/char-rnn (data/tinyshakespeare/input.txt)"
-# A speech: a line with a name and a colon, then lines up to an empty one.
+# A speech: a line with a name and a colon, then lines until an empty one.
 _SPEECH = re.compile(r"^([A-Z][^\n:]{0,40}):\n(.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -22,25 +22,24 @@ class Shakespeare(TensorData):
     """A client is a role; the task is the next character after ``length`` characters.
 
     LEAF (Caldas et al., 2018) builds this task from the complete works. A role's speeches are
-    joined in their order, and a sample starts every ``stride`` characters. With ``test_protocol:
-    future`` a role is tested on its last speeches: no character that is predicted there is seen in
-    training.
+    concatenated in order, and a sample starts every ``stride`` characters. With ``test_protocol:
+    future``, a role is tested on its last speeches: no predicted character occurs in training.
 
-    Source: a file of speeches, each a line ``ROLE:`` and what the role says, with an empty line
-    between two. Shakespeare's works are in the public domain.
+    Source: a file of speeches, each a line ``ROLE:`` and the text, separated by empty lines.
+        Shakespeare's works are in the public domain.
 
     Args:
         path: The file.
-        length: Number of characters that are read; 80 in LEAF.
-        stride: Number of characters between two samples.
+        length: Number of input characters; 80 in LEAF.
+        stride: Number of characters between the starts of samples.
         least: Minimum number of characters of a role.
-        roles: Maximum number of roles, those with the most text; ``None`` uses all.
+        roles: Maximum number of roles, by amount of text; ``None`` for all.
         test_protocol: As in :class:`FederatedDataModule`.
         options: As in :class:`TensorData`.
 
     Raises:
         FileNotFoundError: The file is missing.
-        ValueError: No role says enough, or a number is out of range.
+        ValueError: No role has enough text, or a number is out of range.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Shakespeare(TensorData):
         return {"x": x, "y": y, "client": client, "column.time": time, "class_names": names}
 
     def _spoken(self) -> dict[str, str]:
-        """Return what each role says, by its name."""
+        """Return the text of each role, by name."""
         file = existing(self.path, hint=f"one is in {_LINK}")
         said: dict[str, list[str]] = defaultdict(list)
         for role, speech in _SPEECH.findall(file.read_text(encoding="utf-8")):
@@ -88,7 +87,7 @@ class Shakespeare(TensorData):
         long = {role: text for role, text in texts.items() if len(text) >= needed}
         require(
             len(long) > 0,
-            f"{file}: no role says {needed:,} characters; a speech is a line ROLE: and its text",
+            f"{file}: no role has {needed:,} characters; a speech is a line ROLE: and its text",
         )
         ranked = sorted(long, key=lambda role: (-len(long[role]), role))[: self.roles]
         return {role: long[role] for role in sorted(ranked)}

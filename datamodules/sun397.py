@@ -22,7 +22,7 @@ class SUN397(FileData):
     ``apartment_building/outdoor``. pFedVEM predicts the 3 superclasses ``indoor``,
     ``outdoor_natural`` and ``outdoor_man-made`` of the published hierarchy, with 50 classes each
     and 100 images per class: ``images_per_class: 100``, ``test_fraction: 0.2``, and either a
-    ``superclasses`` file of these 150 classes, or ``hierarchy``, from which they are drawn.
+    ``superclasses`` file of these 150 classes, or ``hierarchy`` to draw them from.
 
     Source: Xiao et al., "SUN database: large-scale scene recognition from abbey to zoo", CVPR 2010.
 
@@ -30,13 +30,13 @@ class SUN397(FileData):
         root: The folder that contains ``SUN397/ClassName.txt``.
         image_size: Height and width to which the largest centred square of each image is resized.
             At 64 the set takes 1.2 GiB.
-        images_per_class: Use only this many images of each class: the first ones, or with
-            ``hierarchy`` random ones.
+        images_per_class: Maximum number of images of each class: the first ones, or random ones
+            with ``hierarchy``.
         hierarchy: The sheet ``SUN397`` of the published three-level hierarchy
             (``three_levels.xlsx``), saved as CSV. ``classes_per_superclass`` classes of each
             superclass are drawn, among those that belong to one superclass only; ``split_seed``
             determines classes and images.
-        classes_per_superclass: Number of classes to draw of each superclass.
+        classes_per_superclass: Number of classes to draw from each superclass.
         download: Let torchvision download the set into ``root`` if it is not there yet (37 GB).
         common: Further arguments of :class:`~datamodules.filedata.FileData` and
             :class:`~datamodules.base.FederatedDataModule`.
@@ -101,7 +101,7 @@ class SUN397(FileData):
         rng = self.rule.rng("images")
         for line in names.read_text(encoding="utf-8").split():
             images = image_files(folder / line.lstrip("/"))
-            require(bool(images), f"the folder {folder / line.lstrip('/')} contains no image")
+            require(bool(images), f"the folder {folder / line.lstrip('/')} contains no images")
             if self.hierarchy is not None:
                 images = [images[place] for place in rng.permutation(len(images))]
             images = images[: self.images_per_class]
@@ -120,7 +120,7 @@ _LEVELS = {
 
 
 def read_hierarchy(path: str) -> dict[str, str]:
-    """Read from the published table the superclass of each class that belongs to exactly one.
+    """Read the superclass of each class with exactly one from the published table.
 
     Args:
         path: A CSV file with the columns ``category`` (such as ``/a/abbey``), ``indoor``,
@@ -151,7 +151,7 @@ def read_hierarchy(path: str) -> dict[str, str]:
 
 
 def draw_classes(tree: Mapping[str, str], count: int, rng: np.random.Generator) -> dict[str, str]:
-    """Draw ``count`` classes of each superclass.
+    """Draw ``count`` classes from each superclass.
 
     Raises:
         ValueError: A superclass has fewer classes.

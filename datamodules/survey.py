@@ -1,4 +1,4 @@
-"""Counts of what each client of a data module has."""
+"""Counts of each client's samples in a data module."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from datamodules.targets import Ints
 from pfl.core.task import MultiLabel
 from pfl.core.types import Split
 
-# Number of bins in the histogram of a predicted number.
+# Number of histogram bins of a predicted number.
 _BINS = 12
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """The numbers behind the table and the picture of a partition.
+    """The numbers for the table and the picture of a partition.
 
     Attributes:
         sizes: (N, 3) training, validation and test samples of each client.
-        distinct: Number of different samples in use.
+        distinct: Number of distinct samples in use.
         kind: Kind of the rows: ``subclasses``, or ``classes`` if there are none; ``labels``; or
-            ``bins`` of the number to predict (of the first, if there are several).
+            ``bins`` of the (first) number to predict.
         counts: (N, R) training samples of each row.
         rows: (R,) names of the rows; subclasses of one class are neighbours.
-        skew: (N,) total variation distances of clients' proportions of classes (or labels or bins)
-            from everybody's, in [0, 1].
+        skew: (N,) total variation distances of clients' class (or label or bin) proportions from
+            the overall ones, in [0, 1].
         domains: (N, D) training samples of each domain; D is 0 without domains.
     """
 
@@ -45,9 +45,9 @@ class Survey:
 
 
 def count_hashes(data: FederatedDataModule) -> dict[str, str]:
-    """Return a hash of how many samples each client has of each class, for each split and for all.
+    """Return hashes of the clients' sample counts by class, for each split and for all.
 
-    Two divisions of the same images in different orders share it, unlike the hash of a partition.
+    Divisions of the same images in different orders share it, unlike the hash of a partition.
 
     Returns:
         The first 16 hexadecimal digits of the SHA-256 of (N, C) little-endian int64 numbers (C
@@ -69,7 +69,7 @@ def count_hashes(data: FederatedDataModule) -> dict[str, str]:
 
 
 def survey(data: FederatedDataModule) -> Survey:
-    """Count what every client of a data module has."""
+    """Count the samples of every client of a data module."""
     contents, targets = data.contents, data.contents.targets
 
     def count(values: Ints | None, names: int) -> Ints:

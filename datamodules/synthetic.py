@@ -19,7 +19,7 @@ class Synthetic(ArrayData):
 
     With :class:`~datamodules.partition.partitioner.ByDomain` and as many domains as clients, each
     client is a domain. If all shifts are 0, domains are identically distributed and of equal size.
-    The data set is meant for tests and for trying out methods.
+    The data set is meant for tests and for trying methods.
 
     Args:
         samples: Number of samples.
@@ -27,7 +27,7 @@ class Synthetic(ArrayData):
         subclasses: Number of patterns (subclasses) per class.
         channels: Channels of an image.
         size: Height and width of an image.
-        domains: Number of domains, D; ``None`` means one per client.
+        domains: Number of domains, D; ``None`` for one per client.
         label_shift: In [0, 1]: domain d draws a class uniformly with probability 1 - label_shift,
             and otherwise uses class d modulo C.
         concept_shift: In [0, 1]: for the first k = round(concept_shift * C) classes, pattern c has
@@ -99,7 +99,7 @@ class Synthetic(ArrayData):
     def read(self) -> Arrays:
         """Generate the whole data set."""
         rng = np.random.default_rng(derive(self.data_seed, "synthetic"))
-        # Kept away from the ends of the range, so that noise and shifts are rarely clipped.
+        # Away from the ends of the range, so that noise and shifts are rarely clipped.
         patterns = rng.uniform(0.3, 0.7, (self.classes * self.subclasses, *self.input_shape))
         weights = np.exp(self.quantity_shift * rng.standard_normal(self.domains))
         sizes = 1 + apportion(self.samples - self.domains, weights)

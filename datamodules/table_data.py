@@ -1,4 +1,4 @@
-"""Base class of data sets that are given as the columns of a table."""
+"""Base class of data sets given as tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from datamodules.tensors import TensorData
 
 
 class TableData(TensorData):
-    """Base class of data sets in a table, whose columns say what is predicted, client and time.
+    """Base class of data sets in a table with columns of targets, clients and times.
 
     Args:
         path: A CSV file in UTF-8 with a header, an ARFF file (``*.arff``), or a Parquet file
@@ -24,23 +24,24 @@ class TableData(TensorData):
         num_clients: Number of clients, N; if not given, one for each natural client.
         partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
         client_column: The natural client of each row, for ``ByDomain``.
-        time_column: Numbers or dates (ISO 8601, also months, weeks and quarters, or whole numbers
-            such as 20260331; UTC if there is no time zone), which become the column ``time``, in
+        time_column: Numbers or dates (ISO 8601, also months, weeks and quarters, or integers such
+            as 20260331; UTC if there is no time zone), which become the column ``time``, in
             seconds.
-        missing_values: Texts or numbers that mark a missing value, in place of the usual ones,
-            which are those of pandas but None, and ?. An empty cell always does.
-        date_format: The form of dates in Python's codes, such as ``%d.%m.%Y``.
-        decimal: The decimal sign of numbers.
-        thousands: The sign between groups of three digits of numbers.
-        separator: The sign between the columns of a text file.
+        missing_values: Texts or numbers that mark a missing value, instead of the usual ones (those
+            of pandas except None, and ?). An empty cell is always missing.
+        date_format: Format of dates in Python's codes, such as ``%d.%m.%Y``.
+        decimal: Decimal sign.
+        thousands: Thousands separator.
+        separator: Separator of columns in a text file.
         options: As in :class:`TensorData`.
 
     Attributes:
-        own_clients: ``True`` for a data set with built-in clients, which may be divided otherwise.
+        own_clients: ``True`` for a data set with built-in clients, which other partitions may
+            divide.
 
     Raises:
-        ValueError: A target is named twice, or the partition mixes the clients that
-            ``client_column`` names.
+        ValueError: A target is given twice, or the partition mixes the clients of
+            ``client_column``.
     """
 
     source_argument = "path"
@@ -68,7 +69,7 @@ class TableData(TensorData):
         self.path = path
         self.target = [target] if isinstance(target, str) else [*target]
         named = ", ".join(self.target)
-        require(len({*self.target}) == len(self.target), f"target names a column twice: {named}")
+        require(len({*self.target}) == len(self.target), f"target has a column twice: {named}")
         self.spelling = Spelling(missing_values, date_format, decimal, thousands, separator)
         self.client_column = client_column
         self.time_column = time_column
@@ -89,14 +90,14 @@ class TableData(TensorData):
         times: str = "",
         read: str = "",
     ) -> Report:
-        """Describe what the columns of a table were read as; see :func:`of_table`."""
+        """Describe the columns of a table as read; see :func:`of_table`."""
         uses = {self.client_column or "": "client", self.time_column or "": "time"}
         uses |= dict.fromkeys(features, "feature") | dict.fromkeys(self.target, "target")
         return of_table(table, uses, dropped, times, read, self.standardise == "none")
 
 
 def _check_clients(client_column: str | None, partition: Partitioner | str | None) -> None:
-    """Refuse a partition of the project that mixes the clients that a column names."""
+    """Reject a partition of the project that mixes the clients of a column."""
     name, home = type(partition).__name__, type(partition).__module__
     mixes = isinstance(partition, Partitioner) and not isinstance(partition, ByDomain)
     require(

@@ -24,15 +24,15 @@ def targets(
     negative: Any = None,  # noqa: ANN401
     learnt: Learnt | None = None,
 ) -> dict[str, Any]:
-    """Return the targets and the names of classes, in the form that ``TensorData`` takes.
+    """Return the targets and class names, in the form of ``TensorData``.
 
     Args:
         table: The table.
         names: The target columns.
-        task: What is predicted; ``None`` if the values say it.
-        positive: In a binary task, the value or values of the positive class.
-        negative: The value or values of the negative class; ``None`` if there is one other value.
-        learnt: Of the run whose classes these are, if it has learnt them already.
+        task: Task; ``None`` to infer it from the values.
+        positive: In a binary task, value or values of the positive class.
+        negative: Value or values of the negative class; ``None`` if there is one other value.
+        learnt: Values learnt by the run that the clients join, if any.
 
     Raises:
         ValueError: The targets do not fit the task, or the task must be given.
@@ -56,8 +56,8 @@ def targets(
             classes, y = np.unique(table[first].labels(), return_inverse=True)
             if classes.dtype.kind == "f":
                 warnings.warn(
-                    f"{first!r} has numbers that are not whole, and each of the {len(classes)} is "
-                    "a class; task: regression predicts numbers",
+                    f"{first!r} has fractional numbers, and each of the {len(classes)} would be "
+                    "a class; use task: regression to predict numbers",
                     stacklevel=2,
                 )
             return {"y": y, "class_names": classes}
@@ -68,7 +68,7 @@ def targets(
     if task == "multilabel":
         for name, values in zip(names, y.T, strict=True):
             bad = np.flatnonzero((values != 0) & (values != 1))
-            table.refuse(name, bad, "is neither 0 nor 1, but a label must be")
+            table.refuse(name, bad, "is not a label: expected 0 or 1")
     return {"y": y}
 
 
@@ -79,7 +79,7 @@ def _marked(
     negative: Any,  # noqa: ANN401
     learnt: Learnt | None,
 ) -> dict[str, Any]:
-    """Return zeros and ones of a binary task, and the names of the two classes."""
+    """Return the zeros and ones of a binary task, and the names of both classes."""
     if learnt is not None:
         groups = learnt.class_values or [[value] for value in learnt.class_names]
         place = table[name].places([*chain(*groups)])
@@ -90,7 +90,7 @@ def _marked(
     shown = ", ".join(present[:10])
     if positive is None:
         zero_one = {*present} <= {"0", "1"}
-        require(zero_one, f"{name!r} has the values {shown}: say which are positive")
+        require(zero_one, f"{name!r} has the values {shown}: give positive")
         positive = 1
     chosen, others = _named(positive), _named([] if negative is None else negative)
     y = np.isin(values, chosen).astype(np.int64)
@@ -101,8 +101,8 @@ def _marked(
     require(len(left) > 0, f"positive: all values of {name!r} ({shown}) would be positive")
     require(
         len(left) == 1 or bool(others),
-        f"{name!r} has {len(left)} values besides the positive ones ({', '.join(left[:10])}): say "
-        "which are negative; name those that mark a missing outcome in missing_values",
+        f"{name!r} has {len(left)} values besides the positive ones ({', '.join(left[:10])}): give "
+        "negative, and list those that mark a missing outcome in missing_values",
     )
     others = others or left
     both = np.array([*others, *chosen])
@@ -114,7 +114,7 @@ def _marked(
 
 
 def _named(values: Any) -> list[str]:  # noqa: ANN401
-    """Return one or several values as texts, whole numbers as :meth:`Column.labels` has them."""
+    """Return one or more values as texts, with integers as in :meth:`Column.labels`."""
     several = values if isinstance(values, list | tuple) else [values]
     return [
         plain_name(v) if isinstance(v, str) else str(int(v) if v == int(v) else v) for v in several

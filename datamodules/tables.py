@@ -1,4 +1,4 @@
-"""Tables that pandas reads: CSV, ARFF and Parquet; errors name file, line and column of a value."""
+"""Tables read by pandas (CSV, ARFF and Parquet), with errors that name file, line and column."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from datamodules.targets import Floats, Ints
 
 
 class Table:
-    """A table as pandas has read it, with the place of each row for error messages.
+    """A table read by pandas, with the line of each row for error messages.
 
     ``table[name]`` is a :class:`Column`.
 
     Args:
         path: The file, for error messages.
-        frame: A column of texts, or of float64 with NaN for missing values, for each name.
-        unit: What a row is called: ``line`` or ``row``.
-        spelling: How texts are spelt.
-        line: Returns the line of a row of the file; without it rows are numbered from 1.
-        refused: Why a column cannot be used, by name.
+        frame: Columns of texts, or of float64 with NaN for missing values.
+        unit: Name of a row in messages: ``line`` or ``row``.
+        spelling: Spelling of texts.
+        line: Function from a row to its line in the file; by default rows are numbered from 1.
+        refused: Reasons why columns cannot be used, by name.
 
     Attributes:
         columns: The names of the columns, in order.
@@ -72,14 +72,14 @@ class Table:
         return self._columns[name]
 
     def take(self, rows: Ints) -> Table:
-        """Return some rows."""
+        """Select rows."""
         frame = self.frame.iloc[rows]
         part = Table(self.path, frame, self.unit, self.spelling, self.line, self.refused)
         part._rows = self._rows[rows]
         return part
 
     def numbers(self, name: str, hint: str = "") -> Floats:
-        """Return the (n,) numbers of a column, NaN where one is missing.
+        """Return the (n,) numbers of a column, NaN if missing.
 
         Args:
             name: Name of the column.
@@ -94,7 +94,7 @@ class Table:
         return column.numbers
 
     def times(self, name: str) -> tuple[Floats, str]:
-        """Return the (n,) numbers or dates of a column, and which they are.
+        """Return the (n,) numbers or dates of a column, and their kind.
 
         Dates are in seconds since 1970.
 
@@ -106,17 +106,19 @@ class Table:
             return column.seconds, "dates"
         if form is None and column.kind == "numbers":
             return column.numbers, "numbers"
-        why = f"is no date of the form {form}"
+        why = f"is not a date in the format {form}"
         if form is None:
-            why = "is neither a number nor a date (2026-03-31); date_format gives another form"
+            why = "is neither a number nor a date (2026-03-31); date_format sets another format"
         for text in column.present:
             if dates_of([text], form) is None and (form or np.isnan(self.spelling.number(text))):
                 rows = np.array([cell == text for cell in column.texts])[column.codes]
                 self.refuse(name, np.flatnonzero(rows & ~column.missing), why)
-        raise ValueError(f"{self.path}: {name!r} mixes dates and numbers, or time zones and none")
+        raise ValueError(
+            f"{self.path}: {name!r} mixes dates and numbers, or only some have a time zone"
+        )
 
     def refuse(self, name: str, rows: Ints, why: str) -> None:
-        """Refuse the first of some rows, if there are any.
+        """Raise an error about the first of some rows, if there are any.
 
         Raises:
             ValueError: There is such a row; the message names file, line, column and value.
@@ -129,7 +131,7 @@ class Table:
             )
 
     def refuse_missing(self, name: str, advice: str = "") -> None:
-        """Refuse the first missing value of a column.
+        """Raise an error about the first missing value of a column.
 
         Raises:
             ValueError: A value is missing.
@@ -140,7 +142,7 @@ class Table:
 def read_table(
     path: str | Path, names: Sequence[str] | None = None, spelling: Spelling | None = None
 ) -> Table:
-    """Read a file: Parquet if it is called ``*.parquet`` or ``*.pq``, ARFF, or CSV.
+    """Read a file: Parquet if named ``*.parquet`` or ``*.pq``, ARFF, or CSV.
 
     ``names`` are those of the columns of a CSV file without a header.
 
@@ -157,9 +159,9 @@ def read_table(
 
 
 def _text(path: Path, names: Sequence[str] | None, spelling: Spelling) -> Table:
-    """Read CSV, with a header or with given names, or ARFF, whose header has a line a column."""
+    """Read CSV, with a header or given names, or ARFF, whose header has one line per column."""
     require(path.stat().st_size <= MEMORY_LIMIT, f"{path} does not fit into memory")
-    # Decoded here: pandas would unpack an archive, and take a NUL for the end of a cell.
+    # Decoded here: pandas would unpack archives, and read NUL as the end of a cell.
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -186,7 +188,7 @@ def _text(path: Path, names: Sequence[str] | None, spelling: Spelling) -> Table:
     count, right = frame.shape[1], len(names)
     require(count == right, f"{path}: {count} values for {right} columns")
     if len(frame) and (frame.iloc[:, -1] == "").any():
-        # pandas fills short lines.
+        # pandas pads short lines.
         for place, cells in _lines(text, spelling.separator):
             require(cells == right, f"{path}, line {place}: {cells} values for {right} columns")
     frame.columns = pd.Index([*names])
@@ -199,7 +201,7 @@ def _text(path: Path, names: Sequence[str] | None, spelling: Spelling) -> Table:
 
 
 def text_frame(text: str, separator: str = ",") -> pd.DataFrame:
-    """Return the cells of a text as pandas reads them, all as texts; a header is a row."""
+    """Return the cells of a text as read by pandas, all as texts, including the header."""
     return pd.read_csv(
         io.StringIO(text),
         header=None,
@@ -222,7 +224,7 @@ def _lines(text: str, separator: str) -> list[tuple[int, int]]:
 
 
 def _of_arff(text: str) -> tuple[list[str], str]:
-    """Return the names of the columns, and the text with blank lines for header and comments."""
+    """Return the column names, and the text with header and comments blanked."""
     names: list[str] = []
     lines, data = text.splitlines(), False
     for number, line in enumerate(lines):
@@ -258,7 +260,7 @@ def _parquet(path: Path, spelling: Spelling) -> Table:
 def arrow_table(path: Path, content: Any, spelling: Spelling | None = None) -> Table:  # noqa: ANN401
     """Convert a pyarrow table into a :class:`Table`; values that are not numbers become texts.
 
-    The index that pandas stores without a name is left out.
+    An unnamed index stored by pandas is left out.
     """
     from pyarrow import types
 
@@ -266,7 +268,7 @@ def arrow_table(path: Path, content: Any, spelling: Spelling | None = None) -> T
     cells: dict[str, NDArray[Any]] = {}
     for name, column in zip(content.column_names, content.columns, strict=True):
         if types.is_nested(column.type) or types.is_binary(column.type):
-            refused[name] = f"has {column.type} in each row, and not a single value"
+            refused[name] = f"has {column.type} in each row instead of a single value"
             cells[name] = np.full(content.num_rows, "", object)
         elif not re.fullmatch(r"__index_level_\d+__", name):
             cells[name] = _cells(column)
@@ -282,14 +284,14 @@ def _cells(column: Any) -> NDArray[Any]:  # noqa: ANN401
         try:
             return np.array(column.cast(float64()).to_numpy(), np.float64)
         except ArrowInvalid:
-            pass  # integers that floats cannot represent, such as hashes: kept distinct as texts
+            pass  # integers beyond the precision of floats, such as hashes, stay distinct as texts
     return np.array(["" if value is None else str(value) for value in column.to_pylist()], object)
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
     counts = Counter(names)
     for place, name in enumerate(names, 1):
-        of_pandas = "; pandas writes its index so, unless told index=False" if place == 1 else ""
+        of_pandas = "; pandas writes its index like this without index=False" if place == 1 else ""
         require(bool(name.strip()), f"{path}, line 1: column {place} has no name{of_pandas}")
         require(counts[name] == 1, f"{path}, line 1: two columns are called {name!r}")
         control = any(unicodedata.category(letter) == "Cc" for letter in name)

@@ -32,11 +32,10 @@ from pfl.core.types import Inputs
 class TabularData(TableData):
     """A table in which some columns are inputs and others are targets.
 
-    A feature with a word in every row, or named in ``categories``, is replaced by one column of
-    zeros and ones for each value that it has in the training samples of the clients that are not
-    held out, in numerical or alphabetical order. A sample with any other value has zeros in all
-    these columns. Any other feature must be a number in every row. Classes are numbered in the same
-    order.
+    Features with a word in every row, or listed in ``categories``, are one-hot encoded: one column
+    for each value in the training samples of the clients that are not held out, in numerical or
+    alphabetical order. Other values are encoded as zeros. All other features must be numbers in
+    every row. Classes are numbered in the same order.
 
     Every column of the file that has a number in each row can be used in ``ByColumn``.
 
@@ -47,12 +46,12 @@ class TabularData(TableData):
         num_clients: Number of clients, N; if not given, one for each natural client.
         partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
         task: What is predicted; required if the targets are numbers. Words are classes.
-        positive: In a ``binary`` task, the value (or several) of the positive class. It may be left
-            out if the values are 0 and 1.
-        negative: In a ``binary`` task, the value (or several) of the negative class; it must be
-            given if the target has several other values than ``positive``.
-        features: The input columns, in this order; if not given, all columns without another use.
-        categories: Features whose values are categories although some are numbers.
+        positive: In a ``binary`` task, the value (or several) of the positive class; optional if
+            the values are 0 and 1.
+        negative: In a ``binary`` task, the value (or several) of the negative class; required if
+            the target has several values besides ``positive``.
+        features: Input columns, in this order; by default all columns without another use.
+        categories: Features to treat as categories even if values are numbers.
         standardise: Subtract the mean from each feature, and divide by its standard deviation
             unless it is zero. With ``train`` both are computed on the training samples of all
             clients that are not held out; with ``client``, which is not possible with a common test
@@ -102,7 +101,7 @@ class TabularData(TableData):
         return self.missing == "mean"
 
     def report(self) -> Report:
-        """Describe what the columns were read as."""
+        """Describe the columns as read."""
         kind = "" if self.time_column is None else self._used.times(self.time_column)[1]
         return self.described(self._all, self._features, len(self._all) - len(self._used), kind)
 
@@ -123,11 +122,11 @@ class TabularData(TableData):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Number of input columns, which training samples decide where there are categories."""
+        """Number of input columns; categories depend on the training samples."""
         return (int(self._known(self.division).sum()),)
 
     def fitted(self, inputs: Inputs, rows: Ints, division: Division) -> Inputs:
-        """Return the inputs standardised, without missing values and unknown categories."""
+        """Return the inputs, standardised and without missing values and unknown categories."""
         known = self._known(division)
         # Row i is sample i.
         x: Floats = self._x[:, known]
@@ -156,7 +155,7 @@ class TabularData(TableData):
         return np.array([value is None for _, value in self._columns], bool)
 
     def _known(self, division: Division) -> NDArray[np.bool_]:
-        """Return an (F,) mask of quantities, and of values of categories in training samples."""
+        """Return an (F,) mask of quantities and of category values in training samples."""
         if self._learnt is not None:
             return np.ones(len(self._columns), bool)
         trained = self._x[division.of_members("train")]
@@ -184,10 +183,10 @@ class TabularData(TableData):
 
     @cached_property
     def _used(self) -> Table:
-        """The rows that are used.
+        """The rows in use.
 
         Raises:
-            ValueError: A value is missing where it must not be.
+            ValueError: A required value is missing.
         """
         table = self._all
         places = [n for n in (self._clients_of(table), self.time_column) if n is not None]
@@ -198,7 +197,7 @@ class TabularData(TableData):
             require(count == 1, f"features lists {name!r} twice")
         if self.missing == "drop":
             bad = np.any([table[name].missing for name in (*needed, *features)], axis=0)
-            require(not bad.all(), f"{table.path}: each row has a missing value")
+            require(not bad.all(), f"{table.path}: every row has a missing value")
             return table.take(np.flatnonzero(~bad))
         for name in (*needed, *(() if self.incomplete else features)):
             means = ", or missing: mean to replace it" if name in features else ""
@@ -221,7 +220,7 @@ class TabularData(TableData):
         return self.features or [name for name in table.columns if name not in used]
 
     def _clients_of(self, table: Table) -> str | None:
-        """Return the column of clients, if there is one; a later client's own table may lack it."""
+        """Return the client column, if there is one; a later client's own table may lack it."""
         single = self._learnt is not None and self.client_column not in table.columns
         return None if single else self.client_column
 
@@ -231,7 +230,7 @@ def _categories(
 ) -> dict[str, Sequence[str] | None]:
     """Return the features, each with the values of a category in order, or ``None``."""
     for name in categories:
-        require(name in features, f"categories names {name!r}, which is not a feature")
+        require(name in features, f"categories has {name!r}, which is not a feature")
     by_feature: dict[str, Sequence[str] | None] = dict.fromkeys(features)
     for name in features:
         if name not in categories and table[name].kind in ("numbers", "both"):
@@ -239,38 +238,38 @@ def _categories(
         column = table[name]
         values = column.values()
         if name not in categories:
-            hint = "list the features without it, or name it in categories"
+            hint = "give features without it, or list it in categories"
             advice = column.advice()
             require(not advice, f"{table.path}: {name!r} {advice}; {hint}")
             require(
                 not identifies(column),
-                f"{table.path}: {name!r} has another value in nearly every row, such as "
-                f"{values[:1]}, and is no category; {hint}",
+                f"{table.path}: {name!r} has a different value in nearly every row, such as "
+                f"{values[:1]}, and is not a category; {hint}",
             )
         require(
             len(values) <= MOST_VALUES,
             f"{table.path}: {name!r} has {len(values):,} different values, too many for a "
-            "category; list the features without it",
+            "category; give features without it",
         )
         by_feature[name] = values
     return by_feature
 
 
 def _values(values: Sequence[str] | None) -> Sequence[str | None]:
-    """Return the values of a feature's input columns: those of a category, or none of a number."""
+    """Return the values of a feature's input columns: a category's, or ``None`` for a number."""
     return [None] if values is None else values
 
 
 def _input(table: Table, name: str, values: Sequence[str] | None) -> Floats:
     """Return (n, k) numbers: a quantity, or zeros and ones for each value of a category."""
     if values is None:
-        return table.numbers(name, "; if it is a category, name it in categories")[:, None]
+        return table.numbers(name, "; if it is a category, list it in categories")[:, None]
     found: Floats = (table[name].places(values)[:, None] == np.arange(len(values))).astype(float)
     return found
 
 
 def _warn_of_values(table: Table, features: Mapping[str, Sequence[str] | None]) -> None:
-    """Warn of values of a category that nobody had in training."""
+    """Warn of category values that did not occur in training."""
     for name, values in features.items():
         if values is not None:
             new = (table[name].places(values) < 0) & ~table[name].missing

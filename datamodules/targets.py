@@ -23,8 +23,7 @@ class Targets:
         labels: (n,) class of each sample, as the model predicts it.
         fine: (n,) subclass of each sample, if the classes are superclasses.
         domains: (n,) origin of each sample: art style, hospital, writer.
-        columns: (n,) numbers for each sample, by name, such as ``time``; samples can be ordered by
-            them.
+        columns: (n,) numbers by which samples can be ordered, by name, such as ``time``.
         has_classes: ``False`` if the model does not predict classes; all labels are then zero.
     """
 
@@ -38,7 +37,7 @@ class Targets:
         return len(self.labels)
 
     def take(self, ids: Ints) -> Targets:
-        """Return the targets of some samples, in the given order."""
+        """Select the targets of samples, in the given order."""
         return Targets(
             self.labels[ids],
             None if self.fine is None else self.fine[ids],
@@ -56,7 +55,7 @@ class Targets:
         """
         if not self.has_classes:
             raise ValueError(
-                "the samples have no classes to divide by: choose a partitioner that needs none "
+                "the samples have no classes to divide by: choose a partitioner without classes "
                 "(IID, QuantitySkew, ByDomain, ByColumn)"
             )
         return self.labels
@@ -97,8 +96,8 @@ class Catalogue:
         class_names: (C,) names of the classes.
         fine_names: Names of the subclasses.
         domain_names: Names of the domains.
-        digest: Identifies the inputs on any machine: a hash of the arrays, or of the files' names
-            and sizes.
+        digest: Machine-independent hash of the inputs: of the arrays, or of the files' names and
+            sizes.
     """
 
     targets: Targets
@@ -115,10 +114,10 @@ class Catalogue:
             ("subclass", targets.fine, self.fine_names),
             ("domain", targets.domains, self.domain_names),
         ):
-            # Names are printed, and a terminal would obey control characters.
+            # Names are printed, and terminals interpret control characters.
             for name in names:
                 if any(unicodedata.category(letter) == "Cc" for letter in str(name)):
-                    raise ValueError(f"the {kind} name {name!a} holds a control character")
+                    raise ValueError(f"the {kind} name {name!a} has a control character")
             if (
                 values is not None
                 and len(values)
@@ -140,7 +139,7 @@ class Catalogue:
 
 
 def plain_name(name: str) -> str:
-    """Return a name without blanks around it, in Unicode's form NFC; equal names then look equal.
+    """Return a name, stripped and in Unicode's form NFC, so that equal-looking names are equal.
 
     Example:
         >>> plain_name(" Zu\u0308rich") == "Z\u00fcrich"

@@ -34,7 +34,7 @@ class TensorData(FederatedDataModule):
 
     The tensors or arrays are given by name; the first axis of each is the sample:
 
-    - ``x``: inputs; or ``x.<name>`` for each of several inputs, which the network gets as a
+    - ``x``: inputs; or ``x.<name>`` for each of several inputs, which the network receives as a
       dictionary. Only uint8 of shape (n, C, H, W) is treated as images and scaled by ``mean`` and
       ``std``.
     - ``y``: targets. Unless ``task`` says otherwise, integers (n,) are classes, floats (n,) or (n,
@@ -98,11 +98,11 @@ class TensorData(FederatedDataModule):
             return self.source
         path = existing(self.source)
         try:
-            # For any other file numpy advises to unpickle it.
+            # For any other file, numpy would suggest unpickling it.
             require(is_zipfile(path), "numpy.savez writes one")
             with np.load(path, allow_pickle=False) as file:
                 return dict(file)
-        # A damaged header may ask for more memory than there is.
+        # A damaged header may request more memory than there is.
         except (ValueError, OSError, EOFError, MemoryError, BadZipFile) as error:
             raise OSError(f"{path} is not an .npz file of plain arrays: {error}") from error
 
@@ -182,8 +182,8 @@ class TensorData(FederatedDataModule):
             return inputs
         require(
             any(value.is_floating_point() for value in tensors(inputs)),
-            "standardise is for inputs of floats: images of bytes are scaled by mean and std, and "
-            "tokens are no quantities",
+            "standardise needs inputs of floats: images of bytes are scaled by mean and std, and "
+            "tokens are not quantities",
         )
 
         def change(name: str, value: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ class TensorData(FederatedDataModule):
         return {name: change(name, value) for name, value in inputs.items()}
 
     def _everybody(self, name: str, x: NDArray[np.floating], division: Division) -> ColumnMoments:
-        """Return the moments of an input over all clients that train, and remember them."""
+        """Return and store the moments of an input over all clients that train."""
         if self._learnt is None:
             self._moments[name] = ColumnMoments.of(x[division.of_members("train")])
         else:
@@ -216,12 +216,12 @@ class TensorData(FederatedDataModule):
         return replace(super()._learn(), moments=moments)
 
     def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
-        """Return the targets of some samples, (len(ids), ...)."""
+        """Return the targets of samples, (len(ids), ...)."""
         return self._tensors.y[torch.from_numpy(ids)]
 
 
 def _doubts(known: NamedTensors, inferred: bool) -> Iterator[str]:
-    """Yield what may be wrong with targets, also if the task is inferred from their type."""
+    """Yield doubts about targets, including those about an inferred task."""
     y, values = known.y, np.unique(known.y.numpy())
     if isinstance(known.task, Classification) and known.class_names[:1] == ["0"]:
         least, absent = int(y.min()), int((torch.bincount(y) == 0).sum())
@@ -234,13 +234,13 @@ def _doubts(known: NamedTensors, inferred: bool) -> Iterator[str]:
         return
     elif y.shape[1] > 1 and bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all()):
         yield "each row of y has a single 1: give y.argmax(1) if the columns are classes"
-    # So few different whole numbers may be classes.
+    # So few distinct integers may be classes.
     elif y.shape[1] == 1 and len(values) <= 20 < len(y):
         yield "y has floats, which are numbers to predict: give y.long() if they are classes"
 
 
 def _known_classes(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:
-    """Return the run's names of classes, among which those of later clients must be."""
+    """Return the run's class names, which must include those of later clients."""
     numbered = [*names] == [str(number) for number in range(len(names))]
     require(
         len(names) <= len(known) and (numbered or [*names] == [*known[: len(names)]]),

@@ -22,10 +22,10 @@ class TorchDataset(TensorData):
     """A map-style data set of torch whose samples are pairs of inputs and target.
 
     Inputs are a tensor, an array, a Pillow image, or several of these by name in a dictionary; all
-    samples have the same shape. Each sample is decoded once, so random transforms in the data set
-    are drawn only once; use ``augment`` for random transforms of training batches, and images of
-    bytes, without ``ToTensor``. Classes are named by the data set's attribute ``classes``, if it
-    has one.
+    samples have the same shape. Each sample is decoded once, so that random transforms in the data
+    set are applied only once; for random transforms of training batches use ``augment``, and images
+    of bytes, without ``ToTensor``. Class names are those in the data set's attribute ``classes``,
+    if it has one.
 
     Args:
         dataset: The data set; in YAML, its class path and arguments.
@@ -33,8 +33,8 @@ class TorchDataset(TensorData):
         partition: As in :class:`FederatedDataModule`.
         test: Another data set, with the official test samples.
         task: What is predicted; inferred from the type of the targets if not given.
-        memory: Gigabytes of memory that the decoded samples may take. More are decoded into a file
-            in the system's temporary folder, and read from there when needed.
+        memory: Maximum size of the decoded samples in memory, in gigabytes. Larger sets are decoded
+            into a temporary file and read from there as needed.
         options: As in :class:`FederatedDataModule`.
 
     Raises:
@@ -82,7 +82,7 @@ def _size(dataset: Dataset[Any]) -> int:
 
 
 def _named(item: Any, number: int) -> dict[str, Tensor]:  # noqa: ANN401
-    """Return a sample's inputs and target as tensors, by the names of :class:`TensorData`."""
+    """Return a sample's inputs and target as tensors, by their names in :class:`TensorData`."""
     pair = isinstance(item, tuple | list) and len(item) == 2
     require(pair, f"sample {number} is a {type(item).__name__}, not a pair (inputs, target)")
     x, y = item
@@ -93,7 +93,7 @@ def _named(item: Any, number: int) -> dict[str, Tensor]:  # noqa: ANN401
 
 def _tensor(value: Any, name: str, number: int) -> Tensor:  # noqa: ANN401
     if isinstance(value, Image.Image):
-        # The numbers of a palette are no colours.
+        # Palette indices are not colours.
         pixels: Tensor = pil_to_tensor(value.convert("RGB") if value.mode == "P" else value)
         return pixels
     return as_tensor(value, f"{name} of sample {number}")

@@ -26,12 +26,12 @@ class TorchvisionData(ArrayData):
 
     Attributes:
         source: Name of the class in ``torchvision.datasets``.
-        files: Where that class expects its files below ``root``, for error messages.
-        parts: Arguments of that class for the official training set and for the official test set.
-        otherwise: Another form in which the data set can be read, for error messages.
+        files: Location of its files below ``root``, for error messages.
+        parts: Arguments of that class for the official training and test set.
+        otherwise: Alternative form of the data set, for error messages.
 
     Args:
-        root: The folder in which torchvision keeps the data set.
+        root: The folder of torchvision's data sets.
         download: Download the data set into it, if it is not there yet.
         common: Arguments of :class:`~datamodules.base.FederatedDataModule`.
     """
@@ -157,11 +157,11 @@ class CIFAR100(TorchvisionData):
 class IdxData(TorchvisionData):
     """Base class of MNIST and Fashion-MNIST, which come as four ``idx`` files.
 
-    The files may be packed (``.gz``) or not, and lie in ``root`` itself or where torchvision keeps
-    them, in ``root/<name>/raw``.
+    The files may be packed (``.gz``) or not, in ``root`` itself or in torchvision's folder
+    ``root/<name>/raw``.
     """
 
-    otherwise = ", packed (.gz) or not; they may also lie in root itself"
+    otherwise = ", packed (.gz) or not; they may also be in root itself"
     input_shape = (1, 28, 28)
 
     def _part(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.uint8], Ints]:
@@ -177,10 +177,10 @@ class IdxData(TorchvisionData):
 
     def _checked(self, images: Path, labels: Path) -> tuple[NDArray[np.uint8], Ints]:
         pixels, classes = read_idx(images), read_idx(labels)
-        require(pixels.shape[1:] == (28, 28), f"{images} has no images of 28x28 pixels")
+        require(pixels.shape[1:] == (28, 28), f"{images} does not have images of 28x28 pixels")
         require(
             classes.shape == pixels.shape[:1] and classes.max(initial=0) < 10,
-            f"{labels} has no class from 0 to 9 for each of the {len(pixels):,} images of {images}",
+            f"{labels} needs a class from 0 to 9 for each of {len(pixels):,} images of {images}",
         )
         return pixels[:, None], classes.astype(np.int64)
 

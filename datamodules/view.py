@@ -21,12 +21,12 @@ from pfl.core.data import ClientSplit
 from pfl.core.state import each, nbytes, tensors
 from pfl.core.types import Batch, Inputs, Split
 
-# Number of samples that are looked at together.
+# Number of samples that are checked together.
 _PART = 4096
 
 
 def are_images(inputs: Inputs) -> bool:
-    """Return whether inputs are images, (n, C, H, W) uint8; only images are scaled."""
+    """Return ``True`` for images, (n, C, H, W) uint8; only these are scaled."""
     return isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.dim() == 4
 
 
@@ -36,12 +36,12 @@ def count(inputs: Inputs) -> int:
 
 
 def first_not_finite(value: Tensor) -> int | None:
-    """Return the first sample with a number that is not finite in 32 bits; ``None`` without one.
+    """Return the first sample with a number that is not finite in float32, or ``None``.
 
     ``value`` is (n, ...), of any type.
     """
     if value.is_floating_point():
-        # In parts: a memory-mapped tensor may be larger than the memory.
+        # In parts: a memory-mapped tensor may exceed the memory.
         for start in range(0, len(value), _PART):
             part = value[start : start + _PART].float()
             bad = ~part.reshape(len(part), -1).isfinite().all(1)
@@ -51,10 +51,11 @@ def first_not_finite(value: Tensor) -> int | None:
 
 
 def checked(raw: Inputs, inputs: Inputs, augment: Augmentation | None) -> Inputs:
-    """Return inputs as they are after transforms.
+    """Check inputs after transforms, and return them.
 
     Raises:
-        ValueError: A transform made a number that is not finite, or no images shall be augmented.
+        ValueError: A transform gave a number that is not finite, or inputs with ``augment`` are not
+            images.
     """
     for value in tensors(inputs) if inputs is not raw else ():
         bad = first_not_finite(value)
@@ -65,8 +66,7 @@ def checked(raw: Inputs, inputs: Inputs, augment: Augmentation | None) -> Inputs
         )
     require(
         augment is None or are_images(inputs),
-        "augment is for images of bytes, (n, C, H, W) uint8, which the inputs are not: leave out "
-        "transforms such as ToTensor",
+        "augment needs images of bytes, (n, C, H, W) uint8: leave out transforms such as ToTensor",
     )
     return inputs
 
@@ -76,11 +76,10 @@ class Store:
 
     Args:
         inputs: (n, ...), one tensor or several by name, possibly memory-mapped. Images stay bytes
-            until they are in a batch.
+            until batching.
         targets: (n, ...).
-        mean: (C,) mean of images scaled to [0, 1], which is subtracted; or one number for all
-            channels.
-        std: (C,) standard deviation of these images, by which they are divided; or one number.
+        mean: (C,) mean to subtract from images scaled to [0, 1]; or one number for all channels.
+        std: (C,) standard deviation by which these images are divided; or one number.
 
     Raises:
         ValueError: ``mean`` or ``std`` has another number of channels.
@@ -103,9 +102,9 @@ class Store:
         self._constants: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     def to(self, device: torch.device) -> None:
-        """Make batches on ``device``; move the samples there if they fill at most half of it.
+        """Place batches on ``device``, and move the samples there if they fill at most half of it.
 
-        Larger sets stay in host memory (or on disk, if memory-mapped), and each batch is copied.
+        Larger sets stay in host memory (or on disk if memory-mapped), and each batch is copied.
         """
         if device == self.device:
             return
@@ -120,7 +119,7 @@ class Store:
     def batch(
         self, rows: Tensor, augment: Augmentation | None, rng: torch.Generator | None
     ) -> Batch:
-        """Return the samples in the given rows, on the working device, in torch's default dtype."""
+        """Return the samples of rows on the working device, in torch's default dtype."""
         y = self._moved(self.targets.index_select(0, rows))
         if not self._images or not isinstance(self.inputs, Tensor):
             return Batch(
@@ -148,13 +147,13 @@ class Store:
 
 
 def _at(device: torch.device, value: Tensor) -> Tensor:
-    """Return a tensor on a device, in float32 if it has float64 and the device has not."""
+    """Move a tensor to a device, as float32 if the device does not support float64."""
     wide = value.dtype == torch.float64
     return value.to(device, devices.widest(device) if wide else value.dtype)
 
 
 class View(Dataset[Batch]):
-    """One split of one client: rows of the store in a fixed order; nothing is copied.
+    """One split of one client: rows of the store in a fixed order, without copies.
 
     It is also a map-style data set whose items are whole batches, for a ``DataLoader`` with
     ``batch_size=None`` and a ``BatchSampler``.
@@ -162,7 +161,7 @@ class View(Dataset[Batch]):
     Args:
         store: All samples.
         rows: (n,) int64 rows of the store.
-        augment: Random transforms of batches that are drawn with an rng.
+        augment: Random transforms of batches drawn with an rng.
     """
 
     def __init__(self, store: Store, rows: Tensor, augment: Augmentation | None = None) -> None:
@@ -197,7 +196,7 @@ class View(Dataset[Batch]):
         )
 
     def joined(self, splits: Sequence[ClientSplit]) -> View | None:
-        """Return the samples of several splits as one view, in order, without transforms."""
+        """Concatenate several splits into one view, in order and without transforms."""
         rows = []
         for split in splits:
             if not isinstance(split, View) or split._store is not self._store:
@@ -206,12 +205,12 @@ class View(Dataset[Batch]):
         return View(self._store, torch.cat(rows))
 
     def _at_home(self) -> Tensor:
-        """Return the rows where the samples are; they are moved there once."""
+        """Return the rows on the samples' device, moving them there once."""
         self._rows = self._rows.to(tensors(self._store.inputs)[0].device)
         return self._rows
 
     def __getitem__(self, positions: Sequence[int]) -> Batch:
-        # A plain Trainer draws the order from torch's default generator; so do transforms.
+        # In a plain Trainer, order and transforms use torch's default generator.
         return self.batch(torch.as_tensor(positions), torch.default_generator)
 
 
@@ -235,7 +234,7 @@ class Prepared:
     _views: dict[tuple[int | None, Split], View] = field(default_factory=dict, init=False)
 
     def view(self, key: tuple[int | None, Split], ids: Ints, augment: Augmentation | None) -> View:
-        """Return the view of some samples; there is one view for each key."""
+        """Return the view of samples, one for each key."""
         if key not in self._views:
             rows = self.lookup[torch.from_numpy(ids)]
             self._views[key] = View(self.store, rows, augment if key[1] == "train" else None)
@@ -243,10 +242,10 @@ class Prepared:
 
 
 def channel_values(name: str, values: Sequence[float] | float) -> tuple[float, ...]:
-    """Return the values of ``mean`` or ``std``: one, or one for each channel.
+    """Return the values of ``mean`` or ``std``: one, or one per channel.
 
     Raises:
-        ValueError: There are none, or one is not finite.
+        ValueError: There are no values, or one is not finite.
     """
     numbers = (values,) if isinstance(values, int | float) else tuple(values)
     require(len(numbers) > 0, f"{name} must be a number, or one for each channel, got none")
@@ -258,6 +257,6 @@ def channel_values(name: str, values: Sequence[float] | float) -> tuple[float, .
 def batches(
     view: View, size: int, shuffle: bool = False, drop_last: bool = False
 ) -> DataLoader[Batch]:
-    """Return the batches of a view, which are its items, for a plain Trainer."""
+    """Return the batches of a view for a plain Trainer."""
     order = RandomSampler(view) if shuffle else SequentialSampler(view)
     return DataLoader(view, sampler=BatchSampler(order, size, drop_last), batch_size=None)

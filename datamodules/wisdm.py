@@ -17,11 +17,10 @@ _LINK = "https://www.cis.fordham.edu/wisdm/dataset.php"
 class WISDM(TabularData):
     """5,418 windows of ten seconds by 36 people; 6 activities, 43 features.
 
-    A client is a person. The recordings go activity by activity, so that a person's last quarter
-    would mostly be of activities that the person did not do before. The column ``time`` therefore
-    says how far each activity of a person has come, from 0 to 1, and with ``test_protocol: future``
-    a person is tested on the latest windows of each activity. 474 windows lack the time between
-    peaks.
+    A client is a person. Recordings are ordered by activity, so that a person's last quarter would
+    mostly contain activities that did not occur before. The column ``time`` is therefore the
+    progress of each activity of a person, from 0 to 1; with ``test_protocol: future``, a person is
+    tested on the latest windows of each activity. 474 windows lack the time between peaks.
 
     Source: Kwapisz, Weiss, Moore, "Activity recognition using cell phone accelerometers", SensorKDD
     2010, which its authors ask to cite; they state no licence. Version 1.1.
@@ -61,7 +60,7 @@ class WISDM(TabularData):
         )
 
     def table(self) -> Table:
-        """Read the file; each window has the time of its activity in place of its number."""
+        """Read the file, replacing each window's number by the time within its activity."""
         hint = f"WISDM_ar_v1.1_transformed.arff is in {_LINK}"
         table = read_table(existing(self.path, hint=hint))
         kinds = [table[name].labels() for name in ("user", "class")]

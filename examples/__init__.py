@@ -1,1 +1,1 @@
-"""Short scripts, each of which shows one thing; run one with ``python -m examples.own_data``."""
+"""Short scripts, one topic each; run one with ``python -m examples.own_data``."""

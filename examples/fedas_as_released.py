@@ -1,8 +1,8 @@
-"""FedAS as its released code runs it: each client receives what the one before it has aligned.
+"""FedAS as in its released code: each client receives the backbone aligned by the previous one.
 
 "FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024. The released code
-aligns the server's own tensors in place, one client after another, and leaves the short last batch
-out of the class means and of the Fisher trace.
+aligns the server's tensors in place, one client after another, and excludes the short last batch
+from the class means and the Fisher trace.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from pfl.federation.sampling import UniformSampler
 
 
 class FedASAsReleased(FedAS):
-    """FedAS that keeps its aligned backbone for the next client, and sums up whole batches only."""
+    """FedAS that stores its aligned backbone for the next client, and sums only full batches."""
 
     kept = (*FedAS.kept, "aligned.*")
     vectorizable = False
@@ -34,7 +34,7 @@ class FedASAsReleased(FedAS):
         self.aligned = frozen(net.backbone)
 
     def plan(self) -> Plan:
-        """Declare FedAS's parts, without short batches in its sums, and store what is aligned."""
+        """Declare FedAS's parts, without short batches in sums, and store the aligned backbone."""
         parts: list[Phase | Pass] = []
         for part in super().plan():
             if isinstance(part, Pass) and part.statistic is not None:
@@ -54,7 +54,7 @@ class FedASAsReleased(FedAS):
 
 
 class HandingOn(SequentialEngine):
-    """One client after another, each with the backbone that the one before it has aligned."""
+    """An engine that passes each client's aligned backbone on to the next client."""
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
@@ -73,7 +73,7 @@ class HandingOn(SequentialEngine):
 
 
 def method(data: Digits) -> FedASAsReleased:
-    """Return the method with a small network for data of vectors."""
+    """Return the method with a small network for vectors."""
     net = MLP(data.outputs, data.input_shape, hidden=64)
     return FedASAsReleased(net, batch_size=16, optimizer=partial(torch.optim.SGD, lr=0.005))
 

@@ -30,8 +30,8 @@ with TemporaryDirectory() as folder:
     loop.export(method, data, "last", client=2, file=file)
     model = FedPer.load_from_checkpoint(file, net=network(), optimizer=sgd)
 
-# From here on it is an ordinary LightningModule, and ``client=2`` above makes the data an ordinary
-# LightningDataModule: that of client 2.
+# From here on it is an ordinary LightningModule, and with ``client=2`` above the data are an
+# ordinary LightningDataModule of client 2.
 trainer = lightning.Trainer(
     max_epochs=5,
     accelerator="cpu",

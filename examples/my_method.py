@@ -22,10 +22,10 @@ class MyMethod(ClientModule):
     ) -> None:
         super().__init__(net, **options)
         self.pull = pull
-        self.received = frozen(net.backbone)  # a copy in buffers: it takes no gradient
+        self.received = frozen(net.backbone)  # a copy in buffers, without gradients
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the backbone, and remember it for this round."""
+        """Load the backbone, and store it for this round."""
         super().receive(broadcast, info)
         copy_into(self.received, self.net.backbone)
 

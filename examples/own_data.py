@@ -1,4 +1,4 @@
-"""Your own data set: tensors with natural clients, trained by a method that keeps heads local."""
+"""Your own data set: tensors with natural clients, for a method with local heads."""
 
 from functools import partial
 from typing import Any
@@ -12,10 +12,10 @@ from pfl.core.seeds import scoped
 
 
 class Sensors(TensorData):
-    """Signals of machines; each machine is a client, and has its own idea of what is normal.
+    """Signals of machines; each machine is a client with its own normal behaviour.
 
     Args:
-        per_machine: Signals of one machine.
+        per_machine: Number of signals per machine.
         options: See :class:`TensorData`.
     """
 

@@ -1,4 +1,4 @@
-"""Your own loop: a sampler that grows, a server that averages over rounds, an early end."""
+"""Your own loop: a growing cohort, a server that averages over rounds, early stopping."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,10 +15,10 @@ from pfl.federation.sampling import Sampler
 
 
 class WarmUp(Sampler):
-    """Samples three clients in the first round, and one more in each round after it."""
+    """Samples three clients in the first round and one more in each later round."""
 
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
-        """Return the clients of a round; all draws come from the round's generator."""
+        """Return the clients of a round, drawn with the round's generator."""
         order = torch.randperm(len(clients), generator=rng).tolist()
         chosen = tuple(sorted(clients[place] for place in order[: round + 2]))
         return Cohort(trains=chosen, uploads=chosen)

@@ -1,4 +1,4 @@
-"""Your own metric and your own callback: a score of each model, and an eye on each round."""
+"""Your own metric and callback: a score of each model, and a line after each round."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ from pfl.federation.run import Run
 
 
 class Certainty(Metric):
-    """Mean probability that a model gives to the true class."""
+    """Mean predicted probability of the true class."""
 
     higher_is_better = True
     total: Tensor
@@ -40,14 +40,14 @@ class Laggards(Callback):
     """Prints the client with the lowest accuracy after each tested round."""
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Read the rows of the clients; a callback changes nothing of the run."""
+        """Read the rows of the clients; a callback does not change the run."""
         if result.evaluated:
             last = min(result.clients, key=lambda row: row["test/personal/acc"])
             accuracy = last["test/personal/acc"]
             print(f"round {result.round}: client {last['client']:.0f} has {accuracy:.2f}")
 
 
-certainty = f"{__name__}.Certainty"  # metrics are named by their import path
+certainty = f"{__name__}.Certainty"  # metrics are given by import path
 data = Digits(num_clients=5, partition=Dirichlet(0.3), batch_size=16, metrics=[certainty])
 with scoped(1):
     net = MLP(data.outputs, data.input_shape, hidden=32)

@@ -1,4 +1,4 @@
-"""Your own network: a backbone and a head, which methods share or keep separately."""
+"""Your own network: a backbone and a head, which methods can share or keep separately."""
 
 from functools import partial
 

@@ -1,10 +1,10 @@
-"""Attackers and robust rules as steps of the uplink, and what is left for the other clients.
+"""Attackers and robust aggregation as steps of the uplink, and the effect on other clients.
 
 Three of ten clients send their weights with the wrong sign. The server takes the plain mean, the
-median of each weight, or the mean of the uploads that have the closest neighbours (multi-Krum,
-Blanchard et al., "Machine Learning with Adversaries", NeurIPS 2017). Scores are means over the
-clients that do not attack: of FedAvg's one network, and of Ditto's own networks, which are pulled
-to it (Li et al., "Ditto", ICML 2021).
+median of each weight, or the mean of the uploads with the closest neighbours (multi-Krum, Blanchard
+et al., "Machine Learning with Adversaries", NeurIPS 2017). Scores are means over benign clients, of
+FedAvg's single network and of Ditto's personal networks, which are pulled to it (Li et al.,
+"Ditto", ICML 2021).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Merge = Callable[[ServerState, list[Upload]], ServerState]
 
 @dataclass(frozen=True)
 class SignFlip(UplinkStep):
-    """Let some clients send the negative of their weights."""
+    """Make some clients send the negative of their weights."""
 
     clients: tuple[int, ...]
 
@@ -45,7 +45,7 @@ class Median(UplinkStep):
     """Take the median of each weight over the clients."""
 
     def merge(self, state: ServerState, uploads: list[Upload], aggregate: Merge) -> ServerState:
-        """Aggregate uploads that are all the median."""
+        """Aggregate copies of the median."""
         sent = {name: [one.shared[name] for one in uploads] for name in uploads[0].shared}
         middle = {name: torch.stack(values).median(0).values for name, values in sent.items()}
         return aggregate(state, [replace(one, shared=middle) for one in uploads])
@@ -56,7 +56,7 @@ class MultiKrum(UplinkStep):
     """Take the mean of the uploads whose nearest neighbours are closest.
 
     Attributes:
-        attackers: f, how many attackers the rule withstands.
+        attackers: Number f of attackers that the rule tolerates.
     """
 
     attackers: int
@@ -80,7 +80,7 @@ RULES: dict[str, list[UplinkStep]] = {
 
 
 def benign(method: type[ClientModule], steps: list[UplinkStep], data: Digits) -> float:
-    """Return the mean personal accuracy of the clients that do not attack, in per cent."""
+    """Return the mean personal accuracy of benign clients, in per cent."""
 
     def make(data: Digits) -> ClientModule:
         optimizer = partial(torch.optim.SGD, lr=0.1)

@@ -1,1 +1,1 @@
-"""The division of samples over clients."""
+"""The division of samples among clients."""

@@ -23,7 +23,7 @@ FORMAT = "pfl-partition-1"
 
 
 def recipe(partitioner: Partitioner) -> dict[str, Any]:
-    """Return the partitioner as class path and arguments, as in a configuration."""
+    """Return a partitioner as class path and arguments, as in a configuration."""
     values = {
         name: recipe(value) if isinstance(value, Partitioner) else value
         for name, value in vars(partitioner).items()
@@ -43,7 +43,7 @@ def describe(
         data: Name of the data set.
         catalogue: Catalogue of the data set.
         division: Samples of each client.
-        how: The partitioner's recipe and the settings of the rule that made it.
+        how: The partitioner's recipe and the settings of the rule.
     """
     held = _held(catalogue, division)
     return {
@@ -59,7 +59,7 @@ def describe(
 
 
 def _held(catalogue: Catalogue, division: Division) -> dict[str, Any]:
-    """Return what the hash covers: the data set and the samples of every client."""
+    """Return the hashed content: the data set and the samples of every client."""
     pooled, out = division.pooled_test, division.held_out
     held = {name: [*clients] for name, clients in out._asdict().items()}
     return {
@@ -80,18 +80,18 @@ def _hash(held: dict[str, Any]) -> str:
 def load(
     path: str, catalogue: Catalogue, num_clients: int | None = None
 ) -> tuple[Division, dict[str, Any]]:
-    """Restore the division that a file describes; also return its recipe and rule.
+    """Restore the division of a file, and return it with its recipe and rule.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: The file is no partition file, was made for other data or for another number of
+        ValueError: The file is not a partition file, is for other data or another number of
             clients, or is damaged.
     """
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(
-            f"partition: there is neither a file {file} nor a partitioner of that name; pfl list "
-            "partitions lists the partitioners"
+            f"partition: there is neither a file {file} nor a partitioner of that name; 'pfl list "
+            "partitions' shows the partitioners"
         )
     description = reading.read_json(file)
     require(
@@ -149,7 +149,7 @@ class _Client(BaseModel):
 
 
 class _File(BaseModel):
-    """What a file must have; anything else in it describes the partition."""
+    """The required content of a file; the rest describes the partition."""
 
     model_config = ConfigDict(strict=True)
 
@@ -165,12 +165,12 @@ def _ids(values: list[int]) -> Ints:
 
 
 def _check(division: Division, count: int, path: Path) -> None:
-    """Refuse a sample that is out of range, held by two clients, or both trained and tested on."""
+    """Reject samples out of range, of two clients, or in both training and test sets."""
     pooled = [] if division.pooled_test is None else [division.pooled_test]
     owned = np.concatenate([ids for h in division.holdings for ids in (h.train, h.val)])
     tested = np.concatenate([*(h.test for h in division.holdings), *pooled])
     most = max(owned.max(initial=0), tested.max(initial=0))
-    require(most < count, f"the partition {path} names samples outside 0..{count - 1}")
+    require(most < count, f"the partition {path} has samples outside 0..{count - 1}")
     require(
         max((*division.held_out.unseen, *division.held_out.validation), default=0)
         < len(division.holdings),

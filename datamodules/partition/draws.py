@@ -1,4 +1,4 @@
-"""Parts of the partitioners' divisions: pure functions of labels, shares and an rng."""
+"""Building blocks of partitioners: pure functions of labels, shares and an rng."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def apportion(total: int, weights: NDArray[np.float64] | Ints) -> Ints:
     """
     exact = total * np.asarray(weights, dtype=np.float64) / np.sum(weights)
     shares: Ints = np.floor(exact).astype(np.int64)
-    # The sort is stable: among equal remainders the first gets the unit.
+    # The sort is stable: among equal remainders, the first gets the unit.
     first = np.argsort(-(exact - shares), kind="stable")[: total - int(shares.sum())]
     shares[first] += 1
     return shares
@@ -47,13 +47,13 @@ def join(pieces: Sequence[Sequence[Ints]]) -> list[Ints]:
 def by_shares(
     drawn: Iterable[tuple[Ints, NDArray[np.float64]]], num_clients: int, count: int, *, cap: bool
 ) -> list[Ints] | None:
-    """Divide each class over the clients by its own shares.
+    """Divide each class among the clients by its own shares.
 
     Args:
         drawn: The positions of each class, and each client's share of them, (N,).
         num_clients: Number of clients, N.
         count: Number of samples of all classes, n.
-        cap: A client that already holds n/N samples gets nothing from the remaining classes.
+        cap: Give clients that already have n/N samples nothing from the remaining classes.
 
     Returns:
         The positions of each client, or ``None`` if every client below the cap has a share of zero.

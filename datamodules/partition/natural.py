@@ -1,4 +1,4 @@
-"""Natural clients, such as hospitals: their names, and which of them a client holds."""
+"""Natural clients, such as hospitals: their names, and their assignment to clients."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from datamodules.partition.splits import Division
 from datamodules.targets import Catalogue, Ints
 
-# Natural clients that a merged client's name lists; the others are counted.
+# Maximum number of natural clients listed in a merged client's name.
 _LISTED = 3
 
 
 def client_names(catalogue: Catalogue, division: Division) -> tuple[str, ...]:
-    """Return (N,) names of natural clients, such as hospitals; none if clients are not natural.
+    """Return (N,) names of natural clients, such as hospitals; empty without natural clients.
 
-    A client that is a part of a natural one has a number behind the name; a client that was merged
-    from several has all their names.
+    A client that is part of a natural one has a number after the name; one merged from several has
+    all their names.
     """
     held = domains_of(catalogue, division)
     owners = Counter(domain for domains in held for domain in domains)
@@ -41,9 +41,9 @@ def warn_of_merging(catalogue: Catalogue, division: Division, natural: bool) -> 
     if natural and count < named:
         merged = [name for name in client_names(catalogue, division) if " + " in name]
         warnings.warn(
-            f"num_clients: {count} merges the {named} clients that the data name"
-            f"{f' (the first is {merged[0]})' if merged else ''}; without num_clients each of them "
-            "is a client",
+            f"num_clients: {count} merges the {named} natural clients of the data"
+            f"{f' (the first is {merged[0]})' if merged else ''}; without num_clients, "
+            "each is a client",
             stacklevel=2,
         )
 

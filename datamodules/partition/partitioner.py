@@ -1,4 +1,4 @@
-"""Partitioners, which divide the samples over the clients.
+"""Partitioners, which divide the samples among the clients.
 
 A partitioner is a frozen dataclass of its settings. Called with targets, a number of clients and an
 rng, it returns one array of positions per client; every sample occurs exactly once.
@@ -24,14 +24,14 @@ class Partitioner(ABC):
     """Base class of partitioners; a subclass implements :meth:`draw`.
 
     Attributes:
-        ordered: Whether a client's samples come in an order that was drawn with them. The division
-            into training and test samples keeps that order; otherwise it draws its own.
+        ordered: Whether a client's samples have a drawn order, which the division into training and
+            test samples keeps; otherwise that draws its own.
     """
 
     ordered: ClassVar[bool] = False
 
     def __call__(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
-        """Divide the samples over the clients.
+        """Divide the samples among the clients.
 
         Returns:
             The (n_i,) positions in ``targets`` of each client's samples.
@@ -50,10 +50,10 @@ class Partitioner(ABC):
         require(right, f"{name} made {len(shares)} shares for {num_clients} clients")
         dealt = np.concatenate([np.asarray(share, np.int64) for share in shares])
         inside = not dealt.size or (dealt.min() >= 0 and dealt.max() < count)
-        require(inside, f"{name} dealt a position outside 0..{count - 1}")
+        require(inside, f"{name} assigned a position outside 0..{count - 1}")
         times = np.bincount(dealt, minlength=count)
         none, several = int((times == 0).sum()), int((times > 1).sum())
-        lost = f"{none} went to no client and {several} to more than one"
+        lost = f"{none} have no client and {several} more than one"
         require(none == several == 0, f"{name} is not a partition: of {count} samples, {lost}")
         return shares
 
@@ -62,11 +62,11 @@ class Partitioner(ABC):
         """Divide the samples; ``__call__`` checks the result."""
 
     def rng(self, seed: int) -> np.random.Generator:
-        """Return the random generator to which a split seed leads."""
+        """Return the random generator for a split seed."""
         return np.random.default_rng(derive(seed, "partition"))
 
     def groupings(self, targets: Targets) -> Sequence[Ints]:
-        """Return the groupings by which official test samples follow training samples.
+        """Return the groupings by which official test samples are matched to training samples.
 
         By default there is one grouping: by subclass, or by class if there are no subclasses. A
         partitioner that uses domains includes them.
@@ -89,18 +89,18 @@ class IID(Partitioner):
 
 @dataclass(frozen=True)
 class Dirichlet(Partitioner):
-    """Label skew: each class is divided over the clients by its own draw from Dir(alpha * 1).
+    """Label skew: each class is divided among the clients by its own draw from Dir(alpha * 1).
 
-    Clients differ in class proportions and in size; :class:`ClientDirichlet` gives clients of equal
-    size. The whole draw is repeated until every client has enough samples. The papers' minimum:
-    FedAS 40 samples, PFAKD 1, UniVarFL 10, all with ``cap``.
+    Clients differ in class proportions and size; those of :class:`ClientDirichlet` have equal
+    sizes. The whole draw is repeated until every client has enough samples. Papers use a minimum of
+    40 (FedAS), 1 (PFAKD) or 10 (UniVarFL) samples, all with ``cap``.
 
     Args:
-        alpha: Concentration; below 0.1 a client has few classes, from 100 on the division is nearly
-            IID.
+        alpha: Concentration; below 0.1 a client has few classes, from 100 on, the division is
+            nearly IID.
         min_samples: Minimum number of samples of a client.
-        cap: A client that already holds its n/N samples gets nothing from the remaining classes
-            (the papers' released code); ``False`` is the plain form.
+        cap: Give clients that already have n/N samples nothing from the remaining classes, as in
+            the papers' released code.
         max_tries: Maximum number of draws.
 
     Raises:
@@ -139,7 +139,7 @@ class Dirichlet(Partitioner):
         """
         require(
             num_clients * self.min_samples <= len(targets),
-            f"{num_clients} clients cannot all have min_samples={self.min_samples} of "
+            f"{num_clients} clients cannot each have min_samples={self.min_samples} of "
             f"{len(targets)} samples; lower min_samples or num_clients",
         )
         best = 0
@@ -164,8 +164,8 @@ class ClientDirichlet(Partitioner):
     """Clients of equal size, each with its own class proportions from Dir(alpha * frequencies).
 
     Each client draws its proportions, then its samples without replacement; a class without samples
-    left is removed from later draws. The last clients therefore follow the remaining samples more
-    than their own draw; clients are processed in random order.
+    left is removed from later draws. The last clients therefore depend more on the remaining
+    samples than on their own draws; clients are processed in random order.
 
     Source: Hsu, Qi and Brown, "Measuring the effects of non-identical data distribution for
     federated visual classification", 2019, which FedSimSup cites for its Dirichlet partitions.
@@ -207,16 +207,16 @@ class ClientDirichlet(Partitioner):
 
 @dataclass(frozen=True)
 class Shards(Partitioner):
-    """Label skew by shards: samples, sorted by class, are cut into shards; a client gets a few.
+    """Label skew by shards: samples sorted by class are cut into shards of equal size.
 
-    The shards have equal sizes, and are given to the clients at random.
+    The shards are assigned to the clients at random.
 
     Source: McMahan et al., "Communication-efficient learning of deep networks from decentralized
     data", AISTATS 2017; FedSimSup's shards are 2 or 5 (CIFAR-10), 5 or 20 (CIFAR-100).
 
     Args:
-        shards_per_client: Number of shards of a client. It limits the number of classes: a shard
-            has one class, or two if it crosses a border.
+        shards_per_client: Number of shards per client. It limits the number of classes: a shard has
+            one class, or two at a boundary.
 
     Raises:
         ValueError: ``shards_per_client`` is smaller than 1.
@@ -242,13 +242,13 @@ class Shards(Partitioner):
 
 @dataclass(frozen=True)
 class ByDomain(Partitioner):
-    """Feature shift: every client holds one domain, or a part of one.
+    """Feature shift: every client has one domain or a part of one.
 
     Client i belongs to domain i modulo the number of domains. If there are fewer clients than
-    domains (such as writers), whole domains are dealt to the clients in random order.
+    domains (such as writers), whole domains are assigned to the clients in random order.
 
     Args:
-        within: How a domain is divided over its clients; ``None`` means IID.
+        within: Partitioner of a domain among its clients; ``None`` for IID.
     """
 
     within: Partitioner | None = None

@@ -1,4 +1,4 @@
-"""The partition that the released codes of FedAS and PFAKD make, from the generator of PFLlib."""
+"""The partition of the released codes of FedAS and PFAKD, from PFLlib's generator."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from datamodules.targets import Floats, Ints, Targets
 
 @dataclass(frozen=True)
 class PFLlibDirichlet(Dirichlet):
-    """:class:`Dirichlet` by PFLlib's stream of random numbers, which also draws the test samples.
+    """:class:`Dirichlet` with PFLlib's random numbers, which also choose the test samples.
 
-    The number of samples that a client has of each class follows from the split seed alone. On a
-    data set in its original order the samples are those of the released code as well, in its order
-    (``shuffle: false`` keeps it). It needs ``test_protocol: pooled``, and FedAS's generator has
-    ``split_seed: 1`` and 40 samples, PFAKD's 42 and 1.
+    The number of a client's samples of each class depends only on the split seed. For a data set in
+    its original order, the samples and their order are also those of the released code (``shuffle:
+    false`` keeps the order). It needs ``test_protocol: pooled``. FedAS's generator has
+    ``split_seed: 1`` and at least 40 samples, PFAKD's 42 and 1.
 
     Source: the released generator of Yang, Huang and Ye, "FedAS: Bridging inconsistency in
     personalized federated learning", CVPR 2024, which is that of PFLlib.
@@ -29,7 +29,7 @@ class PFLlibDirichlet(Dirichlet):
     Args:
         alpha: Concentration; below 0.1 a client has few classes.
         min_samples: Minimum number of samples of a client.
-        cap: A client that already holds its n/N samples gets nothing from the remaining classes.
+        cap: Give clients that already have n/N samples nothing from the remaining classes.
         max_tries: Maximum number of draws.
     """
 
@@ -38,7 +38,7 @@ class PFLlibDirichlet(Dirichlet):
     min_samples: int = 40
 
     def rng(self, seed: int) -> np.random.Generator:
-        """Return the random generator to which a split seed leads: numpy's legacy one."""
+        """Return numpy's legacy random generator for a split seed."""
         require(
             0 <= seed < 2**32, f"PFLlibDirichlet takes a split_seed from 0 to 2**32 - 1, got {seed}"
         )
@@ -59,6 +59,6 @@ class PFLlibDirichlet(Dirichlet):
         def draw() -> list[Ints] | None:
             return draws.by_shares(shares(), num_clients, len(labels), cap=self.cap)
 
-        # The first of each client's samples are its test samples, as many as the rule asks for.
+        # Each client's first samples are its test samples, as many as the rule requires.
         enough = self.enough(targets, num_clients, draw)
         return [share[stream.permutation(len(share))] for share in enough]

@@ -23,7 +23,7 @@ from datamodules.targets import Ints, Targets
 from pfl.core.checks import at_least_one, finite, not_negative, one_of
 
 Quantity: TypeAlias = Literal["random_cuts", "equal", "lognormal"]
-# The labels by which samples are cut, and those that each client owns a block of.
+# The labels that are cut into blocks, and those of which each client owns a block.
 Owned: TypeAlias = tuple[Ints, Sequence[Ints]]
 
 
@@ -35,8 +35,8 @@ class Slices(Partitioner):
         quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
-        released: Draw as pFedVEM's released code does: by the same split seed (42 there) clients
-            have as many samples of each class.
+        released: Draw like pFedVEM's released code: with the same split seed (42 there), clients
+            have the same number of samples of each class.
 
     Raises:
         ValueError: ``sigma`` is negative or infinite, or ``quantity`` is unknown.
@@ -52,7 +52,7 @@ class Slices(Partitioner):
         one_of("quantity", self.quantity, get_args(Quantity))
 
     def rng(self, seed: int) -> np.random.Generator:
-        """Return the random generator to which a split seed leads."""
+        """Return the random generator for a split seed."""
         if not self.released:
             return super().rng(seed)
         not_negative(split_seed=seed)
@@ -69,7 +69,7 @@ class Slices(Partitioner):
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""
-        # The released code deals the classes from a generator of its own, with the same seed.
+        # The released code deals the classes with a separate generator of the same seed.
         dealer = deepcopy(rng) if self.released else rng
         classes, owned = self.owned(targets, num_clients, dealer)
         names, counts = np.unique(classes, return_counts=True)
@@ -82,7 +82,8 @@ class Slices(Partitioner):
         pools = draws.members(classes, rng)
         # Drawn for the smallest class and scaled to the others.
         points = self.cut_points(smallest, blocks, rng)
-        # A client gets the next free block of each class that it owns; there the last one.
+        # A client gets the next free block of each of its classes; in the released code the last
+        # one.
         step = -1 if self.released else 1
         unused = {
             name: iter(np.split(pool, points * len(pool) // smallest)[::step])
@@ -111,15 +112,15 @@ class Slices(Partitioner):
         rng: np.random.Generator,
         chained: bool = False,
     ) -> list[Ints]:
-        """Deal classes at random in each group of clients, who together have each of them once.
+        """Deal classes at random in each group of clients, which together have each class once.
 
         Args:
-            above: Classes that are dealt separately, such as those of each superclass; equally
-                many, a multiple of ``per_client``.
+            above: Groups of classes that are dealt separately, such as those of each superclass; of
+                equal size, a multiple of ``per_client``.
             per_client: Number of classes of each kind that a client gets.
             num_clients: Number of clients.
             rng: Random generator.
-            chained: Each group's deal shuffles the one before (the released code).
+            chained: Let each group's deal shuffle the previous one, as in the released code.
 
         Raises:
             ValueError: The clients do not fill their groups.
@@ -147,12 +148,12 @@ class QuantitySkew(Slices):
         quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
-        released: Draw as pFedVEM's released code does: by the same split seed (42 there) clients
-            have as many samples of each class.
+        released: Draw like pFedVEM's released code: with the same split seed (42 there), clients
+            have the same number of samples of each class.
     """
 
     def owned(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> Owned:
-        """Give all classes to every client."""
+        """Assign all classes to every client."""
         return targets.labels, [np.unique(targets.labels)] * num_clients
 
 
@@ -168,8 +169,8 @@ class FixedClasses(Slices):
         quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
-        released: Draw as pFedVEM's released code does: by the same split seed (42 there) clients
-            have as many samples of each class.
+        released: Draw like pFedVEM's released code: with the same split seed (42 there), clients
+            have the same number of samples of each class.
 
     Raises:
         ValueError: ``classes_per_client`` is smaller than 1.
@@ -206,8 +207,8 @@ class ConceptDrift(Slices):
         quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.
-        released: Draw as pFedVEM's released code does: by the same split seed (42 there) clients
-            have as many samples of each class.
+        released: Draw like pFedVEM's released code: with the same split seed (42 there), clients
+            have the same number of samples of each class.
 
     Raises:
         ValueError: ``subclasses_per_client`` is smaller than 1.
@@ -231,7 +232,7 @@ class ConceptDrift(Slices):
         require(
             all(len(subclasses) == size for subclasses in under)
             and len(np.unique(targets.fine)) == size * len(under),
-            "ConceptDrift needs equally many subclasses in each superclass, and each subclass in "
+            "ConceptDrift needs equal numbers of subclasses in each superclass, each subclass in "
             "one; there are " + ", ".join(str(len(subclasses)) for subclasses in under),
         )
         require(

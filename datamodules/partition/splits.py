@@ -19,13 +19,13 @@ from pfl.core.types import Split
 
 TestProtocol: TypeAlias = Literal["pooled", "official_classes", "matched", "global", "future"]
 
-# If the median kind (such as one writer's letter) is smaller than this, strata are classes.
+# Strata are classes if the median kind (such as one writer's letter) is smaller than this.
 _SMALL_KIND = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """The samples of one client, by their numbers in the data set, in stored order."""
+    """The samples of one client, by number in the data set, in stored order."""
 
     train: Ints
     val: Ints
@@ -44,7 +44,7 @@ class Division:
         holdings: Samples of each client.
         pooled_test: The complete official test set; ``None`` if it was pooled with the training
             set.
-        held_out: The clients that take no part in training.
+        held_out: The clients held out of training.
     """
 
     holdings: tuple[Holding, ...]
@@ -67,7 +67,7 @@ class Division:
         return np.concatenate([held.of(name) for held in self.members])
 
     def check_tested(self) -> None:
-        """Refuse a division that leaves nothing to test on.
+        """Reject a division without test samples.
 
         Raises:
             ValueError: No client has a test sample, and there is no common test set.
@@ -75,7 +75,7 @@ class Division:
         pooled = () if self.pooled_test is None else self.pooled_test
         require(
             any(len(held.test) for held in self.members) or len(pooled) > 0,
-            f"there is nothing to test on: none of the {len(self.holdings)} clients has a test "
+            f"there are no test samples: none of the {len(self.holdings)} clients has a test "
             "sample, and there is no common test set. Give each client more samples (num_clients, "
             "max_samples) or a larger test_fraction",
         )
@@ -92,18 +92,17 @@ class Rule:
     """The rule that divides a data set into clients' training, validation and test samples.
 
     Args:
-        test_protocol: Where a client's test samples come from. ``pooled``: official training and
+        test_protocol: Source of a client's test samples. ``pooled``: official training and
             test samples are partitioned together, and each client sets ``test_fraction`` of its own
             samples aside (FedAS, PFAKD). ``future``: as ``pooled``, but each client trains on its
-            earlier samples and is tested on its latest, by the column ``time``. The others
-            partition the official training set only. ``official_classes``: a client is tested on
+            earlier samples and is tested on its latest, by the column ``time``. The other protocols
+            partition only the official training set. ``official_classes``: a client is tested on
             all official test samples of the groups it trains on; clients' test sets overlap
-            (pFedVEM). ``matched``: the whole official test set is divided over the clients, each
-            group in proportion to their training samples (FedSimSup). A group is what the
-            partitioner divides by: a class or subclass, with ``ByDomain`` also the domain.
-            ``global``: only the complete official test set is used (UniVarFL). If there is no
-            official test set, ``test_fraction`` of the samples of each class (and domain) are set
-            aside as one.
+            (pFedVEM). ``matched``: the whole official test set is divided among the clients, each
+            group in proportion to their training samples (FedSimSup). Groups are those by which the
+            partitioner divides: classes or subclasses, with ``ByDomain`` also domains. ``global``:
+            only the complete official test set is used (UniVarFL). If there is no official test
+            set, ``test_fraction`` of the samples of each class (and domain) are set aside as one.
         test_fraction: Fraction of test samples, in (0, 1).
         val_fraction: Fraction of a client's remaining training samples used for validation, in [0,
             1).
@@ -148,7 +147,7 @@ class Rule:
 
 
 def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule) -> Division:
-    """Give every client its samples.
+    """Divide a data set among clients.
 
     Raises:
         ValueError: The data set has too few samples for the partition.
@@ -182,7 +181,7 @@ def divide(data: Catalogue, partition: Partitioner, num_clients: int, rule: Rule
 
 
 def natural(data: Catalogue, rule: Rule) -> int:
-    """Return the number of natural clients among the samples that :func:`divide` divides."""
+    """Return the number of natural clients in the samples that :func:`divide` uses."""
     domains = data.targets.domains
     return 0 if domains is None else len(np.unique(domains[_divided(data, rule)[0]]))
 
@@ -215,8 +214,8 @@ def _official(data: Catalogue, rule: Rule) -> tuple[Ints, Ints]:
 def _strata(targets: Targets) -> Ints:
     """Return (n,) strata: class and domain, or the class alone if these kinds are tiny.
 
-    Rounding changes the share of a kind by up to one sample. If kinds have few samples, this would
-    decide which classes are chosen.
+    Rounding changes the share of a kind by up to one sample, which in tiny kinds would determine
+    the chosen classes.
     """
     kinds = targets.kinds()
     sizes = np.unique(kinds, return_counts=True)[1]
@@ -241,9 +240,9 @@ def _grouped(ids: Ints, groups: Ints) -> dict[int, Ints]:
 
 
 def _set_aside(ids: Ints, fraction: float, rng: np.random.Generator | None) -> tuple[Ints, Ints]:
-    """Split off a ``fraction``, rounded up; at least one sample remains. Return the rest first.
+    """Split off a ``fraction``, rounded up, leaving at least one sample; return the rest first.
 
-    The order is drawn with ``rng``; without one it stays, and the first samples are split off.
+    The order is drawn with ``rng``; without it, the first samples are split off.
     """
     order = ids if rng is None else rng.permutation(ids)
     # Subtracting 1e-9 keeps 0.07 * 100 = 7.000000000000001 at 7.
@@ -258,7 +257,7 @@ def _pooled(ids: Ints, rule: Rule, *rngs: np.random.Generator | None) -> Holding
 
 
 def _future(ids: Ints, rule: Rule) -> Holding:
-    """Divide a client's samples, which are in order of time: the last are for testing."""
+    """Divide a client's samples in order of time: the last are for testing."""
     tested = min(max(1, round(rule.test_fraction * len(ids))), max(0, len(ids) - 1))
     rest, test = ids[: len(ids) - tested], ids[len(ids) - tested :]
     validated = min(int(np.ceil(rule.val_fraction * len(rest) - 1e-9)), max(0, len(rest) - 1))
@@ -270,12 +269,12 @@ def _matched(
 ) -> list[Ints]:
     """Divide each group of the test set in proportion to the clients' training samples of it.
 
-    Test samples of a group in which nobody trains are divided by the next grouping, and finally by
-    the clients' total numbers of training samples.
+    Test samples of a group without training samples are divided by the next grouping, and finally
+    by the clients' total numbers of training samples.
     """
     clients = np.arange(len(owned))
     train = np.concatenate(owned)
-    # The client of each training sample; the loop below adds the client of each test sample.
+    # The client of each training sample; the loop below adds those of test samples.
     client_of = np.empty(len(groupings[0]), np.int64)
     client_of[train] = np.repeat(clients, [len(ids) for ids in owned])
     left = test

@@ -22,19 +22,19 @@ from pfl.core.seeds import derive
 class Unseen:
     """A rule that holds clients out of training, after the data have been divided.
 
-    No client's samples change. Held-out clients take part in no round and count in no statistic;
-    they join the trained federation, and are tested then.
+    No client's samples change. Held-out clients are excluded from all rounds and statistics; they
+    join the trained federation and are tested then.
 
     Args:
         share: Fraction of the clients to hold out, drawn at random; at least one.
         clients: The clients to hold out instead, by number or by name (in quotes if the name is a
-            number). The name of a natural client, such as a hospital, stands for all clients that
-            hold samples of it.
-        by: What is drawn: single clients, or each ``domain`` with all its clients (one domain if
+            number). The name of a natural client, such as a hospital, selects all clients with
+            samples of it.
+        by: Unit of the draw: single clients, or each ``domain`` with all its clients (one domain if
             no ``share`` is given).
-        validation: Fraction of the drawn clients (or domains) that choose the epochs of the tuned
-            baseline and are not reported; at least one if two are drawn. If there is none, the
-            clients that train choose.
+        validation: Fraction of the drawn clients (or domains) that select the epochs of the tuned
+            baseline and are not reported; at least one if two are drawn. Without any, the clients
+            that train select them.
         seed: Seed of the draw.
 
     Raises:
@@ -42,7 +42,7 @@ class Unseen:
     """
 
     share: float | None = None
-    # Text comes first, so that a number in quotes is read as a name.
+    # Text comes first in the union, so that a quoted number is read as a name.
     clients: Sequence[str | int] | None = None
     by: Literal["client", "domain"] = "client"
     validation: float = 0.25
@@ -58,10 +58,10 @@ class Unseen:
         )
 
     def apply(self, catalogue: Catalogue, division: Division) -> HeldOut:
-        """Return the clients that are held out.
+        """Return the held-out clients.
 
         Raises:
-            ValueError: There is no such client or no domain, or nobody is left to train.
+            ValueError: There is no such client or no domain, or no client is left to train.
         """
         if self.clients is not None:
             chosen, reserved = [self._named(one, catalogue, division) for one in self.clients], 0
@@ -86,7 +86,7 @@ class Unseen:
         return HeldOut(unseen, validation)
 
     def _units(self, catalogue: Catalogue, division: Division) -> list[tuple[int, ...]]:
-        """Return the groups of clients with data that are held out together."""
+        """Return the groups of clients that are held out together."""
         full = [client for client, sizes in enumerate(division.sizes) if sizes[[0, 2]].all()]
         require(bool(full), "unseen: no client has both training and test samples of its own")
         if self.by == "client":
@@ -117,8 +117,8 @@ class Unseen:
 def later(catalogue: Catalogue, rule: Rule) -> Division:
     """Return the division of data whose clients all join later.
 
-    Each domain is a client; without domains all samples are one client's. Each client is tested on
-    a share of its own samples: its latest if ``rule`` says ``future``, and others at random.
+    Each domain is a client; without domains there is one client. Each client is tested on a share
+    of its own samples: its latest with the ``future`` protocol, random ones otherwise.
     """
     count = len(catalogue.domain_names)
     protocol: TestProtocol = "future" if rule.test_protocol == "future" else "pooled"

@@ -88,8 +88,8 @@ def test_a_layout_is_read_whole(pictures, recwarn, layout, trained):
     ("layout", "message"),
     [
         ({"train/cat": 2, "val/cat": 2, "test/cat": 2}, "train, val and test ~ val_fraction"),
-        ({"train/cat": 2, "valid/cat": 2, "val/cat": 2}, "are both the val images"),
-        ({"Train/cat": 2, "train/cat": 2}, "are both the train images"),
+        ({"train/cat": 2, "valid/cat": 2, "val/cat": 2}, "are both folders of val images"),
+        ({"Train/cat": 2, "train/cat": 2}, "are both folders of train images"),
         ({"test/cat": 2, "valid/cat": 2}, "test, valid ~ no train"),
         ({"cat": 2, "dog": 2, "Test": 2}, "Test, the name of a split ~ no train"),
         ({"train/cat": 2, "train/dog": 2, "test/cow": 2}, "'cow', which the training images"),
@@ -125,14 +125,14 @@ def test_what_is_not_read_is_listed(pictures, write):
     for name in ("cat/x.gif", "loose.png", "dog/notes.txt"):
         write("", f"pictures/train/{name}")
     data = make(root)
-    with pytest.warns(UserWarning, match=parts("1 images .gif are not read")):
+    with pytest.warns(UserWarning, match=parts("1 images .gif cannot be read")):
         data.setup()
     found = {file.rpartition("/")[2]: why for file, why in data.reading.left_out}
     assert found == {
         "raw": "beside train",
-        "loose.png": "in no class's folder",
-        "x.gif": "no image of a format that is read",
-        "notes.txt": "no image of a format that is read",
+        "loose.png": "not in a class's folder",
+        "x.gif": "not an image in a known format",
+        "notes.txt": "not an image in a known format",
     }
 
 
@@ -382,9 +382,12 @@ def pipe(file):
         (truncated, "truncated"),
         (pipe, "not a regular file ~ replace"),
         # Pillow would make each value above 255 white.
-        (lambda file: save(file, np.full((4, 4), 4000, np.uint16)), "pixels are I ~ not bytes"),
+        (
+            lambda file: save(file, np.full((4, 4), 4000, np.uint16)),
+            "pixels are I ~ instead of bytes",
+        ),
         # And of 16 bits a channel it would drop the lower 8.
-        *((partial(deep, colour=colour), "16 bits a channel ~ save it with 8") for colour in DEEP),
+        *((partial(deep, colour=colour), "16 bits per channel ~ with 8") for colour in DEEP),
         (lambda file: save(file, np.zeros((4, 5, 3), np.uint8)), "5x4 ~ 4x4 ~ image_size"),
     ],
 )

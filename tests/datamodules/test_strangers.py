@@ -241,7 +241,7 @@ def test_columns_of_lists_are_refused_only_where_they_are_used(parquet):
     nested = {"scan": [[1, 2]] * 8, "who": [{"age": 3}] * 8, "raw": [b"x"] * 8}
     file = parquet(columns | nested)
     for name in nested:
-        with pytest.raises(ValueError, match=parts(f"'{name}' ~ not a single value")):
+        with pytest.raises(ValueError, match=parts(f"'{name}' ~ instead of a single value")):
             TabularData(file, "y", client_column="site", features=["a", name]).setup()
     data = TabularData(file, "y", client_column="site", features=["a"])
     kinds = {one.name: one.kind for one in data.reading.columns}
@@ -359,7 +359,7 @@ def test_targets_that_single_precision_does_not_tell_apart_are_warned_of(write):
 
 def test_a_set_of_a_single_class_is_warned_of(write):
     file = write("a,site,y\n" + "".join(f"{n % 5},S{n % 3},p\n" for n in range(60)))
-    with pytest.warns(UserWarning, match=parts("all samples are of the class 'p'")):
+    with pytest.warns(UserWarning, match=parts("all samples have the class 'p'")):
         TabularData(file, "y", client_column="site").setup()
 
 

@@ -235,8 +235,8 @@ class Broken(Partitioner):
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ([[0, 1], [1, 2]], "Broken ~ 3 samples, 0 ~ no client ~ 1 to more"),
-        ([[0], [2]], "Broken ~ 3 samples, 1 ~ no client ~ 0 to more"),
+        ([[0, 1], [1, 2]], "Broken ~ 3 samples, 0 ~ no client ~ 1 more"),
+        ([[0], [2]], "Broken ~ 3 samples, 1 ~ no client ~ 0 more"),
         ([[0, 1, 2]], "Broken ~ 1 shares ~ 2 clients"),
         ([[0, 1], [2, 3]], "Broken ~ 0..2"),
         ([[0, 1], [2, -1]], "Broken ~ 0..2"),
