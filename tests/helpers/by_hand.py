@@ -51,13 +51,30 @@ def samples(fed, client, split="train"):
     return x.double(), y
 
 
-def batches(fed, client, epochs=2):
-    """Yield the batches of a client's next round."""
-    (x, y), seed = samples(fed, client), fed.job(client).seed
+def batches(fed, client, epochs=2, phase="local"):
+    """Yield the batches of a phase of a client's next round."""
+    x, y = samples(fed, client)
+    for rows in orders(fed, client, len(y), epochs, phase):
+        yield x[rows], y[rows]
+
+
+def orders(fed, client, count, epochs, phase):
+    """Yield the positions of ``count`` samples in the batches of a phase."""
     for epoch in range(epochs):
-        order = torch.randperm(len(y), generator=generator(seed, "order", "local", epoch))
-        for rows in order.split(fed.data.batch_size):
-            yield x[rows], y[rows]
+        rng = generator(fed.job(client).seed, "order", phase, epoch)
+        yield from torch.randperm(count, generator=rng).split(fed.data.batch_size)
+
+
+def features(w, x, train=False):
+    """Return the outputs of the network's backbone, as :func:`outputs` does the network's."""
+    return functional_call(NET.backbone.train(train), of(w, "backbone."), (x,))
+
+
+def class_means(fed, client, w):
+    """Return the classes that a client holds, and the mean features of each, after training."""
+    x, y = samples(fed, client)
+    classes = y.unique()
+    return classes, torch.stack([features(w, x)[y == k].mean(0) for k in classes]).detach()
 
 
 def cross_entropy_of(w, x, y):
@@ -76,6 +93,13 @@ def descended(w, loss, steps):
             speed[n] = 0.9 * speed.get(n, 0.0) + slope + 0.01 * w[n]
             w[n] = w[n] - 0.03 * speed[n]
     return {n: v.detach() for n, v in w.items()}
+
+
+def stepped(w, loss, rate, *batch):
+    """Return the entries after a step of plain SGD on all of them."""
+    w = {n: v.detach().requires_grad_() for n, v in w.items()}
+    slopes = torch.autograd.grad(loss(w, *batch), [*w.values()])
+    return {n: (v - rate * s).detach() for (n, v), s in zip(w.items(), slopes, strict=True)}
 
 
 def vector(w):

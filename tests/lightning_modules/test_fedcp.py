@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy, layer_norm, linear
 
 from lightning_modules.fedcp import FedCP
 from lightning_modules.losses import kernel_discrepancy
 from lightning_modules.nets import SplitNet
 from pfl.core.types import Batch, Broadcast
+from tests.helpers import by_hand
 from tests.helpers.draws import normal
 from tests.helpers.federation import SGD, Federation, equal
 from tests.helpers.toy import blobs, mlp, normed
@@ -157,3 +159,50 @@ def test_a_newcomer_takes_the_generic_head():
     broadcast, kept = federation.welcome()
     generic = {n for n in broadcast.shared if n.startswith("generic.")}
     assert kept.keys() == {n.replace("generic.", "net.head.") for n in generic}
+
+
+@pytest.mark.parametrize("anchor_mode", ["eval", "train"])
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, anchor_mode):
+    fed = by_hand.federation(FedCP, anchor_mode=anchor_mode)
+    first = by_hand.initial()
+    w = {n: v for n, v in first.items() if n[0] == "b"}
+    w |= {n: v.clone() for n, v in fed.state.shared.items() if n.startswith("policy.")}
+    generic = {n: v for n, v in first.items() if n[0] == "h"}
+    personal = dict.fromkeys(range(4), generic)
+
+    def logits_of(state, h, v, z):
+        q = linear(z * v / v.norm(), state["policy.0.weight"], state["policy.0.bias"])
+        a = layer_norm(q, (12,), state["policy.1.weight"], state["policy.1.bias"]).relu()
+        r = a[:, :6].exp() / (a[:, :6].exp() + a[:, 6:].exp())
+        u = linear(z * r, state["head.weight"], state["head.bias"])
+        return u + linear(z * (1 - r), h["head.weight"], h["head.bias"])
+
+    def kernels(a, b):
+        squares = (a[:, None] - b).square().sum(-1)
+        return sum(torch.exp(-squares / (2 * s)) for s in (10, 15, 20, 50))
+
+    def loss(state, x, y):
+        z = by_hand.features(state, x, True)
+        t = by_hand.features({n: t.clone() for n, t in w.items()}, x, anchor_mode == "train")
+        apart = (kernels(z, z) + kernels(t, t) - 2 * kernels(z, t)).mean()
+        return cross_entropy(logits_of(state, generic, v, z), y) + 5 * apart
+
+    for clients in cohorts:
+        sent, sizes = [], [by_hand.SIZES[c] for c in clients]
+        for c in clients:
+            v = personal[c]["head.weight"].sum(0)
+            state = by_hand.descended(w | personal[c], loss, by_hand.batches(fed, c))
+            personal[c] = {n: state[n] for n in generic}
+            sent.append(state | {n: (state[n] + generic[n]) / 2 for n in generic})
+        mean = by_hand.averaged(sent, sizes)
+        w, generic = ({n: mean[n] for n in part} for part in (w, generic))
+        fed.round(*clients)
+        merged = {
+            n.replace("net.", "").replace("generic", "head"): v for n, v in fed.state.shared.items()
+        }
+        assert by_hand.distance(by_hand.of(merged, ""), w | generic) < 1e-12
+        for c, u in personal.items():
+            x, _ = by_hand.samples(fed, c, "test")
+            expected = logits_of(w | u, generic, u["head.weight"].sum(0), by_hand.features(w, x))
+            assert by_hand.distance({"": by_hand.predicted(fed, c)}, {"": expected}) < 1e-12

@@ -3,12 +3,14 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy, linear
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.feddbe import FedDBE
 from lightning_modules.nets import SplitNet
 from pfl.core.state import assign
 from pfl.core.types import Batch
+from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation, close, differing, equal
 from tests.helpers.toy import blobs, mlp
 
@@ -115,3 +117,43 @@ def test_the_global_model_has_no_offset():
     fed.module.load_global(fed.server.broadcast(fed.state, 0, 3))
     assert not fed.module.memory.any()
     assert fed.kept[0]["memory"].any()
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.3])
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, beta):
+    fed = by_hand.federation(FedDBE, kappa=20.0, beta=beta)
+    w, g = by_hand.initial(), None
+    memory = dict.fromkeys(range(4), torch.zeros(6).double())
+
+    def loss(state, x, y):
+        nonlocal r
+        z = by_hand.features(state, x, True)
+        r = (1 - beta) * r.detach() + beta * z.mean(0)
+        logits = linear(z + state.get("m", 0), state["head.weight"], state["head.bias"])
+        pull = 0 if g is None else 20 * (r - g).square().sum() / 6 / 2
+        return cross_entropy(logits, y) + pull
+
+    for clients in cohorts:
+        trained, means, sizes = [], [], [by_hand.SIZES[c] for c in clients]
+        for c in clients:
+            r = torch.zeros(6).double()
+            steps = by_hand.batches(fed, c, phase="mean" if g is None else "local")
+            start = w if g is None else w | {"m": memory[c]}
+            trained.append(by_hand.descended(start, loss, steps))
+            means.append({"r": r.detach()})
+            memory[c] = trained[-1].pop("m", memory[c])
+        if g is None:
+            g = by_hand.averaged(means, sizes)["r"]
+        else:
+            w = by_hand.averaged(trained, sizes)
+        fed.round(*clients)
+        assert by_hand.distance(by_hand.of(fed.state.shared, "net."), w) < 1e-12
+        assert by_hand.distance(fed.state.consensus, {"consensus": g}) < 1e-12
+        for c, m in memory.items():
+            x, _ = by_hand.samples(fed, c, "test")
+            logits = linear(by_hand.features(w, x) + m, w["head.weight"], w["head.bias"])
+            found = by_hand.predicted(fed, c)
+            assert (
+                by_hand.distance({"": found, "m": fed.module.memory}, {"": logits, "m": m}) < 1e-12
+            )

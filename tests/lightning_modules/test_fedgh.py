@@ -1,13 +1,17 @@
 """FedGH: the invariants in docs/methods, with hand-worked numbers."""
 
+import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy, linear
 
 from lightning_modules.fedgh import FedGH
 from lightning_modules.nets import PerClient
 from lightning_modules.steps.prototypes import class_means, class_sums
+from pfl.core.seeds import generator
 from pfl.core.server import ServerState
 from pfl.core.types import Upload
+from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation, differing, equal, fit, sgd
 from tests.helpers.toy import blobs, mlp, normed
 
@@ -124,3 +128,30 @@ def test_backbones_may_differ_between_clients():
         "net.head.weight": (3, 6),
         "net.head.bias": (3,),
     }
+
+
+@pytest.mark.parametrize("order", ["batches", "one_by_one"])
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, order):
+    fed = by_hand.federation(FedGH, server_lr=0.3, server_epochs=3, server_batch=4, order=order)
+    models = dict.fromkeys(range(4), by_hand.initial())
+    header = {n: models[0][n] for n in ("head.weight", "head.bias")}
+
+    def of_server(h, z, y):
+        return cross_entropy(linear(z, *h.values()), y)
+
+    for clients in cohorts:
+        sent = []
+        for c in clients:
+            steps = by_hand.batches(fed, c)
+            models[c] = by_hand.descended(models[c] | header, by_hand.cross_entropy_of, steps)
+            sent.append(by_hand.class_means(fed, c, models[c]))
+        y, z = (torch.cat(parts) for parts in zip(*sent, strict=True))
+        rng = generator(fed.server.seed, "means", fed.state.round)
+        steps = [rows for _ in range(3) for rows in torch.randperm(len(y), generator=rng).split(4)]
+        for rows in steps if order == "batches" else torch.arange(len(y)).split(1):
+            header = by_hand.stepped(header, of_server, 0.3, z[rows], y[rows])
+        fed.round(*clients)
+        assert by_hand.distance(by_hand.of(fed.state.shared, "net."), header) < 1e-12
+        for c in models:
+            assert by_hand.disagreement(fed, c, models[c] | header) < 1e-12

@@ -7,6 +7,7 @@ from lightning_modules.fedmd import FedMD
 from lightning_modules.local import Local
 from lightning_modules.nets import PerClient, SplitNet
 from pfl.core.types import Batch
+from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation, fit
 from tests.helpers.toy import blobs, mlp
 
@@ -91,3 +92,40 @@ def test_a_late_client_trains_first_and_then_digests():
     losses = fed.train(2).train
     assert {name.split("/")[0] for name in losses} == {"public", "private", "digest", "revisit"}
     assert {name.split("/")[0] for name in fed.train(0).train} == {"digest", "revisit"}
+
+
+@pytest.mark.parametrize("digest_loss", ["mae", "mse", "kl"])
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, digest_loss):
+    first = {"public_epochs": 1, "private_epochs": 3, "public_samples": 10, "digest_batch_size": 4}
+    fed = by_hand.federation(FedMD, digest_loss=digest_loss, digest_epochs=2, **first)
+    models, g, seen = dict.fromkeys(range(4), by_hand.initial()), None, set()
+    public, labels = by_hand.samples(fed, 0)
+
+    def imitation(w, rows):
+        logits = by_hand.outputs(w, public[rows], True)
+        if digest_loss == "kl":
+            p = g[rows].softmax(1)
+            return (p * (p.log() - logits.log_softmax(1))).sum(1).mean()
+        apart = logits - g[rows]
+        return (apart.abs() if digest_loss == "mae" else apart**2).mean()
+
+    for clients in cohorts:
+        for c in clients:
+            w, known = models[c], by_hand.orders(fed, c, 10, 2, "digest")
+            if c not in seen:
+                steps = [(public[o], labels[o]) for o in by_hand.orders(fed, c, 10, 1, "public")]
+                w = by_hand.descended(w, by_hand.cross_entropy_of, steps)
+                steps = by_hand.batches(fed, c, 3, "private")
+                w = by_hand.descended(w, by_hand.cross_entropy_of, steps)
+            if g is not None:
+                w = by_hand.descended(w, imitation, ([rows] for rows in known))
+                steps = by_hand.batches(fed, c, phase="revisit")
+                w = by_hand.descended(w, by_hand.cross_entropy_of, steps)
+            models[c] = w
+        seen |= {*clients}
+        g = sum(by_hand.outputs(models[c], public) for c in clients) / len(clients)
+        fed.round(*clients)
+        assert by_hand.distance(fed.state.shared, {"consensus": g}) < 1e-12
+        for c, w in models.items():
+            assert by_hand.disagreement(fed, c, w) < 1e-12

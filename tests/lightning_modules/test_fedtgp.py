@@ -5,13 +5,16 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy, linear
 
 from lightning_modules.fedtgp import FedTGP, FedTGPServer, _prototypes
 from lightning_modules.local import Local
 from lightning_modules.losses import prototype_contrast
 from lightning_modules.nets import PerClient
 from lightning_modules.steps.prototypes import class_gaps, class_means, class_sums
+from pfl.core.seeds import generator
 from pfl.core.types import ClientInfo, Upload
+from tests.helpers import by_hand
 from tests.helpers.draws import normal
 from tests.helpers.federation import SGD, Federation, equal, fit
 from tests.helpers.toy import blobs, mlp
@@ -152,3 +155,53 @@ def test_backbones_may_differ_between_clients():
     run = fit(FedTGP(PerClient([mlp(), wide]), server_epochs=2, optimizer=SGD), blobs(), 2)
     assert [len(run.kept[client]) for client in range(3)] == [4, 6, 4]
     assert run.server.shared["prototypes"].shape == (3, 6)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"proto_model": "received"}, {"margin": 0.2}], ids=["usual", "received", "tau"]
+)
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    o = {"proto_model": "trained", "margin": 100.0, "server_lr": 0.3} | options
+    fed = by_hand.federation(FedTGP, server_epochs=3, server_batch=4, **o)
+    models, table = dict.fromkeys(range(4), by_hand.initial()), None
+    net = {n: v.clone() for n, v in fed.state.trained.items()}
+
+    def prototypes(e, w, b, w2, b2):
+        return linear(linear(e, w, b).relu(), w2, b2)
+
+    def of_client(w, x, y):
+        z = by_hand.features(w, x, True)
+        loss = cross_entropy(linear(z, w["head.weight"], w["head.bias"]), y)
+        return loss if table is None else loss + 10 * (z - table[y]).square().mean()
+
+    def of_server(net, z, y, delta):
+        apart = (z[:, None] - prototypes(*net.values())).square().sum(-1).sqrt()
+        return cross_entropy(-apart - delta * nn.functional.one_hot(y, 3).double(), y)
+
+    for clients in cohorts:
+        sent = []
+        for c in clients:
+            before = models[c]
+            models[c] = by_hand.descended(before, of_client, by_hand.batches(fed, c))
+            whose = before if o["proto_model"] == "received" else models[c]
+            sent.append(by_hand.class_means(fed, c, whose))
+        y, z = (torch.cat(parts) for parts in zip(*sent, strict=True))
+        centres = {int(k): z[y == k].mean(0) for k in y.unique()}
+        gaps = [
+            min(math.dist(q, r) for m, r in centres.items() if m != k) for k, q in centres.items()
+        ]
+        delta = min(max(gaps), o["margin"])
+        rng = generator(fed.server.seed, "means", fed.state.round)
+        for _ in range(3):
+            for rows in torch.randperm(len(y), generator=rng).split(4):
+                net = by_hand.stepped(net, of_server, 0.3, z[rows], y[rows], delta)
+        table = prototypes(*net.values())
+        fed.round(*clients)
+        assert by_hand.distance(fed.state.shared, {"prototypes": table}) < 1e-12
+        for c, w in models.items():
+            x, _ = by_hand.samples(fed, c, "test")
+            apart = (by_hand.features(w, x)[:, None] - table).square()
+            found = by_hand.predicted(fed, c)
+            assert torch.equal(found.argmax(1), apart.mean(-1).argmin(1))
+            assert by_hand.distance(by_hand.of(fed.module.state_dict(), "net."), w) < 1e-12
