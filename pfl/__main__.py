@@ -52,18 +52,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Python would flush when it exits, where nothing can be caught.
             print(end="", flush=True)
     except BrokenPipeError:
-        # Whoever reads the output has closed it, as head does. The code is that of SIGPIPE.
+        # The reader, such as head, has closed the output. The exit code is that of SIGPIPE.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    # Where the terminal or pipe has no "±", a "?" is better than a traceback.
+    # Print "?" rather than a traceback if the output cannot encode "±".
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    # Op threads that spin for long while they wait take tens of times as long on a busy machine;
-    # without any spinning they take twice as long on an idle one. Read when torch is loaded, by
-    # GNU's OpenMP; the numbers are the same.
+    # Op threads that spin for long are tens of times slower on a busy machine; without spinning
+    # they are half as fast on an idle one. GNU's OpenMP reads this when torch is loaded; results do
+    # not change.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     words = list(sys.argv[1:] if argv is None else argv)
@@ -174,7 +174,7 @@ def _warn(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Show a warning for users in one line; its place in the code tells them nothing."""
+    """Show a warning in one line, without its place in the code."""
     text = warnings.formatwarning(message, category, filename, lineno, line)
     if issubclass(category, UserWarning):
         text = f"pfl: warning: {_shown(str(message))}\n"
@@ -182,7 +182,7 @@ def _warn(
 
 
 def _shown(message: str) -> str:
-    """Return a message without control characters, and with what is very long cut."""
+    """Return a message without control characters and with long words cut."""
     from pfl.cli.explain import with_short_words
 
     plain = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in message)
@@ -205,10 +205,10 @@ def _terminable() -> Iterator[None]:
 
 
 def _leave_working_folder() -> None:
-    """Take the working folder off the import path, where ``python -m pfl`` has put it.
+    """Remove the working folder from the import path, to which ``python -m pfl`` adds it.
 
-    Libraries would find modules there that no file names. It stays if the project itself was found
-    there, as in a checkout, or if the user has asked for it.
+    Libraries would import modules from it by accident. It stays if the project itself was imported
+    from there, as in a checkout, or if the user asked for it.
     """
     project = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     added = sys.path[0] in ("", os.getcwd()) and not getattr(sys.flags, "safe_path", False)

@@ -60,7 +60,7 @@ class FederatedLoop(Settings):
 
     @property
     def called(self) -> list[Callback]:
-        """Return the user's callbacks, and those that other options ask for."""
+        """Return the user's callbacks, and those that other options require."""
         called = [*(self.callbacks or ()), *map(LightningLogger, self.loggers or ())]
         if self.default_root_dir is not None:
             # Records come first: if another callback fails, a resume drops rows beyond the
@@ -78,8 +78,9 @@ class FederatedLoop(Settings):
         """Train the federation and return the finished run.
 
         Args:
-            module: The method, with its network's initial weights; or a function of the data that
-                makes it, whose random choices then follow from ``seed``, as those of ``pfl fit``.
+            module: The method, with its network's initial weights; or a function that builds it
+                from the data; its random choices then derive from ``seed``, as those of ``pfl fit``
+                do.
             data: The federation's data.
             ckpt_path: What to resume from: a checkpoint, a run's folder, or ``last`` for the newest
                 run of this name with the same settings and seed. ``rounds`` may be larger than
@@ -234,7 +235,7 @@ class FederatedLoop(Settings):
     def _training(
         self, module: Method[DataT], data: DataT, ckpt_path: str | None, config: str | None
     ) -> Iterator[Federation]:
-        # A class and a network can be called, too; they are no methods.
+        # A class and a network can be called, too, but are not functions of the data.
         if callable(module) and not isinstance(module, type | nn.Module):
             with scoped(derive(self.seed, "init")):
                 module = module(data)
@@ -267,7 +268,7 @@ class FederatedLoop(Settings):
                 while waiting:
                     waiting.pop(0).on_round_end(run, result)
             soundness.check_anything_trained(run)
-            # Records come last: a run with a summary is taken for a finished one.
+            # Records come last: a run with a summary counts as finished.
             for callback in sorted(run.callbacks, key=lambda one: isinstance(one, Records)):
                 callback.on_fit_end(run)
                 open_ones.remove(callback)

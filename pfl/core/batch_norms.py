@@ -30,7 +30,7 @@ def batch_norms(module: nn.Module) -> Patterns:
 def norm_statistics(module: nn.Module) -> State:
     """Return the running statistics of all batch norms within a module, by name.
 
-    Weights of a frozen copy are buffers too, and are none of them.
+    The weights of a frozen copy are buffers too, but are not returned.
     """
     norms = batch_norms(module)
     places = ((name, name.rpartition(".")) for name, _ in module.named_buffers())

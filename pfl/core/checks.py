@@ -78,7 +78,7 @@ def _check(
 
 
 def tuples(**arguments: object) -> None:
-    """Refuse names or patterns that are no tuple; the letters of a single word would be patterns.
+    """Refuse names or patterns that are not a tuple: each letter of a string would be a pattern.
 
     Raises:
         ValueError: An argument is something else.

@@ -49,8 +49,8 @@ class ClientOptions(TypedDict, total=False):
     """The options of :class:`ClientModule`, for constructors that pass them on.
 
     ``**options: Unpack[ClientOptions]`` lets a type checker find a misspelt option. A constructor
-    that gives one of them another default, or passes on more than these, takes ``Any``: a type
-    checker refuses a name that stands in both places.
+    that changes a default or passes on further options takes ``Any``, as type checkers reject a
+    name that is declared twice.
     """
 
     optimizer: OptimizerFactory
@@ -69,8 +69,8 @@ class ClientModule(Learner):
     A method is a subclass. It declares in ``shared`` what travels and in ``kept`` what stays with
     the client, and overrides the methods in which it differs from FedAvg. An entry that is in
     neither tuple does not survive the round: before each job the module is reset to its initial
-    values and to those that the client kept. Everything that a client must remember, even within
-    one round, is therefore a parameter or a buffer. One module plays all clients in turn.
+    values and those that the client kept. Everything that a client must remember, even within one
+    round, is therefore a parameter or a buffer. One module serves all clients in turn.
 
     Attributes:
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``. The contract
@@ -190,7 +190,7 @@ class ClientModule(Learner):
     def uses_rounds(self) -> bool:
         """``True`` if results depend on the planned number of rounds T (``ClientInfo.rounds``).
 
-        ``lr_schedule: cosine`` is such a case. The run cannot be resumed with more rounds than were
+        ``lr_schedule: cosine`` is such a case. The run cannot be resumed with more rounds than
         planned.
         """
         return self.lr_schedule == "cosine"
@@ -209,15 +209,15 @@ class ClientModule(Learner):
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
-        """Return the method's own options that ``pfl bench`` searches, from its paper: here none.
+        """Return the method's options that ``pfl bench`` searches, from its paper; by default none.
 
-        Learning rate and epochs are not among them: a benchmark searches these for all methods.
+        Learning rate and epochs are not listed: a benchmark searches them for all methods.
         """
         return ()
 
     @classmethod
     def noise_generator(cls) -> str | None:
-        """Return the name of the generator of noise; ``None`` if no phase draws any."""
+        """Return the name of the noise generator; ``None`` if no phase draws noise."""
         return GENERATOR if cls.draws_noise else None
 
     # The client's round, in the order in which the engine calls these methods.
@@ -264,9 +264,9 @@ class ClientModule(Learner):
     # The model that is tested.
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Become the client's personalised model, given its kept state and a broadcast.
+        """Turn into the client's personalised model, given its kept state and a broadcast.
 
-        Without a broadcast, that is right after training, the model stays as training left it.
+        Without a broadcast, as right after training, the trained model stays as it is.
         """
         if broadcast is not None:
             self.receive(broadcast, info)
@@ -279,16 +279,17 @@ class ClientModule(Learner):
         return ()
 
     def introduce(self) -> Plan:
-        """Declare how a client that joins later introduces itself: by default not at all.
+        """Declare what a client that joins later runs as its introduction; by default nothing.
 
-        It runs after :meth:`receive` of what :meth:`pfl.core.server.Server.welcome` sends to
-        everybody; the :meth:`upload` after it goes to ``welcome`` once more. Nothing else of it is
-        left. With steps of the uplink, such as privacy, nothing is sent past them.
+        It runs after :meth:`receive` of the first message of
+        :meth:`pfl.core.server.Server.welcome`; the :meth:`upload` after it is passed to ``welcome``
+        once more, and the rest is discarded. A run with steps of the uplink, such as privacy, skips
+        introductions, which would bypass them.
         """
         return ()
 
     def load_global(self, broadcast: Broadcast) -> None:
-        """Become the server's global model."""
+        """Turn into the server's global model."""
         assign(self, broadcast.shared)
 
     def server(self) -> Server[Any]:
@@ -296,7 +297,7 @@ class ClientModule(Learner):
         return Server(weighting=self.weighting)
 
     def take_variant(self, number: int) -> None:
-        """Play clients with one of several networks (:class:`pfl.core.per_client.Variants`)."""
+        """Switch to one of several networks (:class:`pfl.core.per_client.Variants`)."""
         if found := variants(self):
             for one in found:
                 one.take(number)
@@ -331,7 +332,7 @@ class ClientModule(Learner):
         return all(f"net.{name}" in shared for name, _ in self.net.named_parameters())
 
     def _buffers_in(self, extra: State, info: ClientInfo) -> State:
-        """Return the values of a message's ``extra`` that are meant for buffers of their names."""
+        """Return the values of a message's ``extra`` that belong to buffers of the same names."""
         if not extra:
             return {}
         buffers = dict(self.named_buffers())
@@ -339,14 +340,14 @@ class ClientModule(Learner):
         for name, value in found.items():
             what = f"the server sends {name!r} in extra, "
             if name in self.kept_names(info):
-                raise ValueError(f"{what}which the client keeps under this name: use another one")
+                raise ValueError(f"{what}but the client keeps a buffer of this name: rename one")
             if value.shape != buffers[name].shape:
                 form = form_of(buffers[name])
                 raise ValueError(f"{what}a {form_of(value)}, for a buffer that is {form}")
         return found
 
     def personal_is_global(self) -> bool:
-        """Return ``True`` if clients are tested with the server's model and nothing of their own.
+        """Return ``True`` if all clients are tested with the server's model alone.
 
         That is the case if the class declares ``one_model``, no client keeps a part of the
         network, and nothing is fitted before the test.

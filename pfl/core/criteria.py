@@ -1,4 +1,4 @@
-"""The losses of samples and the scores of models, of which tasks make theirs.
+"""Losses of samples and scores of models, from which tasks are built.
 
 Losses run under ``torch.func.vmap``. Scores are computed from sums by model and group.
 """
@@ -28,8 +28,8 @@ def cross_entropies(
 ) -> Tensor:
     """Return the (B,) cross-entropies, as ``F.cross_entropy(reduction="none")`` does.
 
-    ``torch.func.vmap`` computes that function in two dozen steps of Python, and in bfloat16 where
-    it would be computed in float32 without vmap.
+    Under ``torch.func.vmap`` that function takes two dozen steps of Python, and uses bfloat16 where
+    it uses float32 without vmap.
 
     Args:
         logits: (B, C).
@@ -41,7 +41,7 @@ def cross_entropies(
     logs = _as_autocast(logits).log_softmax(-1)
     values = -logs.gather(-1, y[:, None]).squeeze(-1)
     if focal:
-        # The power has no slope at zero, where the label is certain.
+        # The power has no derivative at zero, where the label is certain.
         doubt = (-torch.expm1(-values)).clamp_min(torch.finfo(values.dtype).eps)
         values = values * doubt.pow(focal)
     factors = None if class_weights is None else _constant(class_weights, logs)
@@ -68,7 +68,7 @@ def pinball(outputs: Tensor, y: Tensor, quantiles: Sequence[float]) -> Tensor:
     """Return (B, D, Q) pinball losses: q e above a quantile q, (q - 1) e below it, for e = y - q.
 
     Args:
-        outputs: (B, D Q) quantiles of D numbers, those of one number side by side.
+        outputs: (B, D Q) quantiles of D numbers; the Q of a number are adjacent.
         y: (B, D) numbers.
         quantiles: Q probabilities.
     """
@@ -82,7 +82,7 @@ def _constant(values: Sequence[float], like: Tensor) -> Tensor:
 
 
 def _as_autocast(logits: Tensor) -> Tensor:
-    """Return logits in float32 where autocast computes losses in it, which vmap would leave out."""
+    """Return logits in float32 where autocast would compute losses in it; vmap does not."""
     halves = torch.is_autocast_enabled(logits.device.type) and logits.dtype in _HALVES
     return logits.float() if halves else logits
 
@@ -98,7 +98,7 @@ def exact(values: Tensor) -> Tensor:
 
 
 def defined(scores: Tensor, loss: Tensor) -> Tensor:
-    """Return scores, all NaN where the loss is NaN: then some output is not defined."""
+    """Return scores, or NaN for all of them where the loss is NaN, as some output then is."""
     return torch.where(loss.isnan(), loss, scores)
 
 

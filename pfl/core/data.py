@@ -1,4 +1,4 @@
-"""The interface of federated data, and what a client knows of its own."""
+"""The interface of federated data, and the information that a client has on its own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClientSplit(Protocol):
 
 @runtime_checkable
 class CountedSplit(Protocol):
-    """A split whose samples lie elsewhere, of which only numbers are known."""
+    """A split whose samples are elsewhere and of which only counts are known."""
 
     @property
     def label_counts(self) -> Tensor | None:
@@ -78,7 +78,7 @@ class FederatedData(Protocol):
 
     @property
     def outputs(self) -> int:
-        """The number of outputs D of a network, as many as classes, labels or numbers."""
+        """The number of network outputs D: one for each class, label or number."""
 
     @property
     def num_classes(self) -> int | None:
@@ -120,7 +120,7 @@ class ReportsReading(Protocol):
 
     @property
     def reading(self) -> Reading:
-        """What was read, what of it is doubtful, and the samples of each client and class."""
+        """What was read, what is doubtful, and the sample counts of clients and classes."""
 
 
 class DataSource(FederatedData, Protocol):
@@ -141,7 +141,7 @@ class DataSource(FederatedData, Protocol):
 
 
 def info_of(data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:
-    """Return what a client knows of its data, before the first round."""
+    """Return a client's information on its data, before the first round."""
     split, counts = data.split(client, "train"), None
     if isinstance(split, CountedSplit):
         return ClientInfo(client, len(split), split.label_counts, rounds=rounds)

@@ -1,7 +1,7 @@
-"""One record of a federation's data: what each client has, and what belongs to none.
+"""A federation's data as one record: what each client has, and what belongs to none.
 
 The data of a site, of a server whose clients are at sites, and of clients that join later are such
-a record, in which ``dataclasses.replace`` has changed what differs from the data behind it.
+records; ``dataclasses.replace`` sets what differs from the original data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pfl.core.types import Batch, Inputs, Split
 
 
 def _no_inputs(count: int) -> Inputs:
-    raise ValueError("the data do not know the shapes of their inputs")
+    raise ValueError("these data do not declare the shapes of their inputs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,17 +61,17 @@ class DataView:
 
     @classmethod
     def of(cls, data: FederatedData) -> DataView:
-        """Return the record of data."""
+        """Return the record of any federated data."""
         names = (field.name for field in fields(cls))
         return cls(**{name: getattr(data, name) for name in names if hasattr(data, name)})
 
 
 class EmptySplit:
-    """A split whose samples must not be read or are not here, so that it has none.
+    """An empty split, for samples that are elsewhere or must not be read.
 
     Args:
         targets: (n,) targets, from which only counts are taken.
-        why: The message of the error when samples are asked for.
+        why: The message of the error that reading samples raises.
     """
 
     augmented = False

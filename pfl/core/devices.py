@@ -1,4 +1,4 @@
-"""What devices can do, and which kernels compute: the one place that tells their types apart.
+"""Capabilities of devices and settings of kernels: the one place that tells device types apart.
 
 A device that Lightning does not know can be used once it is registered with Lightning as an
 accelerator and with torch as a device (``torch.get_device_module`` finds its functions).
@@ -25,7 +25,7 @@ def fabric(accelerator: str, devices: int | str | list[int], precision: Any) -> 
 
     Raises:
         RuntimeError: There is no such device.
-        MisconfigurationException: There are not that many.
+        MisconfigurationException: There are fewer devices than requested.
     """
     made = Fabric(accelerator=accelerator, devices=devices, precision=precision)
     known, place, plugin = made.strategy.accelerator, made.device, made.strategy.precision
@@ -53,7 +53,7 @@ class HostPrecision(MixedPrecision):
 
     def forward_context(self) -> AbstractContextManager[Any]:
         """Return autocast without its cache."""
-        # Fabric makes float16 on the CPU to bfloat16.
+        # On the CPU, Fabric replaces float16 by bfloat16.
         return torch.autocast(self.device, torch.bfloat16, cache_enabled=False)
 
 
@@ -84,10 +84,7 @@ def wide(value: torch.Tensor) -> torch.Tensor:
 
 
 def free(device: torch.device) -> int | None:
-    """Return the free bytes of a device's own memory; ``None`` if that is unknown.
-
-    The host has none of its own.
-    """
+    """Return the free bytes of a device's own memory; ``None`` if unknown or if it is the host."""
     module = torch.get_device_module(device)
     if hasattr(module, "mem_get_info"):
         left, _ = module.mem_get_info(device)

@@ -1,8 +1,8 @@
-"""References to states on other machines: a hash, and the round that the state is from.
+"""References to states on other machines: a hash, and the round of the state.
 
-A client on another machine keeps its state there. Here a reference takes the state's place: in the
-run, in its checkpoint, in jobs and in results. It is a state of one small tensor, so that nothing
-that stores or moves states needs to know of it.
+A client on another machine keeps its state there. A reference takes the state's place in the run,
+its checkpoint, jobs and results. It is a state of one small tensor, so that code that stores or
+moves states needs no special case.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Round: TypeAlias = Annotated[int, Field(ge=0, lt=10**9)]
 
 @dataclass(frozen=True, config=STRICT)
 class Reference:
-    """A state that lies elsewhere.
+    """The hash and the round of a state on another machine.
 
     Attributes:
         digest: Its hash, as :func:`pfl.core.state.digest` computes it.
@@ -45,13 +45,13 @@ class Reference:
 
 
 def as_state(reference: Reference) -> State:
-    """Return the small state that takes the place of the one that a reference names."""
+    """Return the small state that stands in for the referenced one."""
     octets = bytes.fromhex(reference.digest) + reference.round.to_bytes(_ROUND, "little")
     return {_KEY: torch.tensor(list(octets), dtype=torch.uint8)}
 
 
 def reference_of(state: Mapping[str, Tensor]) -> Reference | None:
-    """Return what a state refers to; ``None`` if it is a state itself.
+    """Return the reference that a state stands for; ``None`` if it is an ordinary state.
 
     Raises:
         ValueError: It is a damaged reference.
@@ -60,12 +60,12 @@ def reference_of(state: Mapping[str, Tensor]) -> Reference | None:
         return None
     form = {name: (value.dtype, tuple(value.shape)) for name, value in state.items()}
     if form != {_KEY: (torch.uint8, (_HASH + _ROUND,))}:
-        raise ValueError(f"a state that lies elsewhere has a hash and a round, not {form}")
+        raise ValueError(f"a reference to a state must be a hash and a round, got {form}")
     octets = bytes(state[_KEY].tolist())
     return Reference(octets[:_HASH].hex(), int.from_bytes(octets[_HASH:], "little"))
 
 
 def digest_of(state: Mapping[str, Tensor]) -> str:
-    """Return the hash of a state, wherever it lies."""
+    """Return the hash of a state, or the one in a reference to it."""
     reference = reference_of(state)
     return digest(state) if reference is None else reference.digest

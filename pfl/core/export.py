@@ -20,7 +20,7 @@ from pfl.disk.writing import written
 from pfl.imports.hints import declared
 from pfl.imports.trust import Trust, TrustError, check_calls, checked, is_listed
 
-# Values of a file, where each reference to one counts.
+# Most values that a file may have; each reference counts.
 _VALUES = 10_000_000
 # Functions that build objects from the plain values of a file: Lightning's own.
 INSTANTIATORS = (
@@ -34,7 +34,7 @@ class DamagedError(ValueError):
 
 
 def write(path: Path, module: lightning.LightningModule, arguments: Mapping[str, Any]) -> None:
-    """Write a module as a Lightning checkpoint, with the plain arguments that build it again.
+    """Write a module as a Lightning checkpoint, with the plain arguments that rebuild it.
 
     Raises:
         OSError: The file cannot be written.
@@ -85,7 +85,7 @@ def check(
         if (path := arguments.pop("_class_path", None)) is not None:
             module_class = checked(str(path), module_class, ("_class_path",), trust)
         types = declared(module_class)
-        # Before the parser, which imports what is named; and after it, as it understood the file.
+        # Before parsing, which imports what is named, and again on the parsed values.
         for read in (dict, partial(_parsed, module_class)):
             for name, item in read(arguments).items():
                 if name not in passed:
@@ -97,7 +97,7 @@ def check(
 def _check_complete(
     source: str | Path | IO[Any], module_class: type, arguments: Mapping[str, Any]
 ) -> None:
-    """Refuse a file of a Trainer, which stores no objects, if one of them is not passed."""
+    """Refuse a Trainer's file, which stores no objects, unless all of them are passed."""
     needed = [
         name
         for name, one in inspect.signature(module_class).parameters.items()
@@ -130,9 +130,7 @@ def _exported(source: str | Path | IO[Any]) -> dict[str, Any]:
         content = torch.load(source, map_location="cpu", weights_only=True)
         source.seek(0)
     if not isinstance(content, dict) or "state_dict" not in content:
-        raise DamagedError(
-            f"{source} has no module in it: make such a file of a run with pfl export"
-        )
+        raise DamagedError(f"{source} contains no module: export one from a run with pfl export")
     arguments: dict[str, Any] = {}
     for key in (
         *CHECKPOINT_PAST_HPARAMS_KEYS,

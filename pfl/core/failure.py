@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _NOTE = "pfl: in "
 _LONGEST = 400
-_NAMED = 10  # clients that are named
+_NAMED = 10  # clients listed at most
 # Packages whose lines say nothing about a method, and ours, whose lines say less than the user's.
 _LIBRARIES = (
     *(*sys.stdlib_module_names, "pfl", "torch", "lightning", "lightning_fabric"),
@@ -42,7 +42,7 @@ class JobError(RuntimeError):
 
 @contextmanager
 def during(activity: str) -> Iterator[None]:
-    """Note on an error what was being done when it was raised; enclosing notes come later.
+    """Add the activity as a note to an error raised in this scope; inner notes come first.
 
     From Python 3.11 on, tracebacks show such notes.
 
@@ -62,7 +62,7 @@ def during(activity: str) -> Iterator[None]:
 
 
 def at_work(jobs: Sequence[Job]) -> str:
-    """Return the round and the clients of some jobs in words, for :func:`during`."""
+    """Describe the round and the clients of some jobs, for :func:`during`."""
     together = " as one stack" if len(jobs) > 1 else ""
     clients = clients_text([job.info.client for job in jobs])
     return f"round {jobs[0].info.round}, {clients}{together}"
@@ -71,7 +71,7 @@ def at_work(jobs: Sequence[Job]) -> str:
 def clients_text(clients: Sequence[int]) -> str:
     """Return clients as text: ``client 3``, ``clients 1, 2``, or ten of them and how many more.
 
-    Where there is none (:data:`pfl.core.types.NO_CLIENT`), the common test set is tested.
+    :data:`pfl.core.types.NO_CLIENT` is the common test set.
     """
     if any(client < 0 for client in clients):
         return "the common test set"
@@ -81,7 +81,7 @@ def clients_text(clients: Sequence[int]) -> str:
 
 
 def failure_line(error: BaseException) -> str | None:
-    """Return where and why a run failed, in one line; ``None`` if nothing is noted on the error.
+    """Return where and why a run failed, in one line; ``None`` if the error has no notes.
 
     Example:
         ``round 3, client 5, phase 'local' (mine.py, line 12): KeyError: 'net.head.bias'``
@@ -100,9 +100,9 @@ def error_line(error: BaseException) -> str:
 
 
 def last_words(log: Path) -> str:
-    """Return the last three lines of a log about failures, or else its last three lines.
+    """Return the last three lines of a log that report failures, or else the last three.
 
-    Empty lines, and those that begin with a colon, which are marks of Ray, do not count.
+    Empty lines and Ray's marks, which begin with a colon, do not count.
     """
     text = re.sub(r"\x1b\[[\d;]*m", "", log.read_text(errors="replace"))  # without colours
     stripped = map(str.strip, text.splitlines())

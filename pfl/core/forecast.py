@@ -15,7 +15,7 @@ from pfl.core.task import Regression
 
 @dataclass(frozen=True, repr=False)
 class Forecast(Regression):
-    """D numbers at each of the next H times: (n, H D) targets, those of one time side by side.
+    """D numbers at each of the next H times: (n, H D) targets; the D of one time are adjacent.
 
     The network's outputs, and so the loss, are of standardised targets. Scores and predictions are
     in the targets' units. The scores of :class:`Regression` are over all times; ``mae_1`` to

@@ -15,7 +15,7 @@ class HeldOut(NamedTuple):
 
     Attributes:
         unseen: The clients whose scores are reported.
-        validation: The clients by which settings of a baseline are chosen; they are not reported.
+        validation: The clients on which a baseline's settings are chosen; they are not reported.
     """
 
     unseen: tuple[int, ...] = ()
@@ -44,7 +44,7 @@ def holders(data: FederatedData, *splits: Split) -> Sequence[int]:
 
 @runtime_checkable
 class KnowsOrigins(Protocol):
-    """Federated data that know their clients' names, and the rows of samples in the data set."""
+    """Federated data with names of clients, and the rows of samples in the data set."""
 
     @property
     def client_names(self) -> Sequence[str]:

@@ -31,10 +31,10 @@ class Learner(L.LightningModule):
         task: What is predicted.
 
     Raises:
-        TypeError: The network is no module, or the optimiser no function, such as a ready one.
+        TypeError: The network is not a module, or the optimiser is not a function.
     """
 
-    # The arguments that build the module, in plain values, if it came from an export.
+    # The plain arguments that rebuild the module, if it was loaded from an export.
     _recipe: Mapping[str, Any] | None = None
     # What the current step logs, while an engine takes steps.
     _logged: State | None = None
@@ -114,7 +114,7 @@ class Learner(L.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip gradients by norm in a federation; under a Trainer, as the Trainer is set."""
+        """Clip gradients by norm in a federation, and as configured under a Trainer."""
         if self.fabric is None:
             super().configure_gradient_clipping(
                 optimizer, gradient_clip_val, gradient_clip_algorithm
@@ -164,7 +164,7 @@ class Learner(L.LightningModule):
         if isinstance(value, Tensor) and value.numel() == 1:
             self._logged[name] = value.detach().to(device, dtype).reshape(())
         elif isinstance(value, int | float):
-            # Filled there, as a copy to a GPU would be waited for.
+            # Filled on the device: a copy from the host would have to be waited for.
             self._logged[name] = torch.full((), value, dtype=dtype, device=device)
         else:
             raise ValueError(f"self.log({name!r}, ...) takes one number, got {value!r}")

@@ -32,14 +32,14 @@ _AT_ONCE, _AT_ONCE_ON_HOST = 2**22, 2**16
 
 
 class Noise:
-    """The draws of some clients, step by step; those of a client do not depend on the others.
+    """The draws of some clients, step by step; a client's draws do not depend on the others.
 
-    Small draws are made many steps ahead, because a draw is many calls of operations.
+    Small draws are made for many steps at once, because each takes many operations.
 
     Args:
-        shapes: Of the draws of a step, by name.
-        keys: Of the clients' streams; not read without shapes.
-        steps: How many steps there are, at most.
+        shapes: Shapes of the draws of a step, by name.
+        keys: Keys of the clients' streams; not read without shapes.
+        steps: The largest number of steps.
         device: Where the draws are needed.
     """
 
@@ -54,7 +54,7 @@ class Noise:
         self._sizes = [math.prod(shape) for shape in shapes.values()]
         self._steps, self._first, self._ahead = steps, 0, torch.empty(0, 0, 0)
         if self._shapes:
-            # Nothing is copied to the device at a step, which would have to wait for it.
+            # A copy to the device at each step would have to be waited for.
             self._streams = streams_of(keys, device)
 
     @classmethod
@@ -64,9 +64,9 @@ class Noise:
         return cls(phase.noise, keys, steps, device)
 
     def of_step(self, number: int, clients: int = 1) -> State:
-        """Return (clients, *shape) draws of a step by name, of the first clients.
+        """Return (clients, *shape) draws of a step for the first clients, by name.
 
-        Steps may be left out, but not gone back to. Later ones have no more clients.
+        Steps may be skipped but not repeated, and the number of clients may not grow.
         """
         if not self._shapes:
             return {}
@@ -86,7 +86,7 @@ class Noise:
 
 
 def _block(device: torch.device) -> int:
-    """Return how many draws are made at once on a device; fewer cost as many calls."""
+    """Return the number of draws to make at once on a device; fewer take as many calls."""
     return 2 * (_AT_ONCE_ON_HOST if on_host(device) else _AT_ONCE)
 
 
@@ -137,14 +137,14 @@ def streams_of(keys: Sequence[int], device: torch.device) -> Tensor:
 def stream(key: int) -> tuple[int, int]:
     """Return seed and gamma of a key's stream, of 64 bits each, as ``split`` makes them."""
     gamma = _mixed(key + 2 * _GOLDEN, _MIX_GAMMA) | 1
-    # With few changes from bit to bit sums would change few bits too.
+    # A gamma with few transitions between 0 and 1 would change few bits of the sums.
     if (gamma ^ gamma >> 1).bit_count() < 24:
         gamma ^= 0xAAAAAAAAAAAAAAAA
     return _mixed(key + _GOLDEN, _MIX), gamma
 
 
 def numbers(seeds: Tensor, gammas: Tensor, start: int, out: Tensor, spare: Tensor) -> None:
-    """Fill (K, n) with random numbers of 64 bits, from the ``start``-th of each stream on.
+    """Fill (K, n) with random 64-bit numbers, from the ``start``-th of each stream on.
 
     Args:
         seeds: (K, 1) of the streams.
@@ -156,7 +156,7 @@ def numbers(seeds: Tensor, gammas: Tensor, start: int, out: Tensor, spare: Tenso
     torch.mul(torch.arange(start + 1, start + 1 + out.shape[1], device=out.device), gammas, out=out)
     out.add_(seeds)
     for shift, factor in _MIX:
-        # The sign is the first of 64 bits: ones that it shifts in are cut off.
+        # A right shift copies the sign bit; the copies are masked.
         torch.bitwise_right_shift(out, shift, out=spare).bitwise_and_((1 << _BITS - shift) - 1)
         out.bitwise_xor_(spare)
         if factor != 1:
@@ -164,7 +164,7 @@ def numbers(seeds: Tensor, gammas: Tensor, start: int, out: Tensor, spare: Tenso
 
 
 def _to_normal(bits: Tensor, spare: Tensor, floats: Tensor, out: Tensor) -> None:
-    """Turn numbers of 64 bits into pairs of normal draws (Box and Muller).
+    """Turn 64-bit numbers into pairs of normal draws (Box and Muller).
 
     Args:
         bits: (k, s * n) int64.
@@ -183,7 +183,7 @@ def _to_normal(bits: Tensor, spare: Tensor, floats: Tensor, out: Tensor) -> None
 
 
 def _mixed(value: int, steps: Sequence[tuple[int, int]]) -> int:
-    """Hash a number of 64 bits."""
+    """Hash a 64-bit number."""
     value %= 1 << _BITS
     for shift, factor in steps:
         value = (value ^ value >> shift) * factor % (1 << _BITS)
@@ -191,5 +191,5 @@ def _mixed(value: int, steps: Sequence[tuple[int, int]]) -> int:
 
 
 def _signed(value: int) -> int:
-    """Return the signed number of the same 64 bits."""
+    """Return the signed number with the same 64 bits."""
     return value - (1 << _BITS) if value >> _BITS - 1 else value

@@ -1,4 +1,4 @@
-"""A random stream of a thread's own, for layers that can only draw from torch's default stream."""
+"""A random stream for one thread, for layers that can only draw from torch's default stream."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Functions that draw, by their names: what they call below Python is given the generator. Other
-# functions are called as they are, which costs a microsecond.
+# Names of functions that draw: the operators that they call get the generator. The others are
+# called unchanged, which costs a microsecond.
 _DRAWING = {
     *("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"),
     *("feature_alpha_dropout", "dropout_", "alpha_dropout_", "feature_dropout_"),
@@ -26,9 +26,9 @@ _DRAWING = {
 class OwnStream(TorchFunctionMode):
     """Let code in this scope and thread draw from a generator, not from torch's default stream.
 
-    The draws are those of the default stream with the same seed, bit for bit, also inside of
-    attention and recurrent layers. The default stream does not move, so that several threads can
-    each be in a scope of their own.
+    The draws are those of the default stream with the same seed, bit for bit, also inside attention
+    and recurrent layers. The default stream does not advance, so that several threads can each have
+    a scope.
 
     Args:
         seed: Seed of the generator, on the CPU.
@@ -61,7 +61,7 @@ class OwnStream(TorchFunctionMode):
 
 
 class _Given(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives a generator to every operator that takes one and has none."""
+    """Passes a generator to every operator that accepts one and got none."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -76,7 +76,7 @@ class _Given(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:  # noqa: ANN401
         given = dict(kwargs or {})
         if not _takes_generator(func):
-            # Functions that make tensors have an overload of their own for it.
+            # Functions that create tensors have a separate overload with a generator.
             name = func._overloadname
             other = "generator" if name == "default" else f"{name}_generator"
             if other not in func.overloadpacket.overloads():

@@ -1,4 +1,4 @@
-"""Networks that differ between clients: a module has several, and plays one client with one."""
+"""Networks that differ between clients: one module with several, of which one is active."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from pfl.core.state import form_of
 from pfl.core.types import State
 
 Assignment: TypeAlias = 'Literal["cycle", "domain"] | list[int]'
-# What a network and its stand-in have in common, so that entries have the network's own names.
+# What is shared with the active network, so that entries have that network's own names.
 _ENTRIES = ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules")
 
 
 class Variants(nn.Module):
-    """Several networks, of which each client has one: the networks' places are taken in turn.
+    """Several networks, of which each client uses one; one is active at a time.
 
-    It behaves as the network whose turn it is, and its entries are that one's. Those that travel
-    must have the same names and shapes in all of them.
+    It behaves as the active network and has only its entries. Entries that travel must have the
+    same names and shapes in all networks.
 
     Attributes:
-        number: Which network's turn it is.
+        number: Index of the active network.
 
     Args:
         nets: The networks, at least one.
-        by: Which client has which of k networks: ``cycle`` gives client i number i mod k,
-            ``domain`` those of one domain the same (``data.groups``), in the order of domains; a
+        by: How clients get their networks: ``cycle`` gives client i the network i mod k; ``domain``
+            gives all clients of a domain (``data.groups``) the same one, in the order of domains; a
             list has the number of each client's network.
 
     Raises:
-        ValueError: There is no network, or a number in the list is none of theirs.
+        ValueError: There is no network, or the list has a number that no network has.
     """
 
     def __init__(self, nets: Sequence[nn.Module], by: Assignment = "cycle") -> None:
-        nn.Module.__init__(self)  # also beside a base of networks that takes their parts
+        nn.Module.__init__(self)  # even if a subclass has other bases
         if not nets:
             raise ValueError("nets needs at least one network, got an empty list")
         if not isinstance(by, str) and (wrong := [n for n in by if not 0 <= n < len(nets)]):
             raise ValueError(f"by has the number {wrong[0]}, but there are {len(nets)} networks")
-        # As a tuple they are no submodules: only the entries of one at a time are.
+        # In a tuple they are not submodules: only the active network's entries count.
         self.nets, self.by, self.number = tuple(nets), by, 0
         self.take(0)
 
     def take(self, number: int) -> None:
-        """Become another of the networks."""
+        """Make another network the active one."""
         self.number = number
         for name in _ENTRIES:
             self.__dict__[name] = self.nets[number].__dict__[name]
 
     def forward(self, *inputs: Any) -> Any:  # noqa: ANN401
-        """Return what the network returns whose turn it is."""
+        """Return the outputs of the active network."""
         return self.nets[self.number](*inputs)
 
     def train(self, mode: bool = True) -> Variants:
-        """Set the mode, which the network itself reads too."""
+        """Set the mode, also of the active network itself."""
         super().train(mode)
         self.nets[self.number].training = mode
         return self
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        """Return a submodule or an attribute of the network whose turn it is."""
+        """Return a submodule or an attribute of the active network."""
         if "nets" in self.__dict__ and name != "number":
             return getattr(self.nets[self.number], name)
         return super().__getattr__(name)
@@ -77,7 +77,7 @@ class Variants(nn.Module):
         )
 
     def check(self, data: FederatedData) -> None:
-        """Refuse data whose clients have no network.
+        """Refuse data whose clients cannot be assigned a network.
 
         Raises:
             ValueError: They have no domains, or there are more clients than the list has.
@@ -102,10 +102,10 @@ def _domains(data: FederatedData) -> Sequence[int]:
 
 
 def variants(module: nn.Module) -> list[Variants]:
-    """Return what has several networks within a module.
+    """Return every :class:`Variants` within a module.
 
     Raises:
-        ValueError: They differ in their number of networks or in who has which.
+        ValueError: They differ in the number of networks or in ``by``.
     """
     found = [child for child in module.modules() if isinstance(child, Variants)]
     for one in found[1:]:
@@ -128,7 +128,7 @@ def named(number: int, name: str) -> str:
 
 
 def of_variant(values: State, number: int) -> State:
-    """Return one variant's entries of those of all variants, by the names of :func:`named`."""
+    """Select one variant's entries from those of all, by the names of :func:`named`."""
     start = f"{number}:" if number else ""
     return {
         name.removeprefix(start): value
@@ -138,7 +138,7 @@ def of_variant(values: State, number: int) -> State:
 
 
 def disagreement(first: State, other: State) -> str | None:
-    """Return which entry that travels is not alike in two variants; ``None`` if all are."""
+    """Describe an entry that differs in type or shape; ``None`` if there is none."""
     for name in (*first, *other):
         forms = [form_of(one[name]) if name in one else "missing" for one in (first, other)]
         if forms[0] != forms[1]:

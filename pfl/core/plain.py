@@ -20,7 +20,7 @@ _LISTED = 100
 
 
 def plain_value(value: Any) -> Any:  # noqa: ANN401
-    """Return a value as a configuration has it: an object as its class with its arguments."""
+    """Return a value as in a configuration: an object as its class and arguments."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Path | torch.dtype):
@@ -52,7 +52,7 @@ def _arguments(value: object) -> Mapping[str, Any]:
         return {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, ClientModule):
         objects = {name: getattr(value, name) for name in value.objects if hasattr(value, name)}
-        # A function does not say what it makes.
+        # The arguments of a factory show only on what it makes.
         return {**value.hparams, **objects, "optimizer": value.optimizer(value.parameters())}
     if isinstance(value, Optimizer):
         return value.defaults

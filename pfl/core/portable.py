@@ -1,8 +1,8 @@
 """Portable runs: the same bits on any x86-64 processor under Linux.
 
-Torch, MKL, oneDNN, numpy, OpenBLAS and the C library choose their kernels by what the processor
-can do, and different kernels round differently. Each reads its choice from the environment, most of
-them while they are loaded, so a portable run is a process started with :data:`ENVIRONMENT`.
+Torch, MKL, oneDNN, numpy, OpenBLAS and the C library choose their kernels by the processor's
+features, and different kernels round differently. Each can be restricted by the environment, which
+most read while they are loaded, so a portable run is a process started with :data:`ENVIRONMENT`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ENVIRONMENT: Mapping[str, str] = {
     "ATEN_CPU_CAPABILITY": "default",
     "ONEDNN_MAX_CPU_ISA": "SSE41",
     "MKL_CBWR": "COMPATIBLE",
-    # MKL's functions of vectors heed no documented setting. Of their kernels only those of SSE3
-    # do without RSQRTPS and RCPPS, whose results each maker of processors approximates differently.
+    # No documented setting applies to MKL's vector functions. Only their SSE3 kernels avoid RSQRTPS
+    # and RCPPS, whose results differ between makers of processors.
     "MKL_VML_DEBUG_CPU_TYPE": "1",
     "OPENBLAS_CORETYPE": "Nehalem",
-    # Names of numpy from 2.4 on, and earlier ones.
+    # Names from numpy 2.4 on, and earlier ones.
     "NPY_DISABLE_CPU_FEATURES": (
         "X86_V3 X86_V4 AVX512_ICL AVX512_SPR AVX2 FMA3 AVX512F AVX512CD AVX512_SKX"
     ),
@@ -40,7 +40,7 @@ def active() -> bool:
 
 
 def enter() -> None:
-    """Start this process anew, with the same command line, unless it is portable already.
+    """Restart this process with the same command line, unless it is portable already.
 
     Raises:
         RuntimeError: The machine is not x86-64, or its system is not Linux.
@@ -55,9 +55,9 @@ def enter() -> None:
 
 
 def enter_like(environments: Sequence[Mapping[str, Any]]) -> None:
-    """Make this process portable if all runs are, which are to be repeated, by their records.
+    """Make this process portable if the records of all runs to repeat say so.
 
-    Where that is impossible, it goes on as it is: the numbers can still be equal to rounding.
+    If that is impossible, continue unchanged: the numbers can still agree up to rounding.
     """
     if environments and all(one.get("portable") for one in environments):
         with suppress(RuntimeError):

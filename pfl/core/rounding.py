@@ -7,16 +7,16 @@ from torch import nn
 
 from pfl.core.seeds import derive
 
-# Runs from moved weights that a radius is the largest of. One is not enough: a run may have two
-# ends, by a unit that rounding switches on or off.
+# Runs from moved weights, whose largest distance is a radius. One is not enough: a unit that
+# rounding switches on or off gives a run two possible ends.
 DRAWS = 3
 
 
 def move(net: nn.Module, draw: int) -> None:
     """Move each weight of a network to the next number above or below it, as a draw decides.
 
-    What a method adds to its network stays: seeds of some of it are hashes of its bits, and other
-    draws are no rounding.
+    What a method adds to its network stays: some of it is drawn with a hash of its bits as the
+    seed, and other draws are not rounding.
     """
     generator = torch.Generator().manual_seed(derive(draw, "rounding"))
     with torch.no_grad():

@@ -20,7 +20,7 @@ class ServerState:
     """The server's memory between rounds.
 
     A method that needs more memory subclasses this. Fields may have only tensors, plain values, and
-    tuples, lists and dicts of them, so that a checkpoint needs no code of the method.
+    tuples, lists and dicts of them, so that a checkpoint needs no code for the method.
 
     Attributes:
         shared: Current values of the shared entries.
@@ -43,8 +43,8 @@ StateT = TypeVar("StateT", bound=ServerState, default=ServerState)
 class Server(Generic[StateT]):
     """A server that averages uploads by weight, and the base class of all others.
 
-    For the server only members exist, numbered from 0 in the order of the data. Clients that are
-    held out have none of these numbers; they come to :meth:`welcome`, and to nothing else.
+    The server sees only members, numbered from 0 in the order of the data. Clients that are held
+    out have no such number and reach only :meth:`welcome`.
 
     A server with its own state names the type: ``class ScaffoldServer(Server[ScaffoldState])``. An
     instance has only hyperparameters; its methods are pure functions and do not modify their
@@ -59,8 +59,8 @@ class Server(Generic[StateT]):
             that travel, and names in ``extra`` that :meth:`merge_mean` reads. Only what can be
             summed over clients belongs there.
         needs_public: Whether it works on public data (``data.public``).
-        needs_label_counts: Whether :meth:`init` and :meth:`welcome` read how many samples of each
-            class clients have. Otherwise it gets ``None``.
+        needs_label_counts: Whether :meth:`init` and :meth:`welcome` read the clients' label counts,
+            which are ``None`` otherwise.
         seed: Seed of the server's own draws, derived from that of the run:
             ``generator(self.seed, "noise", state.round)``. Set before :meth:`init`.
         public: The public data, on the run's device, if it needs them; set before :meth:`init`.
@@ -68,8 +68,8 @@ class Server(Generic[StateT]):
     Args:
         weighting: ``samples`` weights uploads by the clients' training samples, ``uniform`` weights
             them equally.
-        inherits: Prefixes of two names: what a newcomer is sent under the first, it also keeps,
-            under the second; such as ``("net.", "personal.")``.
+        inherits: Two prefixes: entries that a newcomer receives under the first, it also keeps
+            under the second; for instance ``("net.", "personal.")``.
     """
 
     reports: ClassVar[Mapping[str, str]] = {"weight": "aggregation weight"}
@@ -111,8 +111,8 @@ class Server(Generic[StateT]):
             info: The newcomer, with the number of finished rounds; its own number is no member's.
             members: The clients that trained, as :meth:`init` got them.
             upload: What the newcomer sent after its introduction
-                (:meth:`pfl.core.client.ClientModule.introduce`), which began with what this method
-                returns without it; ``None`` if there is none.
+                (:meth:`pfl.core.client.ClientModule.introduce`), which started from what this
+                method returns without it; ``None`` if there is none.
 
         Returns:
             The message to the newcomer, and entries that it keeps; those that are not given have
@@ -150,16 +150,16 @@ class Server(Generic[StateT]):
         return replace(state, shared=mean, client_report=report)
 
     def merge_mean(self, state: StateT, mean: Upload, count: float) -> StateT:
-        """Return the state after a private round, in which nobody's own upload is known.
+        """Return the state after a private round, in which no single upload is known.
 
         Called in place of :meth:`merge`. A server that overrides :meth:`merge`, :meth:`weights` or
         :meth:`aggregate` takes part in private runs (``Privacy``) if it overrides this too.
 
         Args:
             state: The state before the round.
-            mean: An estimate of the mean of the uploads, all of which count equally; of ``extra``
-                it has what ``summed`` names.
-            count: The number of uploads for which it stands, q N.
+            mean: An estimate of the mean of the uploads, all of which count equally; its ``extra``
+                has only what ``summed`` names.
+            count: The expected number of uploads, q N.
         """
         return self.merge(state, [mean])
 

@@ -1,4 +1,4 @@
-"""A table for people, as a value; :mod:`pfl.results.sheets` prints it."""
+"""A table to be read, as a value; :mod:`pfl.results.sheets` prints it."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Dimension:
     def __post_init__(self) -> None:
         if self.choices:
             if len(self.choices) < 2 or self.low is not None or self.high is not None or self.log:
-                raise ValueError(f"{self.name}: choices are two values or more, without a range")
+                raise ValueError(f"{self.name}: choices need two values or more and no range")
         elif self.low is None or self.high is None or not self.low < self.high:
             raise ValueError(f"{self.name}: expected low < high, got {self.low} and {self.high}")
         elif self.log and self.low <= 0:

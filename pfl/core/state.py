@@ -21,7 +21,7 @@ Entries: TypeAlias = dict[tuple[str, str], Tensor]
 ReturnT = TypeVar("ReturnT")
 
 RESIDUAL = "residual:"
-"""Begins the names of what steps of the uplink keep; no entry of a module has a colon."""
+"""Prefix of what steps of the uplink keep; no entry of a module has a colon."""
 
 
 def call_with(
@@ -39,7 +39,7 @@ def call_with(
     Raises:
         KeyError: The module has no entry of a given name.
     """
-    # torch.func.functional_call takes most of the time of a client's verb in a stack.
+    # torch.func.functional_call would take most of the time of a client's methods in a stack.
     places = [_place(module, name) for name in state]
     replaced = [entries[leaf] for entries, leaf in places]
     try:
@@ -231,9 +231,9 @@ class RunningMean:
 
 
 def residuals_of(kept: State) -> State:
-    """Return what steps of the uplink keep with a client, from its kept state.
+    """Select what steps of the uplink keep with a client from its kept state.
 
-    Such an entry has the shape of an entry of the module, and its name behind :data:`RESIDUAL`.
+    Such an entry has the shape of a module's entry, and its name after :data:`RESIDUAL`.
     """
     return {name: value for name, value in kept.items() if name.startswith(RESIDUAL)}
 
@@ -284,9 +284,9 @@ def each_finite(states: Sequence[Mapping[str, Tensor]]) -> list[bool]:
 
 
 def together(numbers: Sequence[Tensor]) -> Tensor:
-    """Stack (n,) single numbers, at least one, on the device that has any of them.
+    """Stack n single numbers into (n,), n at least 1, off the host if any of them is.
 
-    Those of an optimiser's counters lie on the host.
+    An optimiser's counters may be on the host.
     """
     devices = [number.device for number in numbers]
     device = next((device for device in devices if not on_host(device)), devices[0])

@@ -37,8 +37,8 @@ class Task(ABC):
     """A kind of prediction, which is determined by the data.
 
     It defines the loss that methods use and the scores that the loop reports. It has no state:
-    tasks with equal options are equal. Every loss of targets that a method computes is
-    :meth:`loss`, or :meth:`sample_losses` where it needs each sample's.
+    tasks with equal options are equal. Methods compute every loss of targets with :meth:`loss`, or
+    with :meth:`sample_losses` for the loss of each sample.
 
     Attributes:
         scores_better: The names of a model's scores, the main score first; ``True`` if more is
@@ -178,7 +178,7 @@ class Classification(Task):
                 finite(class_weights=weight)
             positive(**{"the sum of class_weights": sum(self.class_weights)})
         if self.label_smoothing and self.focal:
-            raise ValueError("the focal loss has no label_smoothing: give one of the two")
+            raise ValueError("focal and label_smoothing exclude each other: give one of them")
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the (B,) cross-entropies, under the options."""
@@ -326,9 +326,9 @@ class Regression(Task):
     ratio of the squared error to that of the targets' mean (undefined if all targets are equal).
     They are computed in double precision.
 
-    With ``quantiles`` there are D Q outputs, the Q quantiles of each number side by side. The
-    scores then begin with the mean pinball loss (``loss``) and end with that of each quantile
-    (``pinball_0.1``); the others are those of the quantile next to the median.
+    With ``quantiles`` there are D Q outputs; the Q of a number are adjacent. The scores then begin
+    with the mean pinball loss (``loss``) and end with that of each quantile (``pinball_0.1``); the
+    others are those of the quantile next to the median.
 
     Args:
         huber: delta of the Huber loss, in place of the squared error.
@@ -350,7 +350,7 @@ class Regression(Task):
         if list(self.quantiles) != sorted(set(self.quantiles)):
             raise ValueError(f"quantiles must be ascending, got {list(self.quantiles)}")
         if self.quantiles and self.huber is not None:
-            raise ValueError("the loss of quantiles is the pinball loss: give them or huber")
+            raise ValueError("huber and quantiles exclude each other: give one of them")
 
     @property
     def loss_name(self) -> str:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""The records that a round passes around, and plans.
+"""Plans, and the records that a round passes around.
 
 They depend on no method, engine or data set. A ``State`` is a flat dictionary from names to
 tensors, as ``Module.state_dict`` returns it. Records are frozen and have states and plain values
@@ -27,7 +27,7 @@ OptimizerFactory: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]
 Count: TypeAlias = "int | Callable[[State, ClientInfo], int]"
 EvaluationPoint: TypeAlias = Literal["post_broadcast", "post_local"]
 Split: TypeAlias = Literal["train", "val", "test", "pooled"]
-# One tensor a batch, or several by name; their first axis runs over the samples.
+# One tensor for a batch, or several by name; their first axis runs over the samples.
 Inputs: TypeAlias = "Tensor | dict[str, Tensor]"
 
 
@@ -44,16 +44,16 @@ class Batch(NamedTuple):
             the same number.
         noise: Standard normal draws by name, as declared by :attr:`Phase.noise`; empty under a
             plain Trainer, where a layer draws its own.
-        index: (B,) position of each sample among those that the part goes through, for values that
-            a client keeps of single samples; ``None`` under a plain Trainer and where single
-            samples are private.
+        index: (B,) position of each sample among those of the phase or pass, for values that a
+            client keeps for each sample; ``None`` under a plain Trainer and where single samples
+            are private.
     """
 
     x: Any
     y: Tensor
     weight: Tensor | None = None
     noise: Mapping[str, Tensor] | None = None
-    # The tuple's search of this name serves nobody here.
+    # Hides tuple.index, which nobody needs here.
     index: Tensor | None = None  # type: ignore[assignment]
 
 
@@ -142,7 +142,7 @@ class Phase:
     noise: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse patterns that are no tuple, and samples on which nothing is trained.
+        """Refuse patterns that are not a tuple, and a split that is not for training.
 
         Raises:
             ValueError: They are something else.
@@ -167,13 +167,13 @@ class Pass:
 
     Attributes:
         name: Unique within the plan.
-        then: Computes from the totals new values of entries of the module's state dict (buffers, or
+        then: Computes new values of entries of the module's state dict from the totals (buffers, or
             parameters set in closed form). Not called for a client without such samples.
         split: The samples that it goes through: the client's training or validation data (``train``
             or ``val``), or the ``public`` data, which belong to no client.
         statistic: Returns named sums over one batch; the engine adds them up over the batches. Like
             an objective it changes nothing.
-        collect: Returns (B, ...) rows of one batch by name, for what cannot be added up.
+        collect: Returns (B, ...) rows of one batch by name, for values that cannot be summed.
         when: Returns whether the pass takes place for a client, given the client's own entries and
             its info.
 
@@ -189,7 +189,7 @@ class Pass:
     when: Callable[[State, ClientInfo], bool] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse samples that only a test may see.
+        """Refuse a split that only a test may read.
 
         Raises:
             ValueError: They are something else.
@@ -211,7 +211,7 @@ Plan: TypeAlias = Sequence[Phase | Pass]
 
 
 NO_CLIENT = -1
-"""Stands for no client, as with the common test set and the mean of a private round."""
+"""In place of a client's index, for the common test set and the mean of a private round."""
 
 
 @dataclass(frozen=True)
@@ -295,14 +295,14 @@ class Cohort:
 
 
 Names: TypeAlias = Annotated[tuple[str, ...], Field(max_length=2**16)]
-"""Names of entries that travel in a step; a message has no more tensors."""
+"""Names of entries that travel in a step, at most as many as a message may have tensors."""
 
 
 class ClientStep:
-    """The part of a step of the uplink that a client does: a value that travels with its job.
+    """The client's part of a step of the uplink: a value that travels with its job.
 
-    A subclass is a frozen dataclass of plain values. Whoever receives it checks their types and
-    ranges, as its annotations and its ``__post_init__`` say, before anything is done with it.
+    A subclass is a frozen dataclass of plain values. The receiver checks their types and ranges, by
+    its annotations and its ``__post_init__``, before using it.
 
     Attributes:
         differs: Whether it sends the difference to what the client received, in float64, instead
@@ -319,7 +319,7 @@ class ClientStep:
         return False
 
     def training_info(self, info: ClientInfo) -> ClientInfo:
-        """Return what a client's training may use of its own numbers."""
+        """Return the information that a client's training may use."""
         return info
 
     def sent(self, job: Job, result: Result) -> Result:
@@ -374,14 +374,14 @@ class Job:
     steps: tuple[ClientStep, ...] = ()
 
     def seed_of(self, *path: str | int) -> int:
-        """Return a seed of the client's random choices, which the job's seed and a path decide."""
+        """Derive a seed of the client's random choices from the job's seed and a path."""
         if any(step.secret for step in self.steps):
             return secrets.randbits(63)
         return derive(self.seed, *path)
 
     @property
     def adapts(self) -> bool:
-        """``True`` if a test makes the client's personalised model of the broadcast."""
+        """``True`` if a test builds the client's personalised model from the broadcast."""
         return self.broadcast is not None and self.model == "personal"
 
 
