@@ -36,7 +36,7 @@ class Variants(nn.Module):
     """
 
     def __init__(self, nets: Sequence[nn.Module], by: Assignment = "cycle") -> None:
-        nn.Module.__init__(self)  # even if a subclass has other bases
+        nn.Module.__init__(self)  # not super(): another base may take a network's parts
         if not nets:
             raise ValueError("nets needs at least one network, got an empty list")
         if not isinstance(by, str) and (wrong := [n for n in by if not 0 <= n < len(nets)]):

@@ -52,7 +52,7 @@ def _arguments(value: object) -> Mapping[str, Any]:
         return {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, ClientModule):
         objects = {name: getattr(value, name) for name in value.objects if hasattr(value, name)}
-        # The arguments of a factory show only on what it makes.
+        # A factory hides its arguments, so it is called.
         return {**value.hparams, **objects, "optimizer": value.optimizer(value.parameters())}
     if isinstance(value, Optimizer):
         return value.defaults

@@ -1,7 +1,7 @@
 """Checkpoint files of runs: dictionaries of tensors and plain values, without code.
 
-In the file (:mod:`pfl.disk.container`) each JSON object is a mark with what JSON lacks: tensors,
-tuples, mappings in their order, and numbers that are not finite.
+In the file (:mod:`pfl.disk.container`) JSON objects encode what JSON lacks: tensors, tuples,
+ordered mappings, and numbers that are not finite.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
 
     Raises:
         OSError: The file cannot be written.
-        TypeError: A value has no form.
+        TypeError: A value cannot be stored.
     """
     tensors = State()
     container.write(path, _plain({"format": FORMAT, **content}, FORMAT, tensors), tensors)
@@ -79,7 +79,7 @@ def move(value: Any, device: torch.device | str, copy: bool = False) -> Any:  # 
     if isinstance(value, Tensor):
         return value.detach().to(device, copy=copy)
     if isinstance(value, Mapping):
-        # Of any kind: a file may hold plain dictionaries only.
+        # Any kind of mapping: a file may hold plain dictionaries only.
         return {key: move(item, device, copy) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(move(item, device, copy) for item in value)
@@ -87,7 +87,7 @@ def move(value: Any, device: torch.device | str, copy: bool = False) -> Any:  # 
 
 
 def _plain(value: Any, path: str, tensors: State) -> Any:  # noqa: ANN401
-    """Return a value as JSON holds it, and put its tensors under their paths into ``tensors``."""
+    """Encode a value for JSON; add its tensors to ``tensors``, by their paths."""
     if isinstance(value, Tensor):
         name = path if path not in tensors else f"{path} {len(tensors)}"
         tensors[name] = value
@@ -102,11 +102,11 @@ def _plain(value: Any, path: str, tensors: State) -> Any:  # noqa: ANN401
         return {"float": str(value)}
     if value is None or isinstance(value, str | int | float):
         return value
-    raise TypeError(f"{path}: a checkpoint has no form for {type(value).__name__}")
+    raise TypeError(f"{path}: a checkpoint cannot store a {type(value).__name__}")
 
 
 def _restored(value: Any, tensors: State) -> Any:  # noqa: ANN401
-    """Return the value of which :func:`_plain` has made another."""
+    """Decode what :func:`_plain` encoded."""
     if isinstance(value, list):
         return [_restored(item, tensors) for item in value]
     if not isinstance(value, dict):
@@ -121,4 +121,4 @@ def _restored(value: Any, tensors: State) -> Any:  # noqa: ANN401
             return tuple(_restored(inner, tensors))
         case "float":
             return float(inner)
-    raise ValueError(f"no mark {mark[:20]!r}")
+    raise ValueError(f"unknown mark {mark[:20]!r}")

@@ -53,16 +53,16 @@ class LogNormal(Spread):
 
 @dataclass(frozen=True)
 class Cost:
-    """What clients take: a number for all of them, or how it is spread over them.
+    """The clients' bandwidths and speeds: a number for all clients, or a distribution over them.
 
     A client receives its message, trains, and sends its upload; the server waits for the slowest.
-    Its own work takes no time. Each client keeps its numbers, which its index and the run's seed
-    decide.
+    Its own work takes no time. A client's numbers follow from its index and the run's seed, and
+    stay the same.
 
     Args:
-        up: Bytes a second from a client to the server.
-        down: Bytes a second from the server to a client.
-        speed: Training samples a second.
+        up: Bytes per second from a client to the server.
+        down: Bytes per second from the server to a client.
+        speed: Training samples per second.
 
     Raises:
         ValueError: A number is not positive.
@@ -77,7 +77,7 @@ class Cost:
         positive(**same_for_all)
 
     def of_client(self, seed: int, client: int) -> tuple[float, float, float]:
-        """Return a client's bytes a second up and down, and its samples a second."""
+        """Return a client's bytes per second up and down, and its samples per second."""
         up, down, speed = (
             v.draw(generator(seed, "cost", name, client)) if isinstance(v, Spread) else v
             for name, v in vars(self).items()

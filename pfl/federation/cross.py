@@ -1,8 +1,8 @@
 """Each personal model on every client's test data, as a matrix.
 
 ``pfl test --cross`` writes it. The idea is that of FLIU, arXiv 2510.24503: a personal model that is
-as good elsewhere as at home is not personal, and one that is useless elsewhere has learned its own
-client alone.
+as good elsewhere as at home is not personal, and one that is useless elsewhere has learned only its
+own client.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The configuration of a run that was started from Python, described by its objects.
 
-It has the keys of a configuration, so that such runs are logged, listed and compared as others are.
-A network is described by its structure and a tensor by its shape, so nothing can be built from it;
+It has the keys of a configuration, so that such runs are logged, listed and compared like others. A
+network is described by its structure and a tensor by its shape, so nothing can be built from it;
 the key ``started`` says so.
 """
 

@@ -22,10 +22,10 @@ from pfl.federation.settings import Settings
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator
 
-# Jobs made at a time: each holds its client's kept state, and thousands would fill the memory.
+# Jobs built at a time: each has its client's kept state, and thousands would fill the memory.
 BLOCK = 256
-# Number of clients that ``auto`` tests of a population of more than a few; the tests of thousands
-# would be most of a round. As many as most federations of the field have.
+# Number of clients that ``auto`` tests in a large population, where testing all would take most of
+# a round. Federations in the literature rarely have more.
 SAMPLE = 100
 
 
@@ -50,7 +50,7 @@ class Evaluator:
         settings: The settings of the run.
         context: The data, and the method at its initial values; it determines whether there is a
             global model, whether personalised models equal it, and each client's group.
-        coordinator: Knows the clients, and what the server reports of them.
+        coordinator: Makes the clients' jobs, and has the server's reports on them.
         run: The run, with what clients keep.
     """
 
@@ -134,7 +134,7 @@ class Evaluator:
         }
 
     def undefined(self, rows: Sequence[Row]) -> list[int]:
-        """Return the tested clients of which a model has no finite main score; warn of them."""
+        """Return the tested clients with a model whose main score is not finite, with a warning."""
         main = next(iter(self.scorer.better))
         clients = [
             int(row["client"])

@@ -14,12 +14,12 @@ from pfl.engines.op_threads import OpThreads
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Run
 
-# What a repetition gives; docs/ideas.md says more.
+# What a repetition gives; see docs/ideas.md.
 SAME_BITS = "with the same versions, kind of processor and op threads; elsewhere equal to rounding"
 
 
 def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[str, str]:
-    """Return the header's lines by topic, before the first round, given the engine's own line."""
+    """Return the header's lines by topic, before the first round; ``engine`` is the engine's."""
     run, evaluator, fabric = federation.run, federation.evaluator, federation.settings.fabric
     module, data, planned = run.module, run.data, federation.settings.rounds
     training = sum(info.samples > 0 for info in evaluator.clients)

@@ -1,20 +1,20 @@
-"""A run's identity: the settings of its configuration that its numbers depend on.
+"""A run's identity: the settings in its configuration that its numbers depend on.
 
-An identity is flat: a class stands under its key, and its options below it, as in
+An identity is flat: a class has its key, and its options have keys below it, as in
 ``{"model": "FedPer", "model.net": "MLP", "model.net.hidden": 64}``. It contains every setting
 except
 
-- where and how a run is executed (:data:`_PLACES`, :data:`_LISTENERS`), unless a class of neither
-  this project nor its libraries does it, such as an engine of the user's own;
+- where and how a run is executed (:data:`_PLACES`, :data:`_LISTENERS`), unless a class from outside
+  this project and its libraries does it, such as a user's engine;
 - options that were added or removed since runs were first stored, at the value that makes no
   difference (:data:`_CAME_OR_WENT`), so that runs of earlier and later versions have the same
   identity;
 - settings that are null and have always been null;
-- ``loop.evaluate_clients: auto`` of a population in which it tests everybody.
+- ``loop.evaluate_clients: auto`` where it tests all clients.
 
 A class of this project is identified by its name alone, wherever its file is; any other class by
-its import path. Nothing is imported for this. Of a class of neither this project nor its libraries
-the source counts too, which a run records when it starts (:func:`beside`).
+its import path. Nothing is imported. For a class from outside this project and its libraries, its
+source, recorded at the start of the run (:func:`beside`), counts too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STARTED = "started"
 
 # Options that stored runs may lack or have in addition: added options with the value that gives the
 # former numbers, and removed options with the value that gave the present numbers (None: no value
-# did). By dotted key ("data.shuffle": of any data module), or by class and option ("MLP.hidden").
+# did). By dotted key ("data.shuffle", for any data module), or by class and option ("MLP.hidden").
 _CAME_OR_WENT: dict[str, Any] = {
     **{"data.shuffle": True, "data.max_train_samples": None, "data.public": None},
     **{"data.max_length": None, "data.standardise": "none"},
@@ -46,7 +46,7 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"data.unseen": None, "loop.unseen_every": None, "loop.join_rounds": 5},
     **{"loop.tune_epochs": 20, "loop.codec": None, "loop.cost": None, "loop.privacy": None},
     **{"loop.uplink": None},
-    # Of opaque images that are stored as they are seen, which all earlier runs' were.
+    # For opaque images stored in display orientation, as in all earlier runs.
     **{"data.on_unreadable": "refuse", "data.over_white": True, "data.exif_orientation": True},
     **{"data.missing_values": None, "data.date_format": None, "data.decimal": "."},
     **{"data.thousands": None, "data.separator": ",", "data.negative": None},
@@ -73,12 +73,11 @@ _PLACES = {
     # The task follows from the data; metrics do not influence training.
     *("model.task", "data.metrics"),
 }
-# Of these, a class of neither this project nor its libraries counts: nobody has shown that it
-# changes no number.
+# Of these, a class from outside this project and its libraries counts: it may change numbers.
 _CLASSES = {"loop.engine", "loop.loggers", "model.task", "data.metrics"}
 # Callbacks that do not count for the identity.
 _LISTENERS = {"Checkpoint", "LightningLogger", "ProgressBar", "Records", "WandB"}
-# Largest number of clients up to which the default tests all of them, as earlier versions do.
+# Largest number of clients that the default tests in full, as earlier versions always did.
 FEW = 1_000
 # Data sets that are defined by a folder or file: only its own name counts, not its parents.
 _NAMED = {
@@ -90,7 +89,7 @@ _REPLICATES = {"seed", "data.split_seed"}
 
 
 def beside(config: Mapping[str, Any], noise: str | None) -> dict[str, Any]:
-    """Return what a run that starts now depends on besides its configuration, to be recorded.
+    """Return what the numbers of a run that starts now depend on besides its configuration.
 
     Args:
         config: Its resolved configuration.
@@ -120,7 +119,7 @@ def of_run(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None)
 
 
 def of_setting(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None) -> Identity:
-    """Return the settings that the replicates of one setting have in common: all but the seeds."""
+    """Return the settings that replicates share: all but the seeds."""
     found = of_run(config, recorded)
     return {key: value for key, value in found.items() if key not in _REPLICATES}
 
@@ -179,7 +178,7 @@ def _listens(callback: Any) -> bool:  # noqa: ANN401
 
 
 def _foreign(value: Any) -> Any:  # noqa: ANN401
-    """Return what a place names of classes of neither this project nor its libraries."""
+    """Return the classes in a value that are from outside this project and its libraries."""
     if isinstance(value, list):
         return [one for item in value if (one := _foreign(item)) is not None] or None
     path = value.get("class_path") if isinstance(value, Mapping) else value

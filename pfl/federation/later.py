@@ -1,4 +1,4 @@
-"""Clients of other data that join a run whose own clients' data are not at hand."""
+"""Clients of other data that join a run whose original data are not available."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Adopts(Protocol):
         """Return what was learnt of the data, in plain values."""
 
     def adopt(self, transforms: Mapping[str, Any]) -> None:
-        """Read the data with the transforms of others.
+        """Read the data with the transforms of another data set.
 
         Raises:
             ValueError: They are damaged.
@@ -38,7 +38,7 @@ class Adopts(Protocol):
 
 
 def adopt(data: Adopts, run: Path) -> None:
-    """Let data be read with the transforms that are stored with a run.
+    """Make data use the transforms that are stored with a run.
 
     Raises:
         ValueError: The run has none, or they are damaged.
@@ -59,13 +59,13 @@ def adopt(data: Adopts, run: Path) -> None:
 def joining(data: DataSource, run: Path, name: str) -> DataView:
     """Return a run's federation with the clients of other data, all of them held out.
 
-    Of the run's own clients only the numbers of samples are known, from the run folder, as a server
-    knows them before the first round. The newcomers are numbered after them.
+    Only the sample counts of the run's own clients are known, from the run folder, as for a server
+    before the first round. The newcomers are numbered after them.
 
     Args:
         data: The data of the clients that join, already set up.
         run: The run folder.
-        name: Of the data; also what a client without a name is called, if it is the only one.
+        name: Name of the data, and of a client without a name if it is the only one.
 
     Raises:
         ValueError: The run's description of its partition is missing or damaged, or the data are
@@ -87,7 +87,7 @@ def joining(data: DataSource, run: Path, name: str) -> DataView:
         if client >= first:
             return data.split(client - first, name)
         targets = own[client] if name == "train" else own[client][:0]
-        return EmptySplit(targets, "the samples of a client of the run are not at hand")
+        return EmptySplit(targets, "the samples of the run's own clients are not available")
 
     view = DataView.of(data)
     return replace(
@@ -107,7 +107,7 @@ def joining(data: DataSource, run: Path, name: str) -> DataView:
 def _names(
     description: Mapping[str, Any], first: int, count: int, joining: list[str], name: str
 ) -> list[str]:
-    """Return the names of a run's own clients, the first ones, and of those that join it."""
+    """Return the names of a run's own clients, then of those that join it."""
     recorded = description.get("names")
     known = [*map(str, recorded)] if isinstance(recorded, list) else []
     joining = joining or ([name] if count - first == 1 else [])
@@ -123,7 +123,7 @@ def _names(
 
 
 def _targets(description: Mapping[str, Any], classes: int | None) -> list[Tensor]:
-    """Return (n,) targets of each client of a run, with its number of samples of each class."""
+    """Return (n,) targets for each client of a run that reproduce its label counts."""
     sizes = [len(client["train"]) for client in description["clients"]]
     if classes is None:
         return [torch.zeros(size) for size in sizes]

@@ -1,4 +1,4 @@
-"""How a federation is made, of settings, a method, data and perhaps a checkpoint."""
+"""Build a federation from settings, a method, data and, on a resume, a checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def prepared(wanted: Wanted) -> Iterator[Federation]:
 
 
 def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
-    """Return a federation before its first round, or as a checkpoint has it.
+    """Return a federation before its first round, or as stored in a checkpoint.
 
     Args:
         wanted: The run; its method has the network's initial weights.
@@ -49,7 +49,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     if content:
         context.start_from(content["template"])
     scope.callback(settings.runner.close)
-    # From here on, the data as the engine's clients describe them.
+    # From here on, the data are as the engine's clients describe them.
     context.data = settings.runner.connect(context, wanted.config)
     coordinator = _coordinator(wanted, context)
     run = _run(wanted, coordinator, context, content)
@@ -84,7 +84,7 @@ def _run(
 ) -> Run:
     """Return the run before its first round."""
     settings = wanted.settings
-    # Under the default, a resumed run goes on with the clients it began with.
+    # Under the default, a resumed run keeps the tested clients it started with.
     resumes = bool(content) and settings.evaluate_clients == "auto"
     tested = content.get("tested") if resumes else evaluation.chosen(settings, context.data)
     limits = (step.max_rounds(settings.rounds) for step in coordinator.uplink)
@@ -108,7 +108,7 @@ def _run(
 
 
 def _bound(run: Run, wanted: Wanted, coordinator: Coordinator) -> None:
-    """Move the models that a server holds for each client into files, beyond the bound."""
+    """Move the server's models for each client into files, beyond the bound."""
     memory, shared = wanted.settings.kept_memory, run.server.shared
     if coordinator.server.per_client and memory is not None and nbytes(shared) > memory * 1e9:
         moved = {name: in_file(value, wanted.root) for name, value in shared.items()}
@@ -128,7 +128,7 @@ def _start(federation: Federation, content: Mapping[str, Any]) -> None:
 
 
 def _warn_if_forgotten(federation: Federation) -> None:
-    """Warn if a run is stored, but what its clients keep is not."""
+    """Warn if a run is stored but its clients' kept states are not."""
     module, steps = federation.run.module, federation.coordinator.uplink
     keeps = module.kept_names() or module.persist_optimizer or any(s.remembers for s in steps)
     if federation.root is not None and federation.settings.runner.forgets and keeps:

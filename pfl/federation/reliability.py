@@ -28,7 +28,7 @@ FILE = "reliability.csv"
 def tabulated(
     wanted: Wanted, file: str, rows_of: Callable[[Federation], Iterator[dict[str, float]]]
 ) -> Path:
-    """Write what is measured on a checkpoint as a table in its run folder; return the file.
+    """Measure a checkpoint and write the table into its run folder; return the file.
 
     Raises:
         CheckpointError: The checkpoint cannot be used, or is not in a run folder.
@@ -48,7 +48,7 @@ def rows(federation: Federation) -> Iterator[dict[str, float]]:
     """
     data = federation.run.data
     if not data.task.has_classes:
-        raise ValueError(f"confidence is for tasks with classes, but the task is {data.task}")
+        raise ValueError(f"confidence needs a task with classes, but the task is {data.task}")
     for client in range(data.num_clients):
         split = data.split(client, "test")
         if len(split) == 0:

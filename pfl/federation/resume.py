@@ -46,7 +46,7 @@ class Wanted:
         ckpt_path: The checkpoint: a file, a run folder, or ``last`` for the newest run below
             :attr:`root` with the same settings and seed; ``None`` reads none.
         config: The resolved configuration as YAML; ``None`` for a run started from Python.
-        callbacks: What is called after each round; their states are in the checkpoint.
+        callbacks: Called after each round; their states are in the checkpoint.
         trains: Whether rounds will be added; otherwise the checkpoint is only read.
     """
 
@@ -59,10 +59,10 @@ class Wanted:
     trains: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is neither a method nor data, such as both in the wrong order.
+        """Refuse arguments of other types, such as method and data in the wrong order.
 
         Raises:
-            TypeError: The module is no method, or the data have no clients.
+            TypeError: The module is not a method, or the data have no clients.
         """
         if not isinstance(self.module, ClientModule):
             raise TypeError(f"the method must be a ClientModule, got {_kind(self.module)}")
@@ -74,7 +74,7 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """The name of the experiment: the given one, or one made of method and data."""
+        """The name of the experiment: the given one, or one derived from method and data."""
         made = f"{type(self.module).__name__}_{type(self.data).__name__}".lower()
         return self.settings.name or made
 
@@ -108,7 +108,7 @@ class Wanted:
         return changed or self._rounds(then, now)
 
     def _uplink(self, config: str | None) -> list[str]:
-        """Return what would make an account of the rounds before wrong, such as their epsilon."""
+        """Return the differences that invalidate an account of earlier rounds, such as epsilon."""
         if config is None or not self.trains:
             return []
         then = reading.mapping_of_yaml(config, "the configuration of the checkpoint")
@@ -130,7 +130,7 @@ class Wanted:
 
 @contextmanager
 def opened(wanted: Wanted) -> Iterator[Path | None]:
-    """Find the wanted checkpoint; while rounds are added to its run, the run folder is locked.
+    """Find the wanted checkpoint, and lock its run folder while rounds are added.
 
     Raises:
         CheckpointError: ``last`` matches no run.
@@ -209,11 +209,11 @@ def folder_of(file: Path) -> Path | None:
 
 
 def beside(file: Path, source: Path) -> Path:
-    """Return a file to write what is made of a checkpoint; it replaces no checkpoint, and no data.
+    """Return a path to which a checkpoint's export can be written without replacing anything else.
 
     Raises:
-        CheckpointError: It is that checkpoint, or lies in the folder of a run's checkpoints; or it
-            holds something else than a model, such as a table.
+        CheckpointError: It is that checkpoint, or is in a run's folder of checkpoints; or it holds
+            something other than a model, such as a table.
     """
     place = file.resolve()
     folder = folder_of(place)
@@ -222,7 +222,7 @@ def beside(file: Path, source: Path) -> Path:
         raise CheckpointError(f"{file} is the place of a run's checkpoint: name another file")
     # Files of tensors are zip archives: an earlier export is replaced.
     if place.is_file() and place.stat().st_size and not zipfile.is_zipfile(place):
-        raise CheckpointError(f"{file} exists and is no exported model: name another file")
+        raise CheckpointError(f"{file} exists and is not an exported model: name another file")
     return file
 
 
@@ -230,14 +230,15 @@ def find_checkpoint(path: str, wanted: Wanted) -> Path:
     """Return the checkpoint file that a path or ``last`` names; see :class:`Wanted`.
 
     Raises:
-        CheckpointError: ``last`` matches no run, there is no folder of runs, or the path is one.
+        CheckpointError: ``last`` matches no run or has no folder to search, or the path is a folder
+            of runs.
     """
     if path != "last":
         named = Path(path)
         if not named.is_dir():
             return named
         if not (named / FILE).is_file() and (runs := _runs(named)):
-            raise CheckpointError(f"{named} is no run's folder; name a run in it, as {runs[-1]}")
+            raise CheckpointError(f"{named} is not a run's folder: name a run, such as {runs[-1]}")
         return named / FILE
     root = wanted.root
     if root is None:
@@ -250,7 +251,7 @@ def find_checkpoint(path: str, wanted: Wanted) -> Path:
         refusals[folder] = differing
     if not refusals:
         raise CheckpointError(f"--ckpt_path last: there is no checkpoint below {root}")
-    # The run with the fewest differences is probably the one that was meant.
+    # The run with the fewest differences is probably the intended one.
     nearest = min(refusals, key=lambda folder: len(refusals[folder]))
     raise CheckpointError(
         f"--ckpt_path last: no run below {root} has these settings; {nearest} has "
@@ -265,7 +266,7 @@ def _runs(root: Path) -> list[Path]:
 
 
 def clear(folder: Path, files: Iterable[str]) -> None:
-    """Remove what killed processes have left of files of a run folder that they were writing.
+    """Remove partial files that killed processes left in a run folder.
 
     Raises:
         OSError: The folder of the checkpoint is a link, through which none could be saved.
@@ -276,7 +277,7 @@ def clear(folder: Path, files: Iterable[str]) -> None:
 
 
 def _kind(value: object) -> str:
-    """Return what a value is, in words."""
+    """Describe the type of a value."""
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 

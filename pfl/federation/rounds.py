@@ -38,9 +38,9 @@ class Played:
     Attributes:
         cohort: The clients that trained, and those that upload.
         jobs: Of the clients that trained.
-        results: Those that count, by client.
-        failed: Why other results do not count, by client, if the numbers show it.
-        uploads: What reached the server, perhaps without values that are in the mean.
+        results: The results that count, by client.
+        failed: Why other results do not count, by client, where the numbers show it.
+        uploads: The uploads at the server, without values if these are already in a mean.
         before: The server's state before the round.
         after: The server's state after the round.
     """
@@ -69,7 +69,7 @@ class Federation:
         coordinator: Makes the clients' jobs and aggregates their uploads.
         run: What callbacks read and a checkpoint stores.
         root: Folder of all runs of this name; ``None`` writes none.
-        origin: The run folder of the checkpoint that the run goes on from.
+        origin: The run folder of the checkpoint that the run resumes from.
         op_threads: Number of threads that an operation uses on a CPU.
         evaluator: Tests the models.
         newcomers: Tests clients that join afterwards.
@@ -100,7 +100,7 @@ class Federation:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Let the process compute as this run does, in this scope.
+        """Apply this run's settings of kernels and threads in this scope.
 
         It must not stay open while a caller's code runs: two runs that take turns would each
         restore the other's settings.
@@ -115,12 +115,12 @@ class Federation:
 
     @contextmanager
     def folder(self) -> Iterator[None]:
-        """Give the run its folder: that of the checkpoint, or a new one that is locked meanwhile.
+        """Use the folder of the checkpoint, or a new one that is locked in this scope.
 
-        Nothing is left of a run whose first round shows that method and data do not fit.
+        A new folder is removed if the first round shows that method and data do not fit.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: It cannot be created.
         """
         if self.root is None or self.origin is not None:
             self.run.folder = self.origin
@@ -152,11 +152,11 @@ class Federation:
         """Run the remaining rounds; ``done`` is called after each client.
 
         Raises:
-            NonFiniteError: The server's numbers are not finite, or a client's are and the loop is
-                to stop then.
+            NonFiniteError: The server's numbers are not finite, or a client's are not and
+                ``on_nonfinite`` is ``stop``.
         """
         while self.run.round < self.run.rounds:
-            # Apart, so that nothing of a round is held while the next one trains.
+            # In its own function, so that a round's memory is freed before the next one trains.
             with soundness.watched_stream(self.context.fabric.device):
                 result = self._play_round(done)
             yield result
@@ -187,7 +187,7 @@ class Federation:
         return self.settings.sampler(self.coordinator.eligible, rng, number)
 
     def tested(self, number: int) -> Sequence[int]:
-        """Return the clients that are tested after a round, if any are."""
+        """Return the clients to test after a round; none if no test is due."""
         everyone = members(self.run.data)
         last = number == self.run.rounds
         return everyone if last or self.run.tested is None else self.run.tested
@@ -213,7 +213,7 @@ class Federation:
         """Return the results that count, and why others do not."""
         results, failed, of = {}, {}, {job.info.client: job for job in jobs}
         for arrived in self.settings.runner.train(jobs):
-            # By their clients: one that fails has no result.
+            # By client, as one that fails has no result.
             result = self.coordinator.received(of[arrived.client], arrived)
             shown = self.coordinator.shown(result)
             if result.finite:
@@ -226,7 +226,7 @@ class Federation:
         return results, failed
 
     def _row(self, played: Played) -> Row:
-        """Return the round's row of metrics before its tests, and warn of what it shows."""
+        """Return the round's row of metrics before its tests; warn of suspicious losses."""
         run, number, results = self.run, self.run.round + 1, played.results
         row: Row = {"round": number, **rows.of_training(results, len(played.discarded))}
         soundness.warn_of_loss(played.discarded, results, number)
@@ -239,7 +239,7 @@ class Federation:
 
     @contextmanager
     def _entered(self, played: Played) -> Iterator[None]:
-        """Enter a round's outcome into the run; take it back if its tests are interrupted.
+        """Enter a round's outcome into the run; revert it if its tests are interrupted.
 
         A resume then repeats the round, and no row of the history is missing.
         """
@@ -259,7 +259,7 @@ class Federation:
             raise
 
     def _evaluated(self, played: Played, row: Row, clock: rows.Clock) -> RoundResult:
-        """Test the models after a round if it is time, and enter its row into the history."""
+        """Test the models after a round if a test is due, and enter its row into the history."""
         run, results, discarded = self.run, played.results, played.discarded
         clients = list[Row]()
         if evaluated := self.settings.is_tested(run.round, run.rounds):

@@ -73,5 +73,5 @@ def over_clients(
         for name, value in numbers(result).items():
             sums[name] = sums.get(name, 0.0) + value * result.samples
             weights[name] = weights.get(name, 0.0) + result.samples
-    # Empty Poisson batches weigh nothing.
+    # Empty Poisson batches have no weight.
     return {f"{prefix}/{name}": sums[name] / weights[name] for name in sums if weights[name]}

@@ -27,7 +27,7 @@ Failures: TypeAlias = Mapping[str, Mapping[int, int]]
 
 @dataclass
 class Run:
-    """A run: what a callback can read, and what a checkpoint stores.
+    """The state of a run, which callbacks read and checkpoints store.
 
     Attributes:
         module: The method, in the state of no particular client.
@@ -43,14 +43,14 @@ class Run:
         server: The server's state after the last finished round.
         kept: Each client's state from its last participation.
         history: One row of metrics for each round.
-        failures: Number of rounds in which a client's training was ``discarded``, as it failed or
-            was not finite, its test failed (``untested``), or a tested model of it was
-            ``undefined``, as its outputs were not finite; by client.
+        failures: Number of rounds, by client, in which its training failed or was not finite
+            (``discarded``), its test failed (``untested``), or outputs of its tested model were not
+            finite (``undefined``).
         reasons: Why a client's training or test failed the last time, by client.
         cohort: The clients of the round in progress, or of the last one.
         latest: The last round finished by this process.
         template: The state that every client starts from.
-        constants: Hash of what no state holds, such as the frozen parts of a network.
+        constants: Hash of values that are in no state, such as frozen parts of a network.
         reports: What the server reports for each client; see :class:`pfl.core.server.Server`.
         scores: Names of the models' scores, the main score first; ``True`` if more is better.
         tested: The clients that are tested before the last round; ``None`` for all.
@@ -87,7 +87,7 @@ class Run:
     personal: Callable[[int], Context] = field(init=False)
 
     def __repr__(self) -> str:
-        """Return the main facts in a line, as a notebook shows them; no weights."""
+        """Return a one-line summary without weights, as shown in a notebook."""
         row, score = self.history[-1] if self.history else {}, next(iter(self.scores))
         key = f"test/personal/{score}"
         shown = f", {key} {row[key]:.4f}" if key in row else ""
@@ -102,7 +102,7 @@ class Run:
     def fingerprint(self) -> str:
         """A hash of the server's weights and of the hash of every client's kept state.
 
-        A state that lies elsewhere is known by its hash.
+        A state on another machine is represented by its hash.
         """
         kept = (self.kept[client] for client in sorted(self.kept))
         digests = [digest_of(state) for state in kept if state]
@@ -128,7 +128,7 @@ class Run:
 
 
 class Callback:
-    """The base class of callbacks, which read a run but do not change it; all hooks do nothing.
+    """The base class of callbacks, which read a run but do not change it; its hooks do nothing.
 
     State that must survive an interruption is returned by ``state_dict`` as plain values.
     """
@@ -144,7 +144,7 @@ class Callback:
     def files(self) -> Sequence[str]:
         """The files that it writes, by their paths in the run folder.
 
-        What killed processes have left of them is removed on a resume.
+        A resume removes partial files that killed processes left.
         """
         return ()
 
@@ -154,19 +154,19 @@ class Callback:
     def on_result(self, run: Run, result: Result) -> None:
         """Run after each client's training.
 
-        Where whole clients are private, what they send is not shown: ``result.upload`` is ``None``.
+        Under client-level privacy uploads are not shown: ``result.upload`` is ``None``.
         """
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Run after each round, also if the run is interrupted before this callback's turn."""
+        """Run after each round, even if the run is interrupted before this callback is called."""
 
     def on_fit_end(self, run: Run) -> None:
         """Run after the last round, whose checkpoint is saved by then."""
 
     def on_interrupt(self, run: Run) -> None:
-        """Run when a signal or an error ends the run before this callback's ``on_fit_end`` has.
+        """Run when a signal or an error ends the run before this callback's ``on_fit_end``.
 
-        An error in here becomes a warning: the one that ended the run is raised.
+        An error raised here becomes a warning, as the one that ended the run is raised.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -174,16 +174,16 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore state; called with an empty mapping if a run begins, or its checkpoint has none.
+        """Restore state; the mapping is empty for a new run or if the checkpoint has no state.
 
-        Nothing of an earlier run is left: the same loop may run several.
+        It must clear the state of earlier runs, as one loop may run several.
         """
 
 
 def by_name(callbacks: Iterable[Callback]) -> dict[str, Callback]:
-    """Return callbacks by their keys in a checkpoint; further ones of a name have a number.
+    """Return callbacks by their keys in a checkpoint; repeated names get a number.
 
-    Two of early stopping are ``EarlyStopping`` and ``EarlyStopping-2``.
+    Two callbacks for early stopping are ``EarlyStopping`` and ``EarlyStopping-2``.
     """
     found: dict[str, Callback] = {}
     counts = Counter[str]()
@@ -195,7 +195,7 @@ def by_name(callbacks: Iterable[Callback]) -> dict[str, Callback]:
 
 
 def load_states(callbacks: Iterable[Callback], states: Mapping[str, Any]) -> None:
-    """Let callbacks begin with the states in a checkpoint, by their keys; without one, anew."""
+    """Load callbacks' states from a checkpoint, by their keys; reset callbacks without one."""
     for name, callback in by_name(callbacks).items():
         callback.should_stop = False
         callback.load_state_dict(states.get(name, {}))

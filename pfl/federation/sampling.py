@@ -14,7 +14,7 @@ from pfl.core.checks import not_negative, within
 from pfl.core.seeds import generator
 from pfl.core.types import Cohort
 
-# Acceptance rate below which redrawing seems to hang (a draw takes about ten microseconds).
+# Acceptance rate below which redrawing would appear to hang (a draw takes ten microseconds).
 _RAREST = 1e-5
 
 
@@ -52,7 +52,7 @@ class UniformSampler(Sampler):
 
     def __post_init__(self) -> None:
         within("(0, 1]", fraction=self.fraction)
-        # What numpy's legacy generator takes.
+        # The range of seeds of numpy's legacy generator.
         within("[0, 4294967295]", numpy_seed=self.numpy_seed)
 
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
@@ -96,7 +96,7 @@ class BernoulliSampler(Sampler):
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""
         minimum = min(self.minimum, len(clients))
-        # The probability that at least so many upload.
+        # The probability that at least ``minimum`` clients upload.
         if bdtrc(minimum - 1, len(clients), self.probability) < _RAREST:
             enough = minimum / len(clients)
             raise ValueError(
@@ -117,7 +117,7 @@ class BernoulliSampler(Sampler):
 
 @dataclass(frozen=True)
 class FixedStragglers(Sampler):
-    """Lets a fixed share of clients be stragglers; all others take part in every round.
+    """Makes a fixed share of clients stragglers; all others take part in every round.
 
     Args:
         share: Share of the clients that are stragglers, in [0, 1); their number is rounded down.

@@ -110,7 +110,7 @@ def _check_kept(kept: Mapping[int, State], clients: Sequence[ClientInfo], contex
             if name in own.template
         }
         check_tensors(f"{where}, residual", residuals, entries)
-        # Optimisers differ in what they keep of a parameter, but it is alike for all clients.
+        # Optimisers differ in their state of a parameter, but all clients have the same form.
         for name, value in optimizer.items():
             key = name, context.variant_of(client)
             other, right = steps.setdefault(key, (client, form_of(value)))
@@ -121,7 +121,7 @@ def _check_kept(kept: Mapping[int, State], clients: Sequence[ClientInfo], contex
 
 
 def _leading(whole: Tensor, part: Tensor) -> Tensor:
-    """Return the entries that a part of some channels can have; all of them if it is no part."""
+    """Return the leading entries of ``whole``, as many as ``part`` has along each axis."""
     return whole[tuple(slice(size) for size in part.shape[: whole.dim()])]
 
 
@@ -151,7 +151,7 @@ def _check_server(server: Mapping[str, Any], initial: ServerState, number: int) 
 
 
 def _check_alike(where: str, stored: Any, wanted: Any) -> None:  # noqa: ANN401
-    """Check types and shapes against the value before the first round, where that has any."""
+    """Check types and shapes against the value before the first round, as far as it has any."""
     if isinstance(wanted, Tensor):
         check_tensors(where, {"": stored}, {"": wanted})
     elif isinstance(wanted, Mapping):
@@ -168,7 +168,7 @@ def check_tensors(where: str, stored: Any, wanted: State) -> None:  # noqa: ANN4
     """Check that a state has the entries of another, in their types and shapes.
 
     Raises:
-        CheckpointError: It has not; the message names ``where`` and the entry.
+        CheckpointError: It does not; the message names ``where`` and the entry.
     """
     if not isinstance(stored, dict) or not all(isinstance(v, Tensor) for v in stored.values()):
         raise _wrong(f"{where} must hold tensors by name, got {_shown(stored)}")

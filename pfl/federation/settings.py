@@ -1,4 +1,4 @@
-"""What a user sets for a run: one frozen value, and the one home of each option of the loop."""
+"""The loop's options, each declared here and only here, as one frozen value."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Settings:
                 f"workers={self.workers} needs an engine given by name; pass it to the engine "
                 "itself"
             )
-        # Both refuse what they cannot be made of.
+        # Both raise errors for values that they do not accept.
         _ = self.runner, self.fabric
 
     @property
@@ -143,7 +143,7 @@ class Settings:
 
     @cached_property
     def runner(self) -> Engine:
-        """The engine, made if it was given by name."""
+        """The engine, built if it was given by name."""
         if isinstance(self.engine, str):
             return make_engine(self.engine, self.workers)
         return self.engine

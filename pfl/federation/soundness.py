@@ -1,4 +1,4 @@
-"""Numbers that are not sound: not finite, so that a client or the run ends, or not repeatable."""
+"""Errors and warnings about numbers that are not finite or not repeatable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def error_of(result: Result, number: int) -> NonFiniteError:
     losses = ", ".join(f"{name} {value:g}" for name, value in result.train.items())
     return NonFiniteError(
         f"round {number}, client {result.client}: the loss or the weights are not finite (losses: "
-        f"{losses}). Lower the learning rate, clip gradients (loop.gradient_clip_val), or go on "
+        f"{losses}). Lower the learning rate, clip gradients (loop.gradient_clip_val), or continue "
         "without such clients (loop.on_nonfinite: skip)"
     )
 
@@ -43,7 +43,7 @@ def warn_of_loss(discarded: Sequence[int], remaining: Collection[int], number: i
 
 
 def warn_of_losses(module: ClientModule, row: Row) -> None:
-    """Warn if the method finds fault with a round's losses; each warning is shown once a run."""
+    """Warn if the method objects to a round's losses; each warning is shown once a run."""
     losses = {
         name.removeprefix("train/"): value for name, value in row.items() if name[:6] == "train/"
     }
@@ -55,7 +55,7 @@ def warn_of_losses(module: ClientModule, row: Row) -> None:
 def watched_stream(device: torch.device) -> Iterator[None]:
     """Warn if code in this scope draws from torch's default stream; shown once a run.
 
-    Engines seed that stream for layers of dropout, and restore it.
+    Engines seed that stream for dropout layers, and restore it.
     """
     before = default_streams(device)
     yield
@@ -100,7 +100,7 @@ def warn_of_no_score(data: FederatedData, tested: Sequence[int], has_global_mode
 
 
 def counted(failures: Failures, **clients: Sequence[int]) -> Failures:
-    """Return failures with one round more for some clients, by what happened to them."""
+    """Return failures with one more round for some clients, by kind of failure."""
     counts = {what: dict(rounds) for what, rounds in failures.items()}
     for what, failed in clients.items():
         for client in failed:
@@ -113,8 +113,8 @@ def check_anything_trained(run: Run) -> None:
     """Refuse a run in which every client's round was discarded.
 
     Raises:
-        NonFiniteError: No client that trained was left in any round.
-        JobError: Likewise, as they failed.
+        NonFiniteError: Every client of every round was discarded.
+        JobError: Likewise, because they failed.
     """
     lost = sum(row.get("train/discarded", 0) for row in run.history)
     if lost and not any(row.get("train/steps") for row in run.history):
@@ -135,7 +135,7 @@ def check_anything_trained(run: Run) -> None:
 def check_aggregate(server: Server[Any], before: ServerState, after: ServerState) -> None:
     """Refuse a server's new state that is not finite where the old one was.
 
-    A NaN in both stands for a value that is not known yet.
+    A NaN in both means a value that is not known yet.
 
     Raises:
         NonFiniteError: The state is not finite; the message names the entry.

@@ -1,4 +1,4 @@
-"""Storage for the kept states of many clients within a limit of memory."""
+"""Storage for the kept states of many clients within a memory limit."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class _Held(NamedTuple):
 class KeptStates(MutableMapping[int, State]):
     """A mapping of clients to kept states: the last used are in memory, others in mapped files.
 
-    States are read exactly as they were written, on the CPU. A file has no name any more once it is
-    mapped, so its space is freed however the process ends; its pages are loaded when they are used.
-    Values must not be changed in place.
+    States are read exactly as they were written, on the CPU. A file is unlinked once it is mapped,
+    so its space is freed however the process ends; its pages are loaded on use. Values must not be
+    changed in place.
 
     Each state in a file is one memory mapping. Linux allows a process about 65,000 of them
-    (``vm.max_map_count``), and so as many clients beyond the memory.
+    (``vm.max_map_count``), which limits the number of clients beyond the memory.
 
     Args:
         memory: Largest number of bytes of states in memory.
@@ -68,7 +68,7 @@ class KeptStates(MutableMapping[int, State]):
         return len(self._held) + len(self._mapped)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Set several clients' states at once; those given last count as last used.
+        """Set several clients' states at once; the last given count as the most recently used.
 
         All files are written before any state changes, so that an interruption or a full disk
         leaves all states unchanged.
@@ -91,7 +91,7 @@ class KeptStates(MutableMapping[int, State]):
         self._held = held
 
     def _in_file(self, client: int, state: State) -> State:
-        """Return a state whose values lie in a file that ends with them."""
+        """Return a state with its values in a file that is freed together with them."""
         handle, name = tempfile.mkstemp(prefix=".kept-", dir=self._parent)
         os.close(handle)
         file = Path(name)

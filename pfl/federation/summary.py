@@ -1,4 +1,4 @@
-"""Summaries of a run: the kinds of numbers that papers report, each under its own label.
+"""Summaries of a run: the kinds of numbers that papers report, each with its label.
 
 A paper may report the last round, the mean of the last ten, or the best round. The best round may
 be chosen by validation data or, as often happens without being stated, on the test data.

@@ -30,14 +30,14 @@ ZERO_SHOT, JOINED, TUNED = "unseen", "unseen_joined", "unseen_tuned"
 
 
 class Newcomers:
-    """Lets held-out clients join by the method's own means, and tests them; changes nothing.
+    """Lets held-out clients join as the method defines, and tests them; the run is unchanged.
 
     A newcomer gets what :meth:`pfl.core.server.Server.welcome` returns, introduces itself if the
-    method says how (:meth:`pfl.core.client.ClientModule.introduce`), and takes local rounds by the
-    method's own plan. The broadcast is then always the same, nothing more is uploaded, and the
-    learning rate is that of the last round. It is tested at the run's first point of evaluation.
-    Before its first local round nothing else is trained on its data, not even where a method tunes
-    before a test; passes without training, such as IFCA's choice, take place.
+    method declares how (:meth:`pfl.core.client.ClientModule.introduce`), and takes local rounds by
+    the method's plan, with the same broadcast, no further upload and the learning rate of the last
+    round. It is tested at the run's first point of evaluation. Before its first local round nothing
+    else is trained on its data, even if the method tunes before a test; passes without training,
+    such as IFCA's choice, do run.
 
     Attributes:
         clients: The clients whose scores are reported.
@@ -59,8 +59,8 @@ class Newcomers:
     def evaluate(self, state: ServerState, seen: Mapping[str, float]) -> tuple[Row, list[Row]]:
         """Test all newcomers; return one row of summaries, and one row for each of them.
 
-        Those without test samples are left out, with a warning. Gaps are computed from the mean
-        scores of the clients that trained, ``seen``.
+        Those without test samples are left out, with a warning. Gaps are relative to ``seen``, the
+        mean scores of the clients that trained.
         """
         evaluator, data = self._evaluator, self._context.data
         clients = [client for client in self.clients if len(data.split(client, "test"))]
@@ -91,19 +91,19 @@ class Newcomers:
         return row, list(rows.values())
 
     def arrival(self, state: ServerState, client: int) -> Job:
-        """Return the job of a newcomer that has done nothing yet."""
+        """Return the job of a newcomer on its arrival."""
         coordinator, context = self._coordinator, self._context
         info = info_of(context.data, client, self._settings.rounds)
         info = replace(info, round=state.round)
         seed = derive(self._settings.seed, "join", state.round, client)
         job = self._welcomed(Job(info=info, kept={}, broadcast=None, seed=seed), state)
-        # What a newcomer sent would pass by the steps of the uplink.
+        # An introduction would bypass the steps of the uplink.
         if not coordinator.uplink and (upload := client_round.introduced(context, job)):
             job = self._welcomed(job, state, upload)
         return job
 
     def _welcomed(self, job: Job, state: ServerState, upload: Upload | None = None) -> Job:
-        """Return the job of a newcomer with what the server answers."""
+        """Return the job of a newcomer with the server's answer."""
         context = self._context.of(job.info.client)
         broadcast, kept = self._coordinator.welcome(state, job.info, upload)
         kept = to(kept, context.fabric.device)
@@ -138,7 +138,7 @@ class Newcomers:
         """Return the epochs of tuning that are best for the validation clients, on average.
 
         Without validation clients, those that trained choose, as if they joined; ``None`` if their
-        data are not at hand.
+        data are not available.
         """
         data, (main, more) = self._context.data, self._main
         clients = [
@@ -159,7 +159,7 @@ class Newcomers:
     def _tuning(self, job: Job, epochs: int) -> Iterator[dict[str, float]]:
         """Yield the test scores of the zero-shot model, and after each epoch of SGD on all of it.
 
-        The optimiser is plain SGD with the first learning rate of the method's own.
+        The optimiser is plain SGD with the method's first learning rate.
         """
         client = job.info.client
         context = self._context.of(client)
@@ -171,7 +171,7 @@ class Newcomers:
         phase = Phase(
             name="tuned", objective=self._supervised, optimizer=partial(torch.optim.SGD, lr=rate)
         )
-        # A phase takes the learning rate of its round; no schedule has begun here.
+        # A phase uses its round's learning rate; here no schedule has started.
         fresh = replace(job, kept={}, info=replace(job.info, round=0))
         for epoch in range(epochs + 1):
             if epoch:
@@ -189,8 +189,8 @@ class Newcomers:
     def _gaps(self, state: ServerState, row: Row, seen: Mapping[str, float]) -> Row:
         """Return the gaps of Yuan et al. (2110.14216), positive where unseen data do worse.
 
-        ``gap/sample`` is training less test score of the members' personal models,
-        ``gap/participation`` the members' personal score less the newcomers' joined one.
+        ``gap/sample`` is the training minus the test score of the members' personal models,
+        ``gap/participation`` the members' personal score minus the newcomers' after joining.
         """
         main, more = self._main
         sign = 1 if more else -1
@@ -202,7 +202,7 @@ class Newcomers:
             gaps |= {"unseen/rounds_to_seen": min(reached)} if reached else {}
         tested, job = self._evaluator.test, partial(self._evaluator.job, state)
         scores = tested(holders(self._context.data, "train", "test"), job, ("train", "test"))
-        # A site that is silent has no scores.
+        # A site that did not answer has no scores.
         both = [one for one in scores.values() if {"train", "test"} <= one.keys()]
         apart = [one["train"][main] - one["test"][main] for one in both]
         return gaps | ({"gap/sample": sign * sum(apart) / len(apart)} if apart else {})
@@ -240,7 +240,7 @@ def _norm_statistics(context: Context, job: Job) -> State:
         name: norm
         for name, norm in module.named_modules()
         if isinstance(norm, _BatchNorm) and f"{name}.running_mean" in kept
-        # Frozen copies keep those of the network that they copy.
+        # Frozen copies keep the statistics of the network that they copy.
         if name in context.batch_norms
     }
     split = data.split(job.info.client, "train")

@@ -22,8 +22,7 @@ from pfl.training.context import Context
 from pfl.training.gradients import gradient_step
 
 HELD_BYTES = 2**26
-"""Size in bytes up to which a client's samples are normalised and mapped once a phase, not in each
-batch."""
+"""Size in bytes up to which a client's samples are normalised and mapped only once per phase."""
 
 
 class BatchError(ExplainedError, ValueError):
@@ -39,9 +38,9 @@ class Step:
         index: Number of the step within the epoch, from 0.
         last: Whether it is the last step of the epoch.
         positions: (B,) positions of the samples in the client's split.
-        samples: How many count; their mean number if the draw is the system's, which is secret.
-        empty: Whether no sample was drawn (of a Poisson batch): the one at ``positions`` has no
-            weight.
+        samples: Number that counts; its expectation if the draw is the system's and therefore
+            secret.
+        empty: Whether a Poisson batch has no sample: the one at ``positions`` has no weight.
     """
 
     epoch: int
@@ -69,7 +68,7 @@ class Length(NamedTuple):
 
 
 def length(phase: Phase, entries: State, info: ClientInfo) -> Length:
-    """Return the length of a phase for one client, given its entries right before the phase."""
+    """Return the length of a phase for one client, given its entries just before the phase."""
 
     def number(count: Count) -> int:
         return int(count(entries, info)) if callable(count) else count
@@ -107,7 +106,7 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
             last, counted = index == len(batches) - 1, len(positions)
             read = positions if counted else torch.zeros(1).long()
             if own is not None and own.secret:
-                # So that an epoch has all samples together.
+                # So that the counts of an epoch sum to all samples.
                 counted = (index + 1) * samples // len(batches) - index * samples // len(batches)
             yield Step(epoch, index, last, read, counted, empty=len(positions) == 0)
             taken += 1
@@ -115,17 +114,17 @@ def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int
 
 
 def batch_size(context: Context, phase: Phase, samples: int) -> int:
-    """Return the size of a phase's full batches on a client with so many samples."""
+    """Return the size of a phase's full batches on a client with ``samples`` samples."""
     return samples if phase.full_batch else phase.batch_size or context.data.batch_size
 
 
 def epoch_steps(context: Context, phase: Phase, samples: int) -> int:
-    """Return how many batches so many samples make, at least one."""
+    """Return the number of batches in an epoch, at least one."""
     return max(1, -(-samples // max(1, batch_size(context, phase, samples))))
 
 
 def most_steps(context: Context, phase: Phase, length: Length, samples: int) -> int:
-    """Return how many steps a phase takes at most on a client with so many samples."""
+    """Return the largest number of steps that a phase can take on a client."""
     if length.steps is not None:
         return length.steps
     return length.epochs * epoch_steps(context, phase, samples)
@@ -217,7 +216,7 @@ def map_inputs(phase: Phase, batch: Batch, held: bool) -> Batch:
 def hold(context: Context, phase: Phase, length: Length, split: ClientSplit) -> Batch | None:
     """Return all samples as a phase sees them, normalised and mapped at once, or ``None``.
 
-    It is ``None`` if :func:`constant` says so, or if they are too large.
+    It is ``None`` unless :func:`constant` holds, or if they are too large.
     """
     if not constant(context, phase, length, split):
         return None
@@ -230,7 +229,7 @@ def hold(context: Context, phase: Phase, length: Length, split: ClientSplit) -> 
 
 
 def constant(context: Context, phase: Phase, length: Length, split: ClientSplit) -> bool:
-    """Return ``True`` if samples are the same in each step, and there are steps enough for all."""
+    """Return ``True`` if samples are the same in each step and the phase sees all of them."""
     size = batch_size(context, phase, len(split))
     return not split.augmented and (length.steps is None or length.steps * size >= len(split))
 
@@ -241,8 +240,8 @@ def fits(phase: Phase, x: Inputs, count: int, samples: int) -> bool:
     Args:
         phase: The phase.
         x: Inputs of some samples, as the phase sees them.
-        count: How many these are.
-        samples: How many the client has.
+        count: Number of samples in ``x``.
+        samples: Number of the client's samples.
     """
     return phase.full_batch or nbytes(x) * samples <= HELD_BYTES * count
 

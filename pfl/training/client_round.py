@@ -1,6 +1,6 @@
 """One client's round and one client's test, as functions of a Job.
 
-Every engine computes this: the sequential engine calls these functions, and the others must give
+They define what every engine computes: the sequential engine calls them, and the others must give
 the same numbers.
 """
 
@@ -55,7 +55,7 @@ def train(context: Context, job: Job) -> Result:
 
 
 def introduced(context: Context, job: Job) -> Upload | None:
-    """Return what a client that joins later sends after its introduction; ``None`` without one."""
+    """Return the upload after a newcomer's introduction; ``None`` if the method declares none."""
     context, tally = context.of(job.info.client), Tally()
     if not context.introduction:
         return None
@@ -77,13 +77,13 @@ def begin(module: ClientModule, job: Job) -> None:
 def finish(
     module: ClientModule, job: Job, tally: Tally, optimisers: State
 ) -> tuple[Upload | None, State]:
-    """Return a client's upload and kept state after training, and become the model of its test.
+    """Return a client's upload and kept state after training; turn into the model of its test.
 
     Args:
         module: With the client's entries.
         job: The job.
-        tally: The client's; it uploads nothing if it was idle.
-        optimisers: The optimisers' states that it keeps, besides those of phases that it skipped.
+        tally: The client's tally; an idle client uploads nothing.
+        optimisers: The optimisers' states that it keeps; those of skipped phases stay too.
     """
     upload = None if tally.idle else module.upload(job.info)
     kept = clone({name: entry(module, name) for name in module.kept_names(job.info)})
@@ -100,7 +100,7 @@ def results(
     logged: Sequence[dict[str, float]],
     scores: Iterable[Scores],
 ) -> list[Result]:
-    """Return the results of some jobs, from what each client gives, its tally and its numbers."""
+    """Return the results of some jobs, from each client's output, tally and numbers."""
     # The extra part of an upload may be non-finite; the method's own server handles it.
     states = [kept | (upload.shared if upload else {}) for upload, kept in messages]
     columns = (jobs, messages, tallies, terms, logged, scores, each_finite(states))
@@ -115,7 +115,8 @@ def results(
                 steps=tally.steps,
                 samples=tally.samples,
                 scores=of_splits,
-                # A gradient that is not finite may count as zero there, and no loss may show it.
+                # A gradient that is not finite may count as zero there, without a trace in the
+                # losses.
                 finite=sound
                 and (gradient_step(job) is not None or all(map(math.isfinite, losses.values()))),
                 logged=numbers,
@@ -186,7 +187,7 @@ def _scored(scorer: Scorer, answers: Sequence[Answers]) -> list[Scores]:
 
 
 def become_tested(context: Context, job: Job, adapt: Plan | None = None) -> None:
-    """Turn the module into the model that a job tests; ``adapt`` replaces the method's own."""
+    """Turn the module into the model that a job tests; ``adapt`` replaces the method's plan."""
     context = context.of(job.info.client)
     with during(f"{at_work([job])}, before the test"), context.isolated(job):
         context.load(job.kept)
@@ -232,7 +233,7 @@ def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
             logits.append(context.module(batch.x))
             labels.append(batch.y)
     y = torch.cat(labels)
-    # A batch has numbers in the network's precision; scores take them as they were read.
+    # Batches have the network's precision; scores use the targets as read.
     return torch.cat(logits), split.targets if y.is_floating_point() else y
 
 

@@ -1,6 +1,6 @@
-"""What a method declares: its plans, which are made once without access to values.
+"""A method's plans, which are declared once without access to values.
 
-What differs between clients is a function in the plan, which the engine calls for each client.
+Values that differ between clients are functions in the plan, called for each client.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Unread(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """Compute without values, and remember the entry that a result comes from."""
+        """Compute without values, and record the entry that a result comes from."""
         asked = (item.question for item in tree_leaves((args, kwargs)) if isinstance(item, _Unread))
         question = next(asked, "")
         if func in _READS:
@@ -63,11 +63,11 @@ class _Unread(Tensor):
 
 
 def declared(module: ClientModule, verb: Literal["plan", "adapt", "introduce"]) -> Plan:
-    """Return what ``module.plan()``, or another such verb, declares for every client.
+    """Return the plan that ``module.plan()``, or another such method, declares.
 
     Raises:
         MethodError: The method reads the value of an entry, returns something other than phases and
-            passes, uses a name twice, or draws noise without saying so.
+            passes, uses a name twice, or draws noise without declaring it.
     """
     method = type(module).__name__
     entries = {
@@ -142,7 +142,7 @@ def check_trains(module: ClientModule, part: Phase | Pass, trainable: Set[str]) 
 
     Args:
         module: The method.
-        part: Of one of its plans.
+        part: A part of one of its plans.
         trainable: Names of the parameters that the user has not frozen.
 
     Raises:

@@ -1,7 +1,7 @@
-"""The value of a metric of torchmetrics on some samples, where it has one.
+"""The value of a torchmetrics metric on some samples, where it is defined.
 
 A metric is undefined, for instance, without positive samples, or if all targets are equal.
-torchmetrics then returns a number, warns or fails, as the metric happens to do.
+torchmetrics then returns a number, warns or fails, depending on the metric.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _AGREEMENTS = (
     *(classification.BinaryMatthewsCorrCoef, classification.MulticlassMatthewsCorrCoef),
     *(classification.BinaryCohenKappa, classification.MulticlassCohenKappa),
 )
-# Scores that a common shift and scale of predictions and targets leaves as they are. torchmetrics
-# takes small spreads for none, and sums squares of large numbers.
+# Scores invariant under a common shift and scale of predictions and targets. torchmetrics treats
+# small spreads as zero, and sums squares of large numbers.
 _RELATIVE = (
     *(regression.R2Score, regression.ExplainedVariance, regression.RelativeSquaredError),
     *(regression.PearsonCorrCoef, regression.SpearmanCorrCoef, regression.KendallRankCorrCoef),
@@ -44,7 +44,7 @@ _RELATIVE = (
 _CORRELATIONS = (
     *(regression.PearsonCorrCoef, regression.SpearmanCorrCoef, regression.KendallRankCorrCoef),
 )
-# Errors relative to the targets, which torchmetrics bounds from below.
+# Errors relative to the targets, whose size torchmetrics bounds from below.
 _PERCENTAGES = (
     *(regression.MeanAbsolutePercentageError, regression.SymmetricMeanAbsolutePercentageError),
     regression.WeightedMeanAbsolutePercentageError,
@@ -59,7 +59,7 @@ def score(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
     """Return a metric's value.
 
     Raises:
-        UndefinedError: It has none.
+        UndefinedError: It is not defined.
         ValueError: The metric fails.
     """
     ranked = _ranked(metric, predictions, targets)
@@ -69,7 +69,7 @@ def score(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
     try:
         values = metric(predictions, targets)
         if values.dim() and isinstance(metric, PER_CLASS):
-            # Of classes for which it is defined; a number is a mean that torchmetrics has taken.
+            # The mean over classes for which it is defined; a number is torchmetrics' own mean.
             values = values[~values.isnan() if ranked is None else ranked & ~values.isnan()].mean()
         value = float(values)
     except (ValueError, RuntimeError, NotImplementedError) as error:
@@ -86,7 +86,7 @@ def score(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
 
 
 def _ranked(metric: Metric, predictions: Tensor, targets: Tensor) -> Tensor | None:
-    """Return a mask of the classes or labels by which samples can be ranked, if a metric does.
+    """Return a mask of the classes or labels that can rank the samples, for a ranking metric.
 
     Raises:
         UndefinedError: Samples that the metric needs are missing.
@@ -118,10 +118,10 @@ def _ranked(metric: Metric, predictions: Tensor, targets: Tensor) -> Tensor | No
 
 
 def _scaled(metric: Metric, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return predictions and targets at the scale for which torchmetrics is made.
+    """Return predictions and targets at a scale that torchmetrics can handle.
 
     Raises:
-        UndefinedError: All targets are equal, or one is zero by which is divided.
+        UndefinedError: All targets are equal, or a divisor is zero.
     """
     if isinstance(metric, _PERCENTAGES):
         least = targets.abs().min()

@@ -23,7 +23,7 @@ class Gathering:
     Args:
         coordinator: Aggregates the uploads.
         senders: The clients that will send an upload; they ascend.
-        complete: Whether each of them has a result, or the run ends.
+        complete: Whether a sender without a result ends the run.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Gathering:
         self._senders = {info.client for info in senders}
         self._uploads: list[Upload] = []
         self._mean: RunningMean | None = None
-        # A client with one sample may be idle, and sends nothing then; see ``Tally.idle``.
+        # A client with one sample may be idle and then sends nothing; see ``Tally.idle``.
         sure = complete and all(info.samples > 1 for info in senders)
         if sure and senders and _averages(coordinator):
             self._mean = RunningMean()
@@ -48,7 +48,7 @@ class Gathering:
             return result
         if self._mean is not None:
             self._mean.add(upload.shared, self._shares[upload.client])
-            # What is left says how many bytes there were.
+            # Only the number of bytes remains of the values.
             size = nbytes(upload.shared) + nbytes(upload.extra)
             upload = replace(upload, shared={}, encoded=upload.encoded or size)
         self._uploads.append(upload)
@@ -56,7 +56,7 @@ class Gathering:
 
     @property
     def uploads(self) -> Sequence[Upload]:
-        """What has arrived, perhaps without its values."""
+        """The uploads that arrived, without values if these are in the mean."""
         return self._uploads
 
     def aggregated(self, state: ServerState) -> ServerState:
@@ -68,7 +68,7 @@ class Gathering:
 
 
 def _averages(coordinator: Coordinator) -> bool:
-    """Return whether the mean of what clients send decides the server's next state."""
+    """Return ``True`` if the server's next state depends only on the mean of the uploads."""
     server, client = type(coordinator.server), coordinator.client_class
     return (
         server.aggregate is Server.aggregate

@@ -1,4 +1,4 @@
-"""Steps of the uplink that draw batches and take gradients in a way of their own."""
+"""Steps of the uplink that replace how batches are drawn and gradients computed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Gradients(ABC):
     def hidden(
         self, read: Callable[[Tensor], Batch], positions: Tensor, number: int, empty: bool
     ) -> tuple[Outcome, State, State]:
-        """Return the same where samples are secret.
+        """Return the same as :meth:`alone` where samples are secret.
 
         Args:
             read: Returns the samples at some positions.
-            positions: Those of the step's batch, at least one.
+            positions: Positions of the step's batch, at least one.
             number: The step.
             empty: Whether no sample of the batch counts.
         """
@@ -42,7 +42,7 @@ class Gradients(ABC):
     def sums(self, batch: Batch) -> Entries:
         """Return sums over a batch: of gradients, terms and logged numbers.
 
-        It is called under ``vmap``, of stacked clients.
+        It is called under ``vmap`` over stacked clients.
 
         Args:
             batch: Its weights are one for a sample, zero for padding; without weights, all are one.
@@ -53,16 +53,16 @@ class Gradients(ABC):
         """Return the gradients, terms and logged numbers of a step of the first clients.
 
         Args:
-            sums: Of :meth:`sums`, each with a leading axis of clients.
+            sums: Results of :meth:`sums`, each with a leading axis of clients.
             number: The step.
         """
 
 
 class GradientStep(ClientStep, ABC):
-    """A step that takes the gradients of a client's training in a way of its own.
+    """A step that replaces how gradients are computed in a client's training.
 
-    Where it is ``secret``, samples are neither held nor shown to the module's hooks. Losses may be
-    numbers that are not finite.
+    If it is ``secret``, samples are neither kept in memory nor shown to the module's hooks. Losses
+    need not be finite.
     """
 
     @abstractmethod
@@ -73,24 +73,24 @@ class GradientStep(ClientStep, ABC):
             job: The client's job.
             phase: The phase.
             epoch: The number of the epoch.
-            samples: How many samples the client has.
-            count: How many batches an epoch has.
+            samples: Number of the client's samples.
+            count: Number of batches in an epoch.
         """
 
     @abstractmethod
     def gradients(
         self, context: Context, phase: Phase, jobs: Sequence[Job], steps: int
     ) -> Gradients:
-        """Return the gradients of clients in a phase, which is prepared.
+        """Return the gradients of clients in a phase, with the module prepared for it.
 
         Args:
             context: The module and its data.
             phase: The phase.
-            jobs: Of the clients, with the same steps.
-            steps: How many optimiser steps there are, at most.
+            jobs: The clients' jobs, with the same steps.
+            steps: Largest number of optimiser steps.
         """
 
 
 def gradient_step(job: Job) -> GradientStep | None:
-    """Return the step of a job that takes gradients in a way of its own, if there is one."""
+    """Return the gradient step among a job's steps, if there is one."""
     return next((step for step in job.steps if isinstance(step, GradientStep)), None)

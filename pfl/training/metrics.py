@@ -22,7 +22,7 @@ from pfl.training.defined import PER_CLASS, UndefinedError, score
 
 
 class Scorer:
-    """Computes the task's own scores of models, and metrics of torchmetrics that the user adds.
+    """Computes the task's scores of models, and metrics of torchmetrics that the user adds.
 
     Attributes:
         better: The names of the scores, the main score first; ``True`` if more is better.
@@ -58,7 +58,7 @@ class Scorer:
             self._asked.add(name)
         self.added = tuple(self._metrics)
         self._partial = {*self.added, *task.may_lack}
-        # If a metric does not say so, assume that more is better.
+        # Assume that more is better if a metric does not declare it.
         better = {name: one.higher_is_better is not False for name, one in self._metrics.items()}
         self.better: Mapping[str, bool] = {**task.scores_better, **better}
 
@@ -155,7 +155,7 @@ class Scorer:
             summary[f"{prefix}/{name}"] = float(values.mean())
             if position == 0 or name in self.added:
                 ranked = values.sort(descending=not self.better[name]).values
-                # A model without a score is not among the better ones.
+                # A model without a score counts among the worst.
                 worst = values if values.isnan().any() else ranked[: math.ceil(len(values) / 10)]
                 details[f"{prefix}/{name}_weighted"] = float(
                     (values * weights).sum() / weights.sum()

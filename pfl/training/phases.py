@@ -24,7 +24,7 @@ from pfl.training.declaration import MethodError
 from pfl.training.gradients import gradient_step
 from pfl.training.optimizer_state import OptimizerState
 
-# The batch that hooks see where those of a client are secret.
+# The batch that hooks see where a client's batches are secret.
 _NOBODY = Batch(torch.empty(0), torch.empty(0))
 
 
@@ -142,7 +142,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
             with fabric.autocast():
                 draws = {name: drawn[0] for name, drawn in noise.of_step(number).items()}
                 read = partial(_read, feed, draws)
-                # What hooks do with samples is not accounted for.
+                # Privacy accounting cannot cover what hooks do with samples.
                 batch = (
                     _NOBODY
                     if secret
@@ -216,7 +216,7 @@ def _are_terms(terms: object) -> bool:
 
 
 def _in_words(terms: object) -> str:
-    """Return what stands in the place of loss terms: shapes of tensors, and types of others."""
+    """Describe what was returned as loss terms: shapes of tensors, types of other values."""
     if not isinstance(terms, Mapping):
         return f"a {type(terms).__name__}"
     shapes = (
@@ -230,7 +230,7 @@ def _in_words(terms: object) -> str:
 def prepared(context: Context, phase: Phase) -> Iterator[dict[str, nn.Parameter]]:
     """Set modes, gradients and logging for a phase; yield the parameters that it trains.
 
-    Afterwards all but the modes is undone, also after an error: the module can be used elsewhere.
+    Afterwards, also after an error, all but the modes is restored, so the module can be reused.
     """
     context.set_mode(phase.evals)
     try:
@@ -262,7 +262,7 @@ def make_optimizer(
 
 
 def single(module: ClientModule, optimizer: object) -> None:
-    """Refuse what is not a single optimiser, as Lightning takes it.
+    """Refuse anything other than a single optimiser.
 
     Raises:
         TypeError: It is something else.
@@ -276,7 +276,7 @@ def single(module: ClientModule, optimizer: object) -> None:
 
 
 def _restored(optimizer: Optimizer, state: State) -> State:
-    """Return a copy of a parameter's kept state, with its counter where the optimiser counts."""
+    """Return a copy of a parameter's kept state, with its step counter on the right device."""
     restored = clone(state)
     on_device = any(g.get("capturable") or g.get("fused") for g in optimizer.param_groups)
     if "step" in restored and not on_device:

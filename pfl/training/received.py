@@ -1,4 +1,4 @@
-"""Checks of what travels: uploads that a client sends, and entries that a server sends."""
+"""Checks of messages: uploads that a client sends, and entries that a server sends."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from pfl.core.types import Job, State, Upload
 
 
 class UploadError(ValueError):
-    """An upload is not what its method declares."""
+    """An upload differs from its method's declaration."""
 
 
 def check_upload(upload: Upload, job: Job, module: ClientModule, entries: State) -> None:
-    """Refuse an upload with something else than its method declares.
+    """Refuse an upload that differs from its method's declaration.
 
     What a method sends in addition (:attr:`Upload.extra`) has the shape of the module's entry of
-    that name, or any if there is none. A method that puts its upload together itself may leave
-    something out, and may send some rows of such an entry. The module's entries have the right
-    types and shapes.
+    that name, or any if there is none. A method that builds its upload itself may omit entries, and
+    may send some rows of such an entry. The module's entries have the right types and shapes.
 
     Raises:
         UploadError: It is of another client or size, lacks an entry, has one that is not declared,
@@ -40,7 +39,7 @@ def check_upload(upload: Upload, job: Job, module: ClientModule, entries: State)
             f"{upload.client} with {upload.samples} samples"
         )
     names, sent = module.shared_names(), {*upload.shared, *upload.extra}
-    # Of a difference, what is missing is zero.
+    # In a difference, missing entries are zero.
     added = () if any(step.differs for step in job.steps) else module.extra
     partial = type(module).upload is not ClientModule.upload
     if not partial and (absent := [name for name in (*names, *added) if name not in sent]):
@@ -61,7 +60,7 @@ def check_upload(upload: Upload, job: Job, module: ClientModule, entries: State)
 
 
 def check_entries(shared: State, entries: State) -> None:
-    """Refuse what no server sends: entries that a method does not have, or of another shape.
+    """Refuse entries from a server that the method does not have, or of another shape.
 
     A server may send a part of an entry, such as some channels.
 
@@ -75,7 +74,7 @@ def check_entries(shared: State, entries: State) -> None:
 
 
 def check_part(shape: Sequence[int], whole: Tensor) -> None:
-    """Refuse a shape that no part of an entry has.
+    """Refuse a shape that is not a part of an entry's.
 
     Raises:
         ValueError: It has other dimensions than the entry, or more in one of them.

@@ -1,7 +1,7 @@
-"""The server's part of a round: the jobs of its clients, and what it makes of their uploads.
+"""The server's part of a round: its clients' jobs, and the aggregation of their uploads.
 
-For the server only members exist: it counts them from 0, in the order of the data, and nothing that
-it is given before a newcomer joins says anything about clients that are held out.
+The server sees only members, numbered from 0 in the order of the data. Before a newcomer joins, it
+gets no information on clients that are held out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Coordinator:
     Attributes:
         server: The method's server.
         client_class: The method.
-        clients: What is known of each client before the first round; of a held-out one, nothing.
+        clients: Information on each client before the first round; empty for a held-out one.
         eligible: The clients that have training data.
         uplink: The steps between clients and server; see :meth:`bind`.
 
@@ -40,8 +40,8 @@ class Coordinator:
         seed: Seed of all random choices of clients and server.
 
     Raises:
-        MethodError: The server is none, or needs public data, and there are none; or it has a model
-            for each member and none for the clients that are held out.
+        MethodError: ``server()`` does not return a server; or it needs public data, and there are
+            none; or it has a model for each member but none for clients that are held out.
     """
 
     uplink: tuple[UplinkStep, ...] = ()
@@ -68,11 +68,11 @@ class Coordinator:
         self._context, self._seed = context, seed
 
     def bind(self, steps: Sequence[UplinkStep], **run: Any) -> None:
-        """Let the steps of the uplink that a run declares know of it, one after another.
+        """Bind the steps of the uplink to the run that declares them, one after another.
 
         Args:
             steps: The steps.
-            run: What they may know besides what is known here, by the names of :class:`Start`.
+            run: Further fields of :class:`Start`.
 
         Raises:
             ValueError: A step does not suit the run, or does not come last.
@@ -104,12 +104,12 @@ class Coordinator:
 
     @property
     def _members(self) -> list[ClientInfo]:
-        """What the server knows of members, in the order of their numbers."""
+        """The server's information on members, in the order of their numbers."""
         known = self._disclosed([self.clients[client] for client in self._numbers])
         return [replace(info, client=number) for number, info in enumerate(known)]
 
     def number(self, client: int) -> int:
-        """Return the number by which the server knows a member."""
+        """Return a member's number at the server."""
         return self._numbers[client]
 
     def welcome(
@@ -117,14 +117,14 @@ class Coordinator:
     ) -> tuple[Broadcast, State]:
         """Return what a newcomer starts with; see :meth:`pfl.core.server.Server.welcome`.
 
-        ``upload`` is what it sent after its introduction.
+        ``upload`` is its upload after the introduction.
         """
         _check_welcomes(self.server)
         (known,) = self._disclosed([info])
-        # Also for a member, where it plays a newcomer.
+        # Also for a member that is treated as a newcomer.
         known = replace(known, client=len(self._numbers) + info.client)
         with during(f"the server's welcome to client {info.client}"):
-            # A server that knows no introductions need not take what they send.
+            # A server without introductions need not accept the argument.
             sent = () if upload is None else (replace(upload, client=known.client),)
             welcomed: tuple[Broadcast, State] = self.server.welcome(
                 state, known, self._members, *sent
@@ -140,7 +140,7 @@ class Coordinator:
         }
 
     def _disclosed(self, clients: Sequence[ClientInfo]) -> list[ClientInfo]:
-        """Return what the server may know of clients."""
+        """Return the information that the server may have on clients."""
         if not self.server.needs_label_counts:
             clients = [replace(info, label_counts=None) for info in clients]
         for step in self.uplink:
@@ -171,13 +171,13 @@ class Coordinator:
         return job
 
     def received(self, job: Job, result: Result) -> Result:
-        """Return a client's result as the server takes it."""
+        """Return a client's result as received by the server."""
         for step in reversed(self.uplink):
             result = step.received(job, result)
         return result
 
     def shown(self, result: Result) -> Result:
-        """Return a client's result as callbacks may see it."""
+        """Return a client's result as shown to callbacks."""
         for step in self.uplink:
             result = step.shown(result)
         return result
@@ -190,7 +190,7 @@ class Coordinator:
         Args:
             state: The state before it.
             uploads: In ascending order of clients.
-            mean: Their mean, where it is known and they have no values any more.
+            mean: Their mean, if they were summed on arrival and have no values.
         """
 
         def aggregated(state: ServerState, uploads: list[Upload]) -> ServerState:
@@ -217,15 +217,16 @@ class Coordinator:
 
 
 def _check_welcomes(server: Server[Any]) -> None:
-    """Refuse a server that has a model for each member, and says nothing of newcomers.
+    """Refuse a server that has a model for each member but does not handle newcomers.
 
     Raises:
-        MethodError: It inherits :meth:`pfl.core.server.Server.welcome`, which broadcasts to them.
+        MethodError: It inherits :meth:`pfl.core.server.Server.welcome`, which would broadcast to
+            them.
     """
     if server.per_client and type(server).welcome is Server.welcome:
         raise MethodError(
             f"{type(server).__name__} has a model for each member (per_client) and none for "
-            "clients that are held out: override welcome() to say what they start with"
+            "clients that are held out: override welcome() to return what they start with"
         )
 
 

@@ -16,13 +16,13 @@ from pfl.training.context import Context
 
 @dataclass(frozen=True)
 class Start:
-    """What a step may know of a run before its first round.
+    """The facts of a run that a step may use before the first round.
 
     Attributes:
         context: The method with its initial values, and the device.
         data: The federation's data.
         server: The method's server.
-        clients: What is known of the clients that have training data.
+        clients: Information on the clients that have training data.
         sampler: Draws the clients of a round; see :class:`pfl.federation.sampling.Sampler`.
         seed: Seed of every random choice.
         simulates: Whether the clients are simulated, and not real ones at their sites.
@@ -46,16 +46,16 @@ class Start:
 class UplinkStep(ClientStep):
     """A step of the uplink; by default it changes nothing.
 
-    A subclass is a frozen dataclass and overrides the places in which it acts: :meth:`job` and
-    :meth:`broadcast` before a message leaves the server, ``sent`` where the client is, after its
-    round, :meth:`received` and :meth:`merge` at the server. What acts at the client travels with
-    the job, so that ``sent`` reads only the step's own fields, the job and the result.
+    A subclass is a frozen dataclass and overrides the methods in which it acts: :meth:`job` and
+    :meth:`broadcast` before a message leaves the server, ``sent`` at the client after its round,
+    :meth:`received` and :meth:`merge` at the server. The step travels with the job, so ``sent``
+    reads only the step's own fields, the job and the result.
 
     Steps act in the order in which the run declares them, and on arrival in the reverse order. The
-    merge of the first step contains those of the others.
+    merge of the first step encloses those of the others.
 
     Attributes:
-        last: Whether no step may follow, as what it sends are no entries of the method.
+        last: Whether no step may follow, because it does not send entries of the method.
         remembers: Whether clients keep something for it from round to round.
 
     Example::
@@ -79,7 +79,7 @@ class UplinkStep(ClientStep):
         return False
 
     def bound(self, start: Start) -> UplinkStep:
-        """Return this step for one run, which may know the method, its server and its clients.
+        """Return this step, bound to one run with its method, server and clients.
 
         Raises:
             ValueError: The step does not suit the run.
@@ -87,7 +87,7 @@ class UplinkStep(ClientStep):
         return self
 
     def disclosed(self, info: ClientInfo) -> ClientInfo:
-        """Return what the server may know of a client."""
+        """Return the information that the server may have on a client."""
         return info
 
     def broadcast(self, message: Broadcast, number: int) -> Broadcast:
@@ -106,7 +106,7 @@ class UplinkStep(ClientStep):
         return replace(job, steps=(*job.steps, self)) if acts else job
 
     def received(self, job: Job, result: Result) -> Result:
-        """Return a client's result as the server takes it, when it has arrived."""
+        """Return a client's result as the server uses it, on arrival."""
         return result
 
     def merge(
@@ -119,20 +119,20 @@ class UplinkStep(ClientStep):
 
         Args:
             state: The state before the round.
-            uploads: What has arrived, in ascending order of clients.
-            aggregate: The next step's merge; behind the last step, the server's own.
+            uploads: The uploads that arrived, in ascending order of clients.
+            aggregate: The next step's merge; for the last step, the server's.
         """
         return aggregate(state, uploads)
 
     def shown(self, result: Result) -> Result:
-        """Return a client's result as callbacks may see it."""
+        """Return a client's result as shown to callbacks."""
         return result
 
     def max_rounds(self, rounds: int) -> int:
-        """Return how many of the planned rounds may be played.
+        """Return how many of the planned rounds may run.
 
         Raises:
-            ValueError: Not a single one.
+            ValueError: Not even one may.
         """
         return rounds
 
@@ -141,6 +141,6 @@ class UplinkStep(ClientStep):
 
         Args:
             planned: The planned number of rounds.
-            rounds: How many of them will be played.
+            rounds: How many of them will run.
         """
         return {}

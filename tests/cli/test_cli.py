@@ -605,7 +605,7 @@ def test_a_folder_instead_of_a_configuration_is_told(capsys):
 
 def test_a_folder_of_runs_instead_of_a_run_is_told(capsys, run):
     assert pfl("fit", "--ckpt_path", str(run.parent)) == 2
-    check(capsys, f"{run.parent} is no run's folder; name a run in it, as {run}\n")
+    check(capsys, f"{run.parent} is not a run's folder: name a run, such as {run}\n")
 
 
 def test_a_missing_folder_names_the_key(capsys):

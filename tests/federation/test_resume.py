@@ -258,7 +258,7 @@ def test_an_export_may_lie_in_a_folder_of_checkpoints_but_not_in_a_runs(tmp_path
 def test_an_export_replaces_an_earlier_one_but_no_table(tmp_path):
     table, exported = tmp_path / "new.csv", tmp_path / "mine.ckpt"
     table.write_text("age,died\n51,True\n")
-    with pytest.raises(CheckpointError, match=f"{table} exists and is no exported model"):
+    with pytest.raises(CheckpointError, match=f"{table} exists and is not an exported model"):
         resume.beside(table, tmp_path / "last.ckpt")
     torch.save({}, exported)
     assert resume.beside(exported, tmp_path / "last.ckpt") == exported

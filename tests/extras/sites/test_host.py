@@ -333,7 +333,7 @@ def test_an_owner_s_full_disk_does_not_end_the_run(capsys, monkeypatch):
 
 def test_a_model_replaces_no_other_file():
     Path("notes.txt").write_text("of the owner")
-    with pytest.raises(ValueError, match=r"notes\.txt exists and is no exported model"):
+    with pytest.raises(ValueError, match=r"notes\.txt exists and is not an exported model"):
         workshop(export="notes.txt")
 
 
