@@ -1,4 +1,4 @@
-"""The base class of callbacks that analyse models and write a table of their own."""
+"""The base class of callbacks that analyse models and write a table."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pfl.federation.run import Callback, Run
 class Analysis(Callback, ABC):
     """Writes rows to a file in the run folder after each evaluated round.
 
-    An analysis does not change the numbers of a run, but a run with it has another identity than
-    one without. So a table that draws its picture does not reuse a run that lacks the file.
+    An analysis does not change the numbers of a run, but a run with it has a different identity, so
+    that a table that draws its picture does not reuse a run without the file.
 
     Attributes:
         file: Name of the file; its columns include ``round``.
@@ -24,7 +24,7 @@ class Analysis(Callback, ABC):
     file: ClassVar[str]
     _rows: RowFile | None = None
     _wanted: Mapping[str, Any] | None = None
-    _seen = 0  # The last round whose rows are there.
+    _seen = 0  # The last round with rows in the file.
 
     @property
     def files(self) -> Sequence[str]:
@@ -36,7 +36,7 @@ class Analysis(Callback, ABC):
 
         Raises:
             ValueError: The run has no folder.
-            CheckpointError: The file has other rows than those of the run.
+            CheckpointError: The rows in the file are not those of the run.
         """
         if run.folder is None:
             raise ValueError(f"{self.name} needs a folder: give the loop a default_root_dir")
@@ -51,7 +51,7 @@ class Analysis(Callback, ABC):
         self._seen = result.round
 
     def on_interrupt(self, run: Run) -> None:
-        """Write the rows of the last round, if it was here that the run was interrupted."""
+        """Write the rows of the last round, if the run was interrupted before they were written."""
         last = run.latest
         if last is not None and self.writes(last) and last.round > self._seen and self._rows:
             self._rows.replace(last.round - 1, list(self.rows(run, last)))
@@ -61,7 +61,7 @@ class Analysis(Callback, ABC):
         return {self.file: NO_ROWS if self._rows is None else self._rows.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the number and digest that the rows must have; earlier versions stored none."""
+        """Restore the number and digest that the rows must have; earlier versions stored none."""
         self._wanted = state.get(self.file)
 
     def writes(self, result: RoundResult) -> bool:

@@ -29,10 +29,10 @@ class Checkpoint(Callback):
         self._saved = -1
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Save after every ``every`` rounds; after each one if clients keep states elsewhere.
+        """Save after every ``every`` rounds; after each round if clients keep states elsewhere.
 
-        They keep the states of two rounds, and a run is resumed from one of them. The checkpoint
-        is small, as it does not include these. The last round is saved before any callback closes.
+        They keep the states of two rounds, and a run resumes from one of them. The checkpoint is
+        small, as it does not include them. The last round is saved before any callback closes.
         """
         trained = (run.kept.get(client, {}) for client in result.cohort.trains)
         if result.round % self.every == 0 or run.ends or any(map(reference_of, trained)):
@@ -48,7 +48,7 @@ class Checkpoint(Callback):
             self.save(run)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Forget which round of an earlier run was saved."""
+        """Reset the record of which round was saved."""
         self._saved = -1
 
     def save(self, run: Run) -> None:

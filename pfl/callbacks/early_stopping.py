@@ -21,7 +21,7 @@ class EarlyStopping(Callback):
         min_delta: Smallest change that counts as an improvement.
 
     Raises:
-        ValueError: ``patience`` is below one, ``min_delta`` negative or ``mode`` another word; or,
+        ValueError: ``patience`` is below one, ``min_delta`` is negative or ``mode`` is unknown; or,
             at the first evaluated round, the metric does not exist.
     """
 
@@ -51,7 +51,7 @@ class EarlyStopping(Callback):
             raise ValueError(f"EarlyStopping monitors {self.monitor!r}; known metrics: {known}")
         value = result.metrics[self.monitor] * (1 if self.mode == "max" else -1)
         best = -math.inf if self.best is None else self.best + self.min_delta
-        # NaN is no improvement, not even as the first value.
+        # NaN is not an improvement, even as the first value.
         if value > best:
             self.best, self.waited = value, 0
         else:
@@ -63,6 +63,6 @@ class EarlyStopping(Callback):
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the best value and the evaluations since then; what was stopped stays so."""
+        """Restore the best value and the evaluations since then; a stopped run stays stopped."""
         self.best, self.waited = state.get("best"), state.get("waited", 0)
         self.should_stop = self.waited >= self.patience

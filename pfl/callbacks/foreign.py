@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# By the name of Lightning's callback.
+# By name of Lightning's callback.
 REPLACEMENTS = {
     "ModelCheckpoint": "checkpoint_every of the loop",
     "EarlyStopping": "pfl.EarlyStopping",

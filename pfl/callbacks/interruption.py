@@ -1,4 +1,4 @@
-"""What the callbacks of a run do when it is interrupted."""
+"""Closing the callbacks of an interrupted run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pfl.federation.run import Callback, Run
 def interrupt(
     run: Run, waiting: Iterable[Callback], callbacks: Iterable[Callback], cause: BaseException
 ) -> None:
-    """Let each callback close an interrupted run, whatever happens in another one.
+    """Let each callback close an interrupted run, even if another one fails.
 
     Args:
         run: The run.
@@ -27,8 +27,8 @@ def interrupt(
     def turn(callback: Callback) -> tuple[bool, bool]:
         return not isinstance(callback, Analysis), not isinstance(callback, Checkpoint)
 
-    # A resume goes on after the last round, so those that wait for it get it first. Then the run is
-    # saved, before others close: they may wait for a network until they are interrupted.
+    # A resume continues after the last round, so callbacks that have not seen it get it first. The
+    # run is saved before others close, which may wait for a network until they are interrupted.
     for callback in waiting:
         if run.latest is not None and not isinstance(callback, Checkpoint):
             with _closing(callback, cause):
@@ -40,11 +40,11 @@ def interrupt(
 
 @contextmanager
 def _closing(callback: Callback, cause: BaseException) -> Iterator[None]:
-    """Turn what a callback raises, as a second interruption does, into a warning."""
+    """Turn errors of a callback, and further interruptions, into a warning."""
     try:
         yield
     except BaseException as error:
-        # A full disk both ends a run and hinders its saving: it is reported once.
+        # A full disk both ends a run and prevents saving it: report it once.
         if error_line(error) != error_line(cause):
             warnings.warn(
                 f"{callback.name} could not close the run: {error_line(error)}", stacklevel=4

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class LightningLogger(Callback):
-    """Logs a run to a Lightning logger: one call a round, with the round's number as the step.
+    """Logs a run to a Lightning logger: one call per round, with the round's number as the step.
 
     Hyperparameters are logged before the first round. At the end, the summary is logged as metrics
     and the fingerprint as a hyperparameter.

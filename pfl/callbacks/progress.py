@@ -15,12 +15,12 @@ from pfl.core.types import Result, RoundResult
 from pfl.federation.run import Callback, Run
 from pfl.results.sheets import duration, show
 
-# Seconds of a run whose length is announced.
+# Seconds from which a run's length is announced.
 _LONG = 600
 
 
 class ProgressBar(Callback):
-    """Shows the run's header, bars of rounds and clients, a long run's cost, the closing table."""
+    """Shows the run's header, its progress, the cost of a long run, and the closing table."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -45,17 +45,17 @@ class ProgressBar(Callback):
         self._announced = False
 
     def on_result(self, run: Run, result: Result) -> None:
-        """Advance the bar of clients, which the first one of a round resets; announce the cost."""
+        """Advance the bar of clients, reset it at the first of a round, and announce the cost."""
         if (clients := self._progress.tasks[self._clients]).finished:
             self._progress.reset(self._clients)
         self._progress.update(self._clients, advance=1, total=len(run.cohort.trains))
-        # By then, engines that train several clients at a time have the first ones behind them.
+        # By then, engines that train several clients at a time have finished the first ones.
         if not self._announced and 5 * clients.completed >= len(run.cohort.trains):
             self._announced = True
             self._announce(run, len(run.cohort.trains) / clients.completed)
 
     def _announce(self, run: Run, share: float) -> None:
-        """Print how long a long run will train, from the ``1 / share`` of a round behind it."""
+        """Print the remaining time of a long run, of which ``1 / share`` of a round is done."""
         left = run.rounds - run.round
         seconds = (time.perf_counter() - self._started) * share * left
         if seconds > _LONG:

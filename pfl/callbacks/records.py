@@ -48,10 +48,10 @@ class Records(Analysis):
     _metrics: RowFile | None = None
 
     def on_fit_start(self, run: Run) -> None:
-        """Write what is known before the first round.
+        """Write what is available before the first round.
 
         Raises:
-            CheckpointError: ``clients.csv`` has other rows than those of the run.
+            CheckpointError: The rows in ``clients.csv`` are not those of the run.
         """
         super().on_fit_start(run)
         folder = cast(Path, run.folder)
@@ -59,7 +59,7 @@ class Records(Analysis):
         if run.round > 0:
             self._metrics.write(run.history)
         if not run.ends:
-            # It may be of a finished run to which rounds are added.
+            # It may be from a finished run to which rounds are added.
             no_link(folder / "summary.json").unlink(missing_ok=True)
         if run.config is not None:
             write(folder / "config.yaml", run.config)
@@ -88,7 +88,7 @@ class Records(Analysis):
             _write_json(folder / TRANSFORMS, run.data.transforms())
 
     def writes(self, result: RoundResult) -> bool:
-        """Return whether a client was tested, or failed."""
+        """Return ``True`` if a client was tested or failed."""
         return result.evaluated or bool(result.failed)
 
     def rows(self, run: Run, result: RoundResult) -> Sequence[Mapping[str, Any]]:
@@ -106,13 +106,13 @@ class Records(Analysis):
         return rows
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Append this round's rows; the one in ``metrics.csv`` says that all of them are there."""
+        """Append this round's rows; the one in ``metrics.csv`` is last and marks them complete."""
         super().on_round_end(run, result)
         if self._metrics is not None:
             self._metrics.append([result.metrics])
 
     def on_interrupt(self, run: Run) -> None:
-        """Bring both tables up to the last finished round, whose rows may be missing."""
+        """Complete both tables up to the last finished round, whose rows may be missing."""
         if self._rows is None or self._metrics is None:
             return
         if run.history:
@@ -148,7 +148,7 @@ def environment() -> dict[str, Any]:
 
 
 def _mixed(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Return the sources of a resumed run; warn of those that are others than before.
+    """Return the sources of a resumed run; warn if any has changed.
 
     Such a run counts as one of neither source.
     """

@@ -1,4 +1,4 @@
-"""A CSV file of a run to which rounds add rows; a checkpoint records which rows it must have."""
+"""A CSV file of a run to which each round adds rows; a checkpoint records what it must contain."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NO_ROWS: Mapping[str, Any] = {"rows": 0, "digest": ""}
 
 
 class RowFile:
-    """A CSV file with a column ``round``, and number and digest of its rows.
+    """A CSV file with a column ``round``, and the number and digest of its rows.
 
-    A column that comes later leaves the cells of earlier rows empty. Neither this nor the order of
-    the columns changes the digest.
+    A column added later is empty in earlier rows. Neither this nor the order of columns changes the
+    digest.
 
     Attributes:
         path: The file.
@@ -36,13 +36,13 @@ class RowFile:
     def state(self) -> dict[str, Any]:
         """Return number and digest of the rows, once they are on the disk.
 
-        A checkpoint then never knows of rows that a power cut took.
+        So a checkpoint never records rows that a power cut can lose.
         """
         writing.sync(self.path)
         return self._digest.state()
 
     def append(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Append rows; if they have a new column, the file is written anew.
+        """Append rows; if they have a new column, rewrite the file.
 
         Raises:
             OSError: The file cannot be written; it is as before.
@@ -58,7 +58,7 @@ class RowFile:
             self.write([*_read(self.path), *cells], header)
 
     def cut(self, last: int, wanted: Mapping[str, Any] | None = None) -> None:
-        """Drop the rows after a round, and lines that a killed process has left.
+        """Drop the rows after a round, and partial lines that a killed process left.
 
         ``wanted`` is the state that the rows up to this round must have, if it is known.
 
@@ -79,7 +79,7 @@ class RowFile:
             raise CheckpointError(
                 f"the {digest.rows} rows of {self.path} up to round {last} are not the "
                 f"{wanted.get('rows')} of the checkpoint: they are of another run, or were changed "
-                "or lost. Put the file back, or remove it to go on without these rows"
+                "or lost. Restore the file, or remove it to continue without these rows"
             )
         self.write(kept, _header(self.path))
 
@@ -94,7 +94,7 @@ class RowFile:
             self.write([*kept, *rows], _header(self.path))
 
     def write(self, rows: Sequence[Mapping[str, object]], header: Iterable[str] = ()) -> None:
-        """Write the file anew, with these rows alone.
+        """Rewrite the file with these rows alone.
 
         The columns of ``header`` come first, whether a row has them or not.
 

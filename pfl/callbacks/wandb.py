@@ -10,12 +10,12 @@ from pfl.core.checks import at_least_one
 from pfl.core.types import RoundResult
 from pfl.federation.run import Callback, Run
 
-# Time limit for an answer of the service.
+# Time limit for an answer from the service.
 SECONDS = 20.0
 
 
 class WandB(Callback):
-    """Logs a run to Weights & Biases, in one call a round.
+    """Logs a run to Weights & Biases, in one call per round.
 
     ``round`` is the step of every metric. A resumed run keeps its id and continues its steps, so
     that ``wandb sync`` joins the parts of a run that was logged offline.
@@ -107,13 +107,13 @@ class WandB(Callback):
             row["clients"] = wandb.Table(columns=[*columns], data=cells)
         if turn and not run.ends:
             row |= self._images(run)
-        # The last row waits for the pictures of the finished run.
+        # The last row is logged together with the pictures of the finished run.
         self._run.log(row, step=result.round, commit=not run.ends)
 
     def on_fit_end(self, run: Run) -> None:
         """Log the pictures and the summary, and close the run."""
         if run.latest is not None and (images := self._images(run)):
-            # The pictures get a row of their own if a later callback has ended the run.
+            # The pictures get a separate row if a later callback has ended the run.
             self._run.log({"round": run.round, **images})
         self._run.summary.update({**run.summary, "fingerprint": run.fingerprint})
         self._run.finish()

@@ -1,4 +1,4 @@
-"""Clients that fail in a round: what an engine does with their errors."""
+"""Clients that fail in a round, and how an engine handles their errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LONGEST = 400  # characters of a reason
 
 
 class Absences:
-    """The clients that are absent, as their jobs failed.
+    """The clients that are absent because their jobs failed.
 
     A client that fails is absent for the rest of the round, and takes part again in the next.
 
     Args:
-        errors: The errors after which a round goes on without the client; others end the run.
+        errors: The errors after which a round continues without the client; others end the run.
     """
 
     def __init__(self, *errors: type[Exception]) -> None:
@@ -35,7 +35,7 @@ class Absences:
         self._failed: dict[int, str] = {}
 
     def begin(self, jobs: Sequence[Job]) -> None:
-        """Let everybody take part again if these jobs are those of another round."""
+        """Let all clients take part again if these jobs belong to another round."""
         for job in jobs[:1]:
             if job.info.round != self._round:
                 self._round = job.info.round
@@ -52,18 +52,18 @@ class Absences:
         """
         client, reason = job.info.client, _line(error)
         self._now.add(client)
-        # The common test set belongs to no client that could be absent.
+        # The common test set belongs to no client.
         if client == NO_CLIENT or not isinstance(error, self._errors):
             raise error
         self._failed[client] = reason
         if client not in self._lasting:
             self._lasting.add(client)
             warnings.warn(
-                f"round {job.info.round} goes on without client {client}: {reason}", stacklevel=2
+                f"round {job.info.round} continues without client {client}: {reason}", stacklevel=2
             )
 
     def answered(self, client: int) -> None:
-        """Note that a client does its part."""
+        """Note that a client has answered."""
         self._lasting.discard(client)
 
     def taken(self) -> Mapping[int, str]:
@@ -73,10 +73,10 @@ class Absences:
 
 
 def tolerated(on_error: OnError, *errors: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return the errors of a client's job after which a round goes on without it.
+    """Return the errors of a client's job after which a round continues without it.
 
     Raises:
-        ValueError: ``on_error`` is another word.
+        ValueError: ``on_error`` is unknown.
     """
     one_of("on_error", on_error, ("stop", "absent"))
     return errors if on_error == "absent" else ()

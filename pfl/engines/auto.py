@@ -48,7 +48,7 @@ TESTED = 128
 """Number of clients in one stack on a CPU if they are only tested."""
 
 BUSY = 4
-"""Average number of busy clients from which a stack is worthwhile."""
+"""Smallest average number of busy clients for which a stack is worthwhile."""
 
 
 class AutoEngine(Engine):
@@ -115,7 +115,7 @@ class AutoEngine(Engine):
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
-        # On a CPU, a forward pass alone is worth a stack only where calls are most of it.
+        # On a CPU, stacking a forward pass alone pays only if call overhead dominates.
         apart = not on_host(self._context.fabric.device)
         fits = bool(self._context.adapt) or apart or self._tiny
         if self._stack is not None and fits and _busy(jobs, len(jobs)) >= BUSY:
@@ -131,14 +131,14 @@ class AutoEngine(Engine):
         """Return threads, or the sequential engine if most workers would be idle."""
         if self._parallel is None or len(jobs) < 2:
             return self._sequential
-        # By the machine's cores, not the free ones: the two round differently.
+        # By the machine's cores, not the free ones, as the two engines round differently.
         if _busy(jobs, self._cores) < 1 + OP_THREADS_GAIN * math.log2(self._cores):
             return self._sequential
         return self._parallel
 
 
 def parallelism(samples: Sequence[int], workers: int) -> float:
-    """Return how many workers are busy on average, if each takes the largest remaining client.
+    """Return the average number of busy workers, if each takes the largest remaining client.
 
     Args:
         samples: Number of samples of each client.

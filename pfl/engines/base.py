@@ -17,12 +17,12 @@ class Engine(Protocol):
     Attributes:
         stacks: Whether clients are trained as one stack, if the engine decides this itself in
             :meth:`setup`; a resumed run sets the decision of its first start.
-        simulates: Whether clients and their data are simulated; real ones need secrets that no
-            seed gives away.
-        complete: Whether every job has a result, or the run ends.
-        forgets: Whether what clients keep ends with the engine, so that no checkpoint with it can
+        simulates: Whether clients and their data are simulated; real ones need randomness that does
+            not follow from a seed.
+        complete: Whether a job without a result ends the run.
+        forgets: Whether kept states are lost when the engine closes, so that its checkpoints cannot
             be resumed.
-        share: Its share of the cores, taken in :meth:`setup`; others have it while the run is
+        share: Its share of the cores, taken in :meth:`setup`; other runs use it while this one is
             suspended.
     """
 
@@ -33,9 +33,9 @@ class Engine(Protocol):
     share: Share | None = None
 
     def connect(self, context: Context, config: str | None) -> FederatedData:
-        """Return the data as the run may know them, before anything of them is used.
+        """Return the data as the run may use them; called first.
 
-        By default, these are the data themselves. An engine whose clients are elsewhere asks them.
+        By default, these are the data themselves. An engine with remote clients asks them.
 
         Args:
             context: The method, with the data that the run was given.
@@ -47,17 +47,17 @@ class Engine(Protocol):
         """Prepare for a run; return one line for its header: what is used, and why."""
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Run each client's round; leave out a client that fails, if the run goes on then."""
+        """Run each client's round; leave out a client that fails, if the run continues then."""
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits; a client that fails has no scores, likewise."""
 
     def failed(self) -> Mapping[int, str]:
-        """Return why each client failed without which the run went on since the last call."""
+        """Return why clients failed since the last call, if the run continued without them."""
         return {}
 
     def measured(self) -> Mapping[str, float]:
-        """Return what the engine has measured since the last call, for the row of a round."""
+        """Return the engine's measurements since the last call, for the row of a round."""
         return {}
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
-"""Cores that this process can use, shared with other runs, and the model of the processor.
+"""The cores that this process can use and shares with other runs, and the processor's model.
 
-All runs of one user on one machine share the cores, such as runs of a table or a sweep in several
-shells.
+All runs of a user on a machine share its cores, such as tables or sweeps in several shells.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from pfl.disk.lock import acquired
 
 CGROUP = Path("/sys/fs/cgroup")
 CPUINFO = Path("/proc/cpuinfo")
-# Of the files of runs.
+# Of the names of runs' files.
 _PREFIX = "run-"
 
 
 class Share:
-    """A run's share of the cores of this machine, held in a scope that begins with their number.
+    """A run's share of the cores of this machine; a scope whose value is their number.
 
     Args:
-        wanted: The number, taken at its word; ``None`` divides the usable cores by the number of
-            runs that share them, to at least one.
+        wanted: The number to take, used as given; ``None`` divides the usable cores by the number
+            of runs that share them, to at least one.
     """
 
     def __init__(self, wanted: int | None = None) -> None:
@@ -94,7 +93,7 @@ def _join(scope: ExitStack) -> int:
     folder = Path(tempfile.gettempdir(), name, mask or "all")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Another user could have made it, as a link to any folder.
+        # Another user could have created it, as a link to any folder.
         if folder.is_symlink() or folder.parent.is_symlink():
             return 0
         others = sum(_is_held(file) for file in folder.glob(f"{_PREFIX}*"))
@@ -109,7 +108,7 @@ def _join(scope: ExitStack) -> int:
 
 
 def _is_held(file: Path) -> bool:
-    """Return ``True`` if a run holds a file; remove a file that was left behind."""
+    """Return ``True`` if a run has locked a file; remove a stale file."""
     try:
         lock = acquired(file)
     except OSError:

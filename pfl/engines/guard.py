@@ -2,7 +2,8 @@
 
 A method may be declared vectorizable by mistake: for example, it may ignore the weight of padded
 samples, or mix the samples of a batch. So two clients run two short rounds both ways, in float64 on
-copies; and as a stack in the precision of the run, where torch may lack what a stack needs.
+copies; and as a stack in the run's precision, in which torch may lack an operation that a stack
+needs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SAMPLES = (8, 7)
 BATCH = 4
 STEPS = 2
 TOLERANCE = 1e-9
-# Entries below this are only rounding errors, as those of a bias before a batch norm.
+# Entries below this are only rounding errors, such as those of a bias before a batch norm.
 SMALLEST = 1e-4
 
 # The results of some jobs, and the answers of the models that are tested after them.

@@ -1,4 +1,4 @@
-"""The number of clients that fit into memory: what one needs in a stack, and what is free."""
+"""The number of clients that fit into memory: bytes per client in a stack, and free bytes."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def of_client(context: Context) -> int:
     held = sample * samples if sample * samples <= HELD_BYTES else 0
     sizes = [batch_size(context, phase, samples) for phase in phases]
     noise = [number * sum(prod(shape) for shape in p.noise.values()) for p in phases]
-    # The gradients of saved values are about as large as the values.
-    # Fixed steps find their draws in memory of their own.
+    # The gradients of saved values are about as large as the values. Fixed steps keep their draws
+    # in separate memory.
     draws = 3 if devices.repeats(context.fabric.device) else 2
     step = 2 * (sample + saved) * max(sizes, default=0) + draws * max(noise, default=0)
     test = 2 * (sample + widest) * data.eval_batch_size

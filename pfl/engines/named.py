@@ -1,7 +1,7 @@
 """The engines, by their names in configurations: those of this package, and those of plug-ins.
 
 A plug-in registers the class of an engine under its name in the group ``pfl.engines`` of entry
-points. It is imported once it is asked for.
+points. It is imported on use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OWN: Mapping[str, type[Engine]] = {
 _BROUGHT = {point.name: point for point in plugins.installed("pfl.engines")}
 NAMES = (*OWN, *(name for name in _BROUGHT if name not in OWN))
 
-# For the command line, the names that are installed here.
+# The names that are installed here, for the command line.
 if TYPE_CHECKING:
     EngineName: TypeAlias = str
 else:

@@ -1,7 +1,7 @@
 """The number of op threads: how many threads compute one operation of torch on a CPU.
 
 It changes how sums are rounded, so it depends on the network and on the user, never on timings or
-on what else the machine does. A resumed run keeps its number.
+the machine's load. A resumed run keeps its number.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def choose(context: Context, began: int | None = None) -> OpThreads:
 
     Args:
         context: Context with the network and the clients' data.
-        began: The number that a resumed run began with; ``None`` if it is not known.
+        began: The number that a resumed run started with; ``None`` if unknown.
     """
     now = torch.get_num_threads()
     if not on_host(context.fabric.device):
@@ -115,9 +115,9 @@ def an_input(data: FederatedData) -> Inputs:
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations that multiply, as torch's counter of their multiplications finds them.
+    """Counts the operations that multiply, as seen by torch's counter of multiplications.
 
-    Entered before that counter, it is called below it, with the operations that it has taken apart.
+    It is entered before that counter, and so receives the operations after decomposition.
     """
 
     counted = 0
@@ -129,7 +129,7 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _chosen(now: int) -> str | None:
-    """Return how the user has set the number; ``None`` if it is torch's own."""
+    """Return how the user set the number; ``None`` if it is torch's default."""
     named = [name for name in _VARIABLES if os.environ.get(name)]
     if now != _DEFAULT:
         return "set by torch.set_num_threads"

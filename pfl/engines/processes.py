@@ -26,7 +26,7 @@ from pfl.engines.transport.worker import Recipe, Worker
 from pfl.training.context import Context
 
 Line: TypeAlias = "Connection[Any, Any]"
-# A forked process has all that was loaded; elsewhere than under Linux it may not compute.
+# A forked process shares all that was loaded; outside Linux it may be unable to compute.
 _PROCESSES: Any = get_context("fork" if sys.platform == "linux" else "spawn")
 _GLANCE = 0.5  # seconds
 
@@ -34,16 +34,16 @@ _GLANCE = 0.5  # seconds
 class ProcessesEngine(PooledEngine):
     """An engine of processes on this machine, each with one op thread.
 
-    Its numbers equal bit for bit those of the sequential engine with one op thread. Networks with
-    dropout may be among them, and short steps do not wait for each other's interpreter, as they do
-    in threads; but all that a client receives, sends and keeps is copied.
+    Its numbers equal bit for bit those of the sequential engine with one op thread. It supports
+    networks with dropout, and short steps do not wait for a shared interpreter, as they do in
+    threads; but all that a client receives, sends and keeps is copied.
 
     Args:
         workers: Number of processes; ``None`` starts as many as there are free cores.
         on_error: As for :class:`~pfl.engines.transport.pool.PooledEngine`.
 
     Raises:
-        ValueError: ``workers`` is below one, or ``on_error`` is another word.
+        ValueError: ``workers`` is below one, or ``on_error`` is unknown.
     """
 
     def __init__(self, workers: int | None = None, on_error: OnError = "stop") -> None:
@@ -80,7 +80,7 @@ class Process(Helper):
     """A worker in a process of this machine.
 
     Args:
-        recipe: Of the worker.
+        recipe: The worker's recipe.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -93,10 +93,10 @@ class Process(Helper):
         there.close()
 
     def ready(self) -> None:
-        """Wait until it is built.
+        """Wait until the worker is built.
 
         Raises:
-            WorkerError: It cannot be.
+            WorkerError: It cannot be built.
         """
         try:
             why = self._line.recv_bytes().decode()
@@ -106,10 +106,10 @@ class Process(Helper):
             raise WorkerError(f"a worker process could not start: {why}")
 
     def answer(self, task: Task, content: bytes, common: bytes) -> bytes:
-        """Return its answer to a message.
+        """Return the worker's answer to a message.
 
         Raises:
-            DeathError: It has died.
+            DeathError: The worker has died.
         """
         try:
             if common is not self._common:
@@ -137,10 +137,10 @@ class Process(Helper):
 
 def _serve(line: Line, recipe: Recipe, parent: int) -> None:
     """Answer messages until the run's process ends."""
-    # Ctrl-C is for the run, which ends its workers.
+    # Ctrl-C is handled by the run, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # A forked process lacks the op threads of the one that it comes from, and would wait for them.
+    # A forked process lacks its parent's op threads, and would wait for them.
     torch.set_num_threads(1)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:

@@ -60,24 +60,24 @@ class Actor(Helper):
         self._actor = ray.remote(Worker).options(**options).remote(recipe)
 
     def ready(self) -> None:
-        """Wait until it is built.
+        """Wait until the worker is built.
 
         Raises:
-            WorkerError: It cannot be, or the cluster has died.
+            WorkerError: It cannot be built, or the cluster has died.
         """
         try:
             self._log = Path(self._get(self._actor.ready.remote(), START_SECONDS))
         except self._ray.exceptions.RayError as error:
-            # The cause stands below the traceback.
+            # The cause is below the traceback.
             cause = shorten(str(error).strip().splitlines()[-1], _SAID)
             raise WorkerError(f"a Ray worker could not start: {cause}") from error
 
     def answer(self, task: Task, content: bytes, common: bytes) -> bytes:
-        """Return its answer to a message.
+        """Return the worker's answer to a message.
 
         Raises:
-            DeathError: It has died.
-            WorkerError: The cluster has.
+            DeathError: The worker has died.
+            WorkerError: The cluster has died.
         """
         try:
             answer: bytes = self._get(self._actor.answer.remote(task, content, self._put(common)))
@@ -86,13 +86,13 @@ class Actor(Helper):
         return answer
 
     def end(self) -> None:
-        """Release its resources, also if it is only unreachable."""
+        """Release its resources, even if it is merely unreachable."""
         self._ray.kill(self._actor)
 
     def _get(self, ref: Ref, seconds: float = inf) -> Any:  # noqa: ANN401
         until = monotonic() + seconds
         while not self._ray.wait([ref], timeout=ALIVE_SECONDS)[0]:
-            # Ray goes on waiting for workers that no node is left for.
+            # Ray keeps waiting for workers for which no node is left.
             if not any(node["Alive"] for node in self._ray.nodes()):
                 raise WorkerError("the Ray cluster has died: none of its nodes is alive")
             if monotonic() > until:
@@ -103,7 +103,7 @@ class Actor(Helper):
 class RayEngine(PooledEngine):
     """An engine of long-lived Ray actors; on CPUs its results equal the sequential engine's bits.
 
-    Each actor holds the method and reads the data once. An actor that dies is replaced, and its
+    Each actor has the method and reads the data once. An actor that dies is replaced, and its
     unfinished jobs are run again, with the same results.
 
     Args:
@@ -113,12 +113,12 @@ class RayEngine(PooledEngine):
             machine and stops it at the end.
         cpus_per_worker: CPUs that an actor reserves, and the number of its op threads.
         gpus_per_worker: GPUs that an actor reserves; 0.25 lets four share one.
-        on_error: ``stop`` ends the run if a client's job fails; with ``absent`` the round goes on
+        on_error: ``stop`` ends the run if a client's job fails; with ``absent`` the round continues
             without the client: it uploads nothing, has no scores, and takes part again in the next.
 
     Raises:
         ImportError: Ray is not installed.
-        ValueError: A number is out of its range, or ``on_error`` is another word.
+        ValueError: A number is out of its range, or ``on_error`` is unknown.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class RayEngine(PooledEngine):
             "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(self._place),
         }
         recipe = self._ray.put(Recipe.of(context, gpu=gpus > 0))
-        # The messages of a round have few bytes in common that differ.
+        # The messages of a round share few distinct common parts.
         put = lru_cache(maxsize=4)(self._ray.put)
         start = partial(Actor, self._ray, options, recipe, put)
         self.employ(context, start, count, self.cpus_per_worker)
@@ -196,7 +196,7 @@ class RayEngine(PooledEngine):
                     address=address or "local", include_dashboard=False, logging_level="error"
                 )
             except Exception as error:
-                # Of a node that does not start in time, Ray raises a bare Exception.
+                # If a node does not start in time, Ray raises a bare Exception.
                 what = f"no Ray cluster at {address}" if address else "Ray did not start"
                 raise WorkerError(f"{what}: {error}") from error
         self._connected = True
@@ -238,7 +238,7 @@ def _termination() -> Iterator[None]:
 
 
 def _last_output(log: Path, error: Exception) -> str:
-    """Return a worker's last words, or what Ray's error says of its end, without its advice.
+    """Return a worker's last output, or the reason in Ray's error without its advice.
 
     Args:
         log: The worker's error output, which may be on another machine.

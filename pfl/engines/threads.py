@@ -31,8 +31,8 @@ class ThreadsEngine(SequentialEngine):
 
     Its numbers equal bit for bit those of the sequential engine with one op thread; several op
     threads would round sums differently. Only a test of a single model, such as the one on the
-    common test set, has all op threads. A run that does not suit threads is run sequentially, and
-    the header says why.
+    common test set, uses all op threads. A run that does not suit threads is run sequentially, with
+    the reason in the header.
 
     Args:
         workers: Number of threads; ``None`` uses as many as there are free cores.
@@ -56,7 +56,7 @@ class ThreadsEngine(SequentialEngine):
         clients = context.data.num_clients
         if reason := unsupported_reason(context, min(self.workers or cores.usable(), clients)):
             return f"sequential, not threads: {reason}"
-        # One thread if other runs take the other cores: the numbers are then the same.
+        # One thread if other runs use the other cores, with the same numbers.
         count = min(share, clients)
         self._stop, self._scorer = threading.Event(), context.scorer
         self._pool = self._start(
@@ -92,7 +92,7 @@ class ThreadsEngine(SequentialEngine):
 
         def start() -> None:
             self._worker.context = remaining.pop()
-            # The first call in a thread copies the common number, which would undo set_num_threads.
+            # A thread's first call copies the global number, which would undo set_num_threads.
             torch.get_num_threads()
             torch.set_num_threads(1)
             everyone.wait()
@@ -101,7 +101,7 @@ class ThreadsEngine(SequentialEngine):
         for _ in contexts:
             pool.submit(int)
         everyone.wait()
-        # These threads keep their single op thread; threads started later get the former number.
+        # These threads keep one op thread; threads started later get the former number.
         torch.set_num_threads(op_threads)
         return pool
 
@@ -139,32 +139,32 @@ class ThreadsEngine(SequentialEngine):
 def submitted(
     pool: ThreadPoolExecutor, work: Callable[[Job], WorkT], jobs: Mapping[int, Job]
 ) -> dict[int, Future[WorkT]]:
-    """Have threads work on jobs, each under its number; the largest start first, for balance."""
+    """Submit jobs to threads, each under its index; the largest start first, for balance."""
     order = sorted(jobs, key=lambda number: -jobs[number].info.samples)
     return {number: pool.submit(work, jobs[number]) for number in order}
 
 
 def unsupported_reason(context: Context, workers: int) -> str | None:
-    """Return why ``workers`` threads cannot train clients or bring no gain; ``None`` if they do."""
+    """Return why threads cannot train clients or are no faster; ``None`` if they are suitable."""
     if not on_host(context.fabric.device):
         return f"threads bring no gain on {context.fabric.device}"
     if workers == 1:
         return "there is only one core or one client"
     if any(one.stochastic and not _draws_alone(one) for one in context.each_variant()):
-        return "what the network draws cannot be drawn from a stream of each thread"
+        return "the network's random numbers cannot be drawn from a separate stream in each thread"
     outside = torch.get_default_dtype()
     with context.fabric.autocast():
         if torch.get_default_dtype() != outside:
-            return "this precision is a setting that all threads share"
+            return "this precision is a global setting, which all threads share"
     return None
 
 
 def _draws_alone(context: Context) -> bool:
-    """Return whether a network draws the same from a stream of a thread's own.
+    """Return ``True`` if a network draws the same numbers from a thread's separate stream.
 
-    Its outputs and gradients are computed both ways. They differ where a forward pass is repeated
-    within the backward pass, which seeds torch's default stream again, and where a layer draws in a
-    way of its own.
+    Its outputs and gradients are computed both ways. They differ if a forward pass is repeated
+    within the backward pass, which reseeds torch's default stream, or if a layer draws in some
+    other way.
     """
     copied = context.replica(alone=True)
     inputs = each(lambda value: torch.cat([value, value]), an_input(context.data))

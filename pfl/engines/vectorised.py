@@ -38,11 +38,11 @@ class VectorisedEngine(SequentialEngine):
 
     Its numbers equal the sequential engine's up to the rounding of sums; every run checks this on a
     small example (``pfl.engines.guard``). A method or network that cannot be stacked is run
-    sequentially, and the header says why.
+    sequentially, with the reason in the header.
 
     Args:
         clients: Largest number of clients in a stack; ``None`` uses as many clients of the largest
-            size as fit into half of the memory that is free when the run begins
+            size as fit into half of the memory that is free when the run starts
             (``pfl.engines.memory``).
         dropout: Stack networks with dropout too. All clients then draw from one stream: results
             equal the sequential engine's only in distribution, and repeat only for the same
@@ -69,7 +69,7 @@ class VectorisedEngine(SequentialEngine):
         self.tested = tested
 
     def setup(self, context: Context) -> str:
-        """Find out whether the method can be stacked."""
+        """Determine whether the method can be stacked."""
         super().setup(context)
         reasons = (
             unsupported_reason(one, self.dropout) or disagreement(one)

@@ -1,4 +1,4 @@
-"""Build a federation from settings, a method, data and, on a resume, a checkpoint."""
+"""Building a federation from settings, a method, data and, on a resume, a checkpoint."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def test_every_kind_of_phase_draws_the_same_in_threads(method):
 
 def test_a_layer_that_draws_in_its_backward_pass_runs_sequentially():
     engine, _, line = started(FedAvg(SplitNet(Repeats(), nn.Linear(6, 3))), 2)
-    what = "what the network draws cannot be drawn from a stream of each thread"
+    what = "the network's random numbers cannot be drawn from a separate stream in each thread"
     assert line == f"sequential, not threads: {what}"
     engine.close()
 
@@ -256,7 +256,7 @@ def test_a_layer_that_draws_in_its_backward_pass_runs_sequentially():
     ("net", "workers", "precision", "reason"),
     [
         (mlp, 1, "32-true", "there is only one core or one client"),
-        (mlp, 2, "64-true", "this precision is a setting that all threads share"),
+        (mlp, 2, "64-true", "this precision is a global setting, which all threads share"),
     ],
 )
 def test_what_threads_cannot_do_runs_sequentially(net, workers, precision, reason):

@@ -1,1 +1,1 @@
-"""Stacked clients: their states share a leading axis, and one module plays all of them at once."""
+"""Stacked clients: their states share a leading axis, and one module runs all of them at once."""

@@ -28,10 +28,10 @@ class StackedFeed:
     would fill its memory.
 
     Attributes:
-        schedule: The clients and samples of each step. Steps have a fixed shape on a GPU, if their
-            batches are indexed out of what is there. Where samples are read client by client
-            (random transforms, splits of different stores) or a batch norm couples those of a
-            batch, which can then not be padded, finished clients leave as on a CPU.
+        schedule: The clients and samples of each step. Steps have a fixed shape on a GPU if their
+            batches are indexed from stacked samples. Where samples are read client by client
+            (random transforms, splits of different stores) or a batch norm couples the samples of a
+            batch, which then cannot be padded, finished clients leave as on a CPU.
 
     Args:
         stack: The clients.
@@ -63,7 +63,7 @@ class StackedFeed:
         self._noise = Noise.of(phase, stack.jobs[: len(steps)], len(steps[0]), device)
         self._apart = context.couples_samples(phase.evals)
         with context.fabric.autocast():
-            # What a map gives is held if possible, as it would be computed again in each step.
+            # Mapped inputs are kept if possible, as they would be computed again in each step.
             self._gather = self._gathered() if phase.inputs is None else None
             self._held = self._hold() if self._gather is None else None
             if self._held is None and phase.inputs is not None:
@@ -80,13 +80,13 @@ class StackedFeed:
         return batching.map_inputs(self._phase, batch, self._held is not None)
 
     def inputs(self, number: int) -> StepInputs:
-        """Make the inputs of a step ready; must be called once for each step, in order."""
+        """Prepare the inputs of a step; must be called once for each step, in order."""
         return self.schedule.inputs(
             number, self._noise.of_step(number, self.schedule.shape(number)[0])
         )
 
     def groups(self, number: int, inputs: StepInputs) -> Iterator[Group]:
-        """Make the batches of a step of its inputs."""
+        """Make the batches of a step from its inputs."""
         batch = self._samples(number, inputs)._replace(noise=inputs.noise)
         return groups(self.schedule.sizes[number], batch, self._apart)
 
@@ -98,7 +98,7 @@ class StackedFeed:
             turn = [steps[number] for steps in self._steps[:count]]
             pairs = zip(self._feeds, turn, strict=False)
             batch = pad([feed.samples(step.positions) for feed, step in pairs])
-            # The sample that stands in an empty batch has no weight.
+            # The placeholder sample of an empty batch has no weight.
             empty = any(step.empty for step in turn)
             return batch._replace(weight=inputs.weights) if empty else batch
         elif self._phase.full_batch:
@@ -115,7 +115,7 @@ class StackedFeed:
             batch = Batch(x, taken(self._held.y), index=inputs.positions)
         if self._apart:
             return batch
-        # Also where nothing is padded: all steps are then alike, and vmap computes the unweighted
+        # Even without padding: all steps are then alike, and vmap computes the unweighted
         # F.cross_entropy in Python.
         return batch._replace(weight=inputs.weights)
 

@@ -18,7 +18,7 @@ class Gather:
     Args:
         joined: One split with the samples of all splits, in order.
         lengths: Length of each split.
-        device: Where positions lie.
+        device: The device of positions.
     """
 
     def __init__(

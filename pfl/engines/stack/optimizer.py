@@ -18,8 +18,8 @@ ELEMENTWISE = (SGD, Adam, AdamW)
 class StackedOptimizer:
     """Optimises stacked (K, ...) parameters with an elementwise rule.
 
-    So each client is updated as it would be alone. It uses the optimiser of a single client, but
-    applies it to rows of the stack instead of the module's parameters.
+    Each client is updated as it would be alone: the optimiser of a single client is applied to rows
+    of the stack instead of the module's parameters.
 
     Attributes:
         leaves: The trained parameters of the clients that a step computes; they share memory with
@@ -90,13 +90,13 @@ class StackedOptimizer:
             self._count_on_device()
 
     def _count_on_device(self) -> None:
-        """Let Adam count its steps on the device from now on; its first step makes the counter.
+        """Make Adam count its steps on the device from now on; its first step creates the counter.
 
         In float64, as the CPU does: powers of 0.999 in float32 have four digits of their distance
         from one.
         """
         for group in self._optimizer.param_groups:
-            # Fused kernels count there by themselves.
+            # Fused kernels already count there.
             if group.get("capturable", True) or group["fused"]:
                 continue
             group["capturable"] = True

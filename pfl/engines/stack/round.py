@@ -63,7 +63,7 @@ def answers(stack: Stack) -> list[client_round.Answers]:
     for name in stack.jobs[0].splits:
         splits = [client_round.split_of(stack.context, j.info.client, name) for j in stack.jobs]
         with torch.inference_mode():
-            # The common test set is there for all clients or for none.
+            # The common test set exists for all clients or for none.
             for row, answer in outputs(stack, [s for s in splits if s is not None]).items():
                 by_row[row][name] = answer
     return by_row

@@ -60,7 +60,7 @@ class Schedule:
         self._clients, self._largest = len(steps), max(map(max, sizes))
         table = pad_sequence([torch.tensor(one) for one in sizes], batch_first=True)
         real = table > 0
-        # The batches of finished clients count as full, because a mean over none is not a number.
+        # Batches of finished clients count as full, because a mean over no samples is NaN.
         table = table.where(real, self._largest)
         weights = torch.arange(self._largest) < table[..., None]
         for row, one in enumerate(steps):
@@ -74,16 +74,16 @@ class Schedule:
         return len(self.sizes)
 
     def finished(self, number: int) -> range:
-        """Return the rows of the clients whose last step is right before a step."""
+        """Return the rows of the clients that took their last step just before a step."""
         counts = [self._clients, *map(len, self.sizes), 0]
         return range(counts[number + 1], counts[number])
 
     def shape(self, number: int) -> tuple[int, int]:
-        """Return for how many clients, and how many samples of each, a step is computed."""
+        """Return the numbers of clients and of samples per client that a step computes."""
         return len(self.sizes[number]), max(self.sizes[number])
 
     def inputs(self, number: int, noise: State) -> StepInputs:
-        """Return the inputs of a step; ``noise`` is one of them."""
+        """Return the inputs of a step, ``noise`` included."""
         count, size = self.shape(number)
         return StepInputs(
             self._positions[:count, number, :size],
@@ -96,9 +96,9 @@ class Schedule:
 class FixedSchedule(Schedule):
     """The steps of several clients in one phase, all alike; finished clients stay in the stack.
 
-    Each step calls the same operations with the same shapes, and finds its inputs in the memory of
-    the step before. So it can be captured as a CUDA graph. A finished client repeats its first
-    sample: what it has learnt must be put away before, and its row is worth nothing afterwards.
+    Each step calls the same operations with the same shapes, on inputs in the same memory, so it
+    can be captured as a CUDA graph. A finished client repeats its first sample: its state must be
+    saved before, and its row is meaningless afterwards.
     """
 
     fixed = True
@@ -109,7 +109,7 @@ class FixedSchedule(Schedule):
         return self._clients, self._largest
 
     def inputs(self, number: int, noise: State) -> StepInputs:
-        """Return the inputs of a step, which replace those of the step before."""
+        """Return the inputs of a step, which overwrite those of the previous step."""
         *values, noise = super().inputs(number, noise)
         values += noise.values()
         if self._memory is not None:

@@ -1,4 +1,4 @@
-"""Stacks of clients: their states have a common leading axis, and one module plays all of them."""
+"""Stacks of clients: their states have a common leading axis, and one module runs all of them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Stack:
 
     Rows are in descending order of the clients' training samples. A client with fewer samples has
     no more steps than one with more, so the clients that are still training are always the first
-    rows; :mod:`pfl.engines.stack.schedule` says what becomes of the others.
+    rows; see :mod:`pfl.engines.stack.schedule` for the others.
 
     Attributes:
-        context: The module that plays all clients, its data and device.
+        context: The module that runs all clients, its data and device.
         jobs: K jobs, the client with the most training samples first.
         state: Each entry of the module's state dict, of shape (K, ...).
     """
@@ -50,7 +50,7 @@ class Stack:
         self._buffers = {name for name, _ in context.module.named_buffers()}
 
     def samples_of(self, part: Phase | Pass) -> list[ClientSplit]:
-        """Return the samples that a part of a plan goes through, for each client."""
+        """Return the samples that a phase or pass goes through, for each client."""
         return [self.context.samples_of(part, job.info.client) for job in self.jobs]
 
     def some(self, rows: Sequence[int]) -> Stack:
@@ -97,7 +97,7 @@ class Stack:
                 self.context.entry(self.state, name)[rows] = value
 
     def alone(self, row: int, call: Callable[..., ReturnT], *arguments: object) -> ReturnT:
-        """Call a method of the module as one client, whose entries it may change in place."""
+        """Call a method of the module for one client, whose entries it may change in place."""
         with torch.no_grad(), during(f"client {self.jobs[row].info.client}"):
             return call_with(self.context.module, self.own(row), call, *arguments)
 
@@ -109,7 +109,7 @@ class Stack:
         leaves: Mapping[str, Tensor] | None = None,
         draws: Literal["error", "same"] = "error",
     ) -> ReturnT:
-        """Call a function of a batch as several clients at once.
+        """Call a function of a batch for several clients at once.
 
         Args:
             call: The function; it uses the module, whose buffers it may change in place. Each
@@ -137,7 +137,7 @@ class Stack:
             return call_with(self.context.module, entries, call, single)
 
         randomness = "different" if self.context.stochastic else draws
-        # As separate arguments, because vmap walks through dictionaries in Python, at every call.
+        # As separate arguments, because vmap traverses dictionaries in Python at every call.
         others = [*state.values(), *noise.values()]
         if batch.index is not None:
             others.append(batch.index)
@@ -158,7 +158,7 @@ def _rows(value: Tensor, rows: Rows) -> Tensor:
 
 @dataclass(frozen=True)
 class Group:
-    """Clients that pass through the module together, and their batch.
+    """Clients that the module computes together, and their batch.
 
     Attributes:
         rows: Rows of the clients in the stack.

@@ -30,7 +30,7 @@ class StackedMeans:
             value: Values, one for each row.
         """
         if name not in self._sums:
-            # The last takes the values of finished clients, and is not read.
+            # The last element collects the values of finished clients and is not read.
             self._sums[name] = value.new_zeros(self._clients + 1)
             self._counts[name] = [0] * self._clients
         self._sums[name][rows] += value

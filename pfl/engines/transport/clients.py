@@ -26,7 +26,7 @@ class Refusal(Exception):  # noqa: N818
 
 
 class Clients:
-    """Clients that live with a server, and compute elsewhere: what they keep travels in messages.
+    """Clients that compute in another process and store nothing there: kept states travel too.
 
     Args:
         context: The method with its initial values, the data and the device.
@@ -36,19 +36,19 @@ class Clients:
         self._context = context
         self._packed, self._common = b"", dict[str, Tensor]()
         self._infos: dict[int, ClientInfo] = {}
-        # One message at a time: a server may have been killed and started again meanwhile.
+        # One message at a time: a server may have been killed and restarted meanwhile.
         self._lock = threading.Lock()
 
     @property
     def verbs(self) -> Mapping[str, Callable[[bytes], bytes]]:
-        """What messages may ask for."""
+        """The verbs of messages, with their handlers."""
         return {"train": self._train, "test": self._test}
 
     def answer(self, verb: str, content: bytes, common: bytes = b"") -> bytes:
         """Return the answer to a message, which may be an error in words.
 
         Args:
-            verb: What is asked for.
+            verb: The request.
             content: The message.
             common: Tensors of this message and of others; see :class:`~.wire.Common`.
         """
@@ -65,7 +65,7 @@ class Clients:
             return wire.written("error", self._failure(verb, error))
 
     def _failure(self, verb: str, error: Exception) -> wire.Failure:
-        """Return in words why a message is not answered as asked."""
+        """Describe why a request was not fulfilled."""
         if isinstance(error, Refusal | ContainerError):
             return wire.Failure("refused", str(error))
         return wire.Failure("failed", in_words(error))
@@ -147,5 +147,5 @@ def report_of(result: Result) -> wire.Report:
 
 
 def plain(scores: Scores) -> dict[wire.SplitName, wire.Numbers]:
-    """Return scores as a message has them."""
+    """Return scores in the form of a message."""
     return {split: wire.Numbers.of(values) for split, values in scores.items()}

@@ -1,4 +1,4 @@
-"""The base of engines whose clients compute elsewhere: jobs and results travel as messages."""
+"""The base class of engines with clients elsewhere: jobs and results travel as messages."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class CarriedEngine(Engine):
     An engine of such places implements :meth:`ask`, and sets ``_threads`` in its ``setup``.
 
     Attributes:
-        waits: Whether a place must have answered before it gets another message.
+        waits: Whether a place must answer before it gets another message.
 
     Args:
-        errors: Errors of a client's job after which a round goes on without it.
+        errors: Errors of a client's job after which a round continues without it.
     """
 
     complete = False
@@ -48,13 +48,13 @@ class CarriedEngine(Engine):
     def ask(
         self, job: Job, task: Task, form: type[FormT], common: wire.Common
     ) -> tuple[FormT, wire.Tensors]:
-        """Have a client run a job; return its record, and the tensors that it sent.
+        """Make a client run a job; return its record and the tensors that it sent.
 
         Args:
             job: The job.
-            task: What the client is asked for.
-            form: That of the record.
-            common: What jobs of this call have in common.
+            task: The request to the client.
+            form: Form of the record.
+            common: What the jobs of this call have in common.
 
         Raises:
             OSError: There is no answer.
@@ -66,12 +66,12 @@ class CarriedEngine(Engine):
         return True
 
     def begin(self, context: Context) -> None:
-        """Note the context of a run that begins."""
+        """Store the context of a new run."""
         self._absences.clear()
         self._context, self._device = context, context.fabric.device
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Run each client's round; leave out those that fail, if the run goes on then.
+        """Run each client's round; leave out those that fail, if the run continues then.
 
         Raises:
             OSError: A client does not answer, or its place fails.
@@ -92,7 +92,7 @@ class CarriedEngine(Engine):
             yield scores or {}
 
     def failed(self) -> Mapping[int, str]:
-        """Return why each client failed without which the run went on since the last call."""
+        """Return why clients failed since the last call, if the run continued without them."""
         return self._absences.taken()
 
     def order(self, job: Job) -> wire.Order:
@@ -119,7 +119,7 @@ class CarriedEngine(Engine):
         work: Callable[[Job, wire.Common], AnswerT],
         here: Callable[[Context, Job], AnswerT],
     ) -> Iterator[AnswerT | None]:
-        """Yield answers in the order of the jobs; ``None`` of a client that is absent."""
+        """Yield answers in the order of the jobs; ``None`` for a client that is absent."""
         if self._threads is None:
             raise RuntimeError("setup has not been called")
         absences, common = self._absences, wire.Common(jobs)

@@ -17,13 +17,13 @@ from pfl.engines.transport.engine import CarriedEngine, FormT, Task
 from pfl.training.context import Context
 
 ATTEMPTS = 3  # worker deaths under one job before the run ends
-# Jobs for each worker that are packed while it works, so that it never waits for the next one.
+# Jobs packed ahead for each busy worker, so that it never waits for the next one.
 AHEAD = 2
 GLANCE = 0.5  # seconds
 
 
 class WorkerError(OSError):
-    """A worker failed, or all of them, independently of what the method computes."""
+    """One or all workers failed, for reasons other than the method's code."""
 
 
 class DeadlyJobError(WorkerError):
@@ -31,33 +31,33 @@ class DeadlyJobError(WorkerError):
 
 
 class DeathError(Exception):
-    """A worker has died; the message has its last words."""
+    """A worker has died; the message has its last output."""
 
 
 class Helper(Protocol):
-    """A worker as the run's process sees it."""
+    """A worker, as seen by the run's process."""
 
     def ready(self) -> None:
-        """Wait until it can work.
+        """Wait until the worker is ready.
 
         Raises:
             WorkerError: It does not start.
         """
 
     def answer(self, task: Task, content: bytes, common: bytes) -> bytes:
-        """Return its answer to a message.
+        """Return the worker's answer to a message.
 
         Raises:
-            DeathError: It has died.
-            WorkerError: All workers have.
+            DeathError: The worker has died.
+            WorkerError: All workers have died.
         """
 
     def end(self) -> None:
-        """End it, whatever it does."""
+        """End the worker, even if it is busy."""
 
 
 class Pool:
-    """Workers that answer messages, one at a time each; a dead one is replaced meanwhile.
+    """Workers that each answer one message at a time; a dead one is replaced in the background.
 
     Args:
         start: Starts a worker.
@@ -81,7 +81,7 @@ class Pool:
             raise
 
     def call(self, task: Task, content: bytes, common: bytes) -> bytes:
-        """Have a worker answer a message; several threads may call at a time.
+        """Get a worker's answer to a message; several threads may call at a time.
 
         Raises:
             DeadlyJobError: Several workers died of it.
@@ -101,7 +101,7 @@ class Pool:
         raise DeadlyJobError(f"its worker died {ATTEMPTS} times; last output: {said}")
 
     def close(self) -> None:
-        """End the workers; nobody waits for one from now on."""
+        """End the workers, and stop all waiting for one."""
         self._error = self._error or WorkerError("the run has ended")
         for helper in [*self._helpers]:
             helper.end()
@@ -119,7 +119,7 @@ class Pool:
             self._idle.put(helper)
         except WorkerError as error:
             self._helpers.remove(helper)
-            # Others go on without it.
+            # The others continue without it.
             if not self._helpers:
                 self._error = self._error or error
 
@@ -128,21 +128,21 @@ class Pool:
         self._helpers.remove(dead)
         if self._error is None:
             self._helpers.append(new := self._start())
-            # The others work on until it is there.
+            # The others keep working until it is ready.
             Thread(target=self._enter, args=(new,), daemon=True).start()
 
 
 class PooledEngine(CarriedEngine):
     """An engine of long-lived workers; what clients keep travels with their jobs.
 
-    An engine of a kind of workers calls :meth:`employ` in its ``setup``.
+    A subclass for a kind of worker calls :meth:`employ` in its ``setup``.
 
     Args:
-        on_error: ``stop`` ends the run if a client's job fails; with ``absent`` the round goes on
+        on_error: ``stop`` ends the run if a client's job fails; with ``absent`` the round continues
             without the client: it uploads nothing, has no scores, and takes part again in the next.
 
     Raises:
-        ValueError: ``on_error`` is another word.
+        ValueError: ``on_error`` is unknown.
     """
 
     def __init__(self, on_error: OnError = "stop") -> None:
@@ -165,11 +165,11 @@ class PooledEngine(CarriedEngine):
     def ask(
         self, job: Job, task: Task, form: type[FormT], common: wire.Common
     ) -> tuple[FormT, wire.Tensors]:
-        """Have a worker run a job; return its record, and the tensors that it sent.
+        """Make a worker run a job; return its record and the tensors that it sent.
 
         Raises:
             JobError: The method failed.
-            WorkerError: The workers did.
+            WorkerError: The workers failed.
         """
         assert self._pool is not None
         own, shared = common.split(wire.tensors_of(job.broadcast, job.kept))

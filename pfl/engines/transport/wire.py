@@ -1,11 +1,11 @@
 """The messages between server and site, as bytes in the form of :mod:`pfl.disk.container`.
 
 The content of a request and of its answer is one object under the name of the verb; an answer may
-be an error instead. Tensors are named ``shared:<name>`` and ``extra:<name>``; what a client keeps,
-and not where it computes, is named ``kept:<name>``.
+be an error instead. Tensors are named ``shared:<name>`` and ``extra:<name>``; kept tensors that are
+not stored where the client computes are named ``kept:<name>``.
 
-The receiver of a record checks all types and ranges, as the classes below declare them, before it
-uses anything of it.
+The receiver of a record checks all types and ranges, as declared by the classes below, before using
+any of it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from pfl.disk.container import ContainerError
 from pfl.disk.form import STRICT, parsed
 from pfl.imports import plugins
 
-# JSON has no word for a number that is not finite.
+# JSON cannot express a number that is not finite.
 Number: TypeAlias = float | Literal["nan", "inf", "-inf"]
 SplitName: TypeAlias = Literal["train", "val", "test", "pooled"]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 FormT = TypeVar("FormT")
-# Letters of a record as JSON: a mistake in it costs some hundred bytes for each.
+# Characters of a record as JSON: reporting a mistake costs some hundred bytes for each.
 _LETTERS = 2**20
 
 
 @dataclass(frozen=True, config=STRICT)
 class Numbers:
-    """Named numbers in their order; the canonical form sorts keys."""
+    """Named numbers in order, as the canonical form would sort keys."""
 
     names: list[str]
     values: list[Number]
@@ -52,7 +52,7 @@ class Numbers:
 
     @classmethod
     def of(cls, values: Mapping[str, float]) -> Numbers:
-        """Return numbers as JSON can hold them."""
+        """Encode numbers for JSON."""
         words = [value if math.isfinite(value) else str(value) for value in values.values()]
         return cls(list(values), words)  # type: ignore[arg-type]
 
@@ -64,11 +64,11 @@ class Numbers:
 
 @dataclass(frozen=True, config=STRICT)
 class Hello:
-    """What the server says of a run before its first round.
+    """The server's description of a run, before the first round.
 
     Attributes:
-        facts: What both must agree on; see :mod:`pfl.extras.sites.facts`.
-        counts: Whether the method's server needs the samples of each class.
+        facts: What both sides must agree on; see :mod:`pfl.extras.sites.facts`.
+        counts: Whether the method's server needs label counts.
         config: The run's configuration as YAML; ``None`` for a run started from Python.
     """
 
@@ -79,7 +79,7 @@ class Hello:
 
 @dataclass(frozen=True, config=STRICT)
 class Introduction:
-    """What a site says of its client.
+    """A site's description of its client.
 
     Attributes:
         data: Hash of its data, with a key that stays at the site.
@@ -101,14 +101,14 @@ class StepRecord:
 
     @classmethod
     def of(cls, step: ClientStep) -> StepRecord:
-        """Return a step as a message has it."""
+        """Return a step in the form of a message."""
         return cls(_path(type(step)), asdict(step))  # type: ignore[call-overload]
 
     def step(self) -> ClientStep:
         """Return the step.
 
         Raises:
-            ValueError: There is no such step here, or a value is not as its class declares.
+            ValueError: There is no such step here, or a value does not fit its class.
         """
         kinds = _steps()
         if self.name not in kinds:
@@ -140,7 +140,7 @@ class Order:
         codec: The step that encoded its weights; ``None`` for none.
         op_threads: Number of threads that an operation uses on a CPU.
         kept: The kept state to start from; ``None`` for none.
-        steps: What the client does to its upload.
+        steps: What the client does to its upload, in order.
     """
 
     client: Count
@@ -185,12 +185,12 @@ class Marks:
 
 @dataclass(frozen=True, config=STRICT)
 class Failure:
-    """Why a site did not answer a request as asked.
+    """Why a site did not fulfil a request.
 
     Attributes:
-        kind: ``lost``: it has no such kept state; ``refused``: it never does this;
-            ``failed``: the method failed.
-        message: For people.
+        kind: ``lost``: it has no such kept state; ``refused``: it does not allow this; ``failed``:
+            the method failed.
+        message: The reason in words.
     """
 
     kind: Literal["lost", "refused", "failed"]
@@ -199,7 +199,7 @@ class Failure:
 
 @dataclass(frozen=True, config=STRICT)
 class Empty:
-    """A message that says nothing but its verb."""
+    """A message without content besides its verb."""
 
 
 class Tensors(NamedTuple):
@@ -208,7 +208,7 @@ class Tensors(NamedTuple):
     Attributes:
         shared: Entries that travel.
         extra: What the method sends in addition.
-        kept: What a client keeps, unless it lies where the client computes.
+        kept: The client's kept state, unless it is stored where the client computes.
     """
 
     shared: State
@@ -217,10 +217,10 @@ class Tensors(NamedTuple):
 
 
 class Common:
-    """Tensors that several jobs receive: they are packed once, and sent beside the messages.
+    """Tensors that several jobs receive: they are packed once and sent beside the messages.
 
     Args:
-        jobs: The jobs, which are held as long as this.
+        jobs: The jobs, which stay in memory as long as this object.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -230,7 +230,7 @@ class Common:
         self._packed: dict[tuple[tuple[str, int], ...], bytes] = {}
 
     def split(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bytes]:
-        """Return a message's tensors, with empty ones for those in common, and these packed."""
+        """Return a message's tensors, with the common ones emptied, and the common ones packed."""
         common = {name: value for name, value in tensors.items() if self._uses[id(value)] > 1}
         if not common:
             return dict(tensors), b""
@@ -238,7 +238,7 @@ class Common:
         with self._lock:
             if key not in self._packed:
                 self._packed[key] = container.pack(None, common)
-        # Their places keep the order of the tensors.
+        # Empty tensors preserve the order.
         own = {n: value.new_empty(0) if n in common else value for n, value in tensors.items()}
         return own, self._packed[key]
 
@@ -262,7 +262,7 @@ def read(name: str, form: type[FormT], data: bytes) -> tuple[FormT | Failure, Te
     """Return the record of a message, or the failure that it reports, and its tensors.
 
     Raises:
-        ContainerError: It is damaged, too large, or not of this form.
+        ContainerError: The message is damaged, too large, or of another form.
     """
     content, tensors = container.unpack(data)
     if not isinstance(content, dict) or not content.keys() < {name, "error"} or not content:
@@ -272,12 +272,12 @@ def read(name: str, form: type[FormT], data: bytes) -> tuple[FormT | Failure, Te
         ((key, value),) = content.items()
         text = json.dumps(value)
         if len(text) > _LETTERS:
-            raise ValueError(f"its record has {len(text):,} letters, but may have {_LETTERS:,}")
+            raise ValueError(f"its record has {len(text):,} characters, but may have {_LETTERS:,}")
         if key == "error":
             return parsed(text, Failure, key), _by_origin(tensors)
         record = parsed(text, form, key)
     except ValueError as error:
-        raise ContainerError(f"a message is not as it should be: {error}") from error
+        raise ContainerError(f"a message is malformed: {error}") from error
     return record, _by_origin(tensors)
 
 
@@ -289,14 +289,14 @@ def asked(name: str, form: type[FormT], data: bytes) -> tuple[FormT, Tensors]:
     """
     record, tensors = read(name, form, data)
     if isinstance(record, Failure):
-        raise ContainerError("an error is no message to a site")
+        raise ContainerError("a message to a site must not be an error")
     return record, tensors
 
 
 def tensors_of(
     sent: Broadcast | Upload | None, kept: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Return the tensors that travel, by their names in a message."""
+    """Return the tensors to send, by their names in a message."""
     parts = {"kept": kept or {}}
     if sent is not None:
         shared = sent.shared
@@ -312,8 +312,6 @@ def _by_origin(tensors: Mapping[str, Tensor]) -> Tensors:
     for key, value in tensors.items():
         part, colon, name = key.partition(":")
         if not colon or part not in parts:
-            raise ContainerError(
-                f"tensor {key[:60]!r} of a message is neither shared nor extra nor kept"
-            )
+            raise ContainerError(f"tensor {key[:60]!r} of a message is not shared, extra or kept")
         parts[part][name] = value
     return received

@@ -1,4 +1,4 @@
-"""A worker: a process of this program that plays clients, and what it is made of."""
+"""A worker, which is a process of this program that runs clients, and the recipe to build it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Recipe:
     """Everything a worker needs to build its context, and its numerical settings.
 
-    Those that are not listed are named as a context, Lightning and torch name them.
+    Attributes that are not listed have the names of a context, Lightning or torch.
 
     Attributes:
         module: The method, on the CPU.
@@ -68,7 +68,7 @@ class Recipe:
 
 
 class Worker(Clients):
-    """Clients in a process that does nothing else."""
+    """Clients in a dedicated process."""
 
     def __init__(self, recipe: Recipe) -> None:
         torch.set_float32_matmul_precision(recipe.matmul_precision)

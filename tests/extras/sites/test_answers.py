@@ -97,7 +97,9 @@ def test_what_is_sent_in_addition_is_sent_by_everyone(tmp_path):
 
 def test_a_round_goes_on_without_an_answer_that_does_not_fit(tmp_path):
     engine = Garbles(tmp_path, told(client=0), on_error="absent")
-    with pytest.warns(UserWarning, match=parts("round 2 goes on without client 1: ~ of client 0")):
+    with pytest.warns(
+        UserWarning, match=parts("round 2 continues without client 1: ~ of client 0")
+    ):
         run = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
     assert run.failures == {"discarded": {1: 1}}
 

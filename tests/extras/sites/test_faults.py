@@ -95,7 +95,7 @@ def of_another_form(answer):
     [
         (lambda answer: answer[:-1], "checksum"),
         (lambda answer: b"", "0 bytes"),
-        (lambda answer: b"\x80\x04." + answer, "begin otherwise"),
+        (lambda answer: b"\x80\x04." + answer, "another start"),
         (of_another_form, "train.client: ~ valid integer ~ 'one'"),
         (lambda answer: container.pack({"test": {"scores": {}}}, {}), "train ~ test"),
         (lambda answer: container.pack([1], {}), "message ~ train ~ no name"),

@@ -269,14 +269,14 @@ def order(**changes):
             order(kept={"digest": "ab", "round": 1}),
             "train.kept.digest: ~ match pattern ~ got 'ab'",
         ),
-        ("bye", container.pack({"bye": {}}, {"w": torch.ones(1)}), "neither shared nor extra"),
+        ("bye", container.pack({"bye": {}}, {"w": torch.ones(1)}), "not shared, extra or kept"),
         ("train", order(steps=[{"name": ENCODED, "values": {}}] * 17), "train.steps"),
         ("train", order(steps=[{"name": "x" * 201, "values": {}}]), "steps.0.name"),
         ("train", order(steps=[{"name": ENCODED, "values": {}, "more": 1}]), "steps.0.more"),
         ("train", order(seed=2**63), "train.seed"),
         ("train", order(splits=["test"] * 5), "train.splits"),
         ("train", order(codec="qsgd"), "train.codec"),
-        ("train", order(new="x" * 2**20), "its record has 1,0 ~ letters"),
+        ("train", order(new="x" * 2**20), "its record has 1,0 ~ characters"),
     ],
 )
 def test_a_site_refuses_by_name_what_it_does_not_understand(verb, content, told, tmp_path):
