@@ -1,7 +1,7 @@
-"""A set of runs, each known by its identity and made once, by any free process.
+"""A set of runs, each identified by its settings and made once, by any free process.
 
 Processes and machines that share the folders share the work: a run is claimed by a lock while it is
-made, and one that was interrupted is resumed by the next claim.
+made, and an interrupted one is resumed by the next claim.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from pfl.disk.lock import BusyError, locked
 from pfl.disk.reading import first_line
 from pfl.federation.run import Callback, Run
 
-# Seconds between two looks at what other processes have finished.
+# Seconds between checks of what other processes have finished.
 PAUSE = 1.0
-# Processes fork from a server that has imported what runs need once, and computed nothing: a
-# process that forks from one that has computed lacks its op threads, and would wait for them.
+# Processes fork from a server that has only imported what runs need. A fork of a process that has
+# computed lacks its op threads, and would wait for them.
 _METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 _IMPORTED = ["pfl.cli.runs"]
 
@@ -53,8 +53,8 @@ class Planned:
     """A run of a campaign.
 
     Attributes:
-        name: Its identity: equal runs have the same name.
-        label: What it is called in messages.
+        name: Its identity, which equal runs share.
+        label: Its name in messages.
         home: The folder that is locked while it is made.
         make: Starts or resumes it, with further callbacks, and stores its outcome.
     """
@@ -69,11 +69,11 @@ class Campaign(Protocol):
     """A set of runs."""
 
     def missing(self) -> Sequence[Planned]:
-        """Return the unfinished runs that can be made now; others may wait for their outcomes."""
+        """Return the unfinished runs that can be made now; others may depend on their outcomes."""
 
 
 class Outcome(NamedTuple):
-    """What came of an attempt at a run; ``elsewhere`` means that another process makes it."""
+    """The outcome of an attempt at a run; ``elsewhere`` if another process makes it."""
 
     state: Literal["done", "elsewhere", "failed"]
     reason: str = ""
@@ -86,21 +86,21 @@ Make: TypeAlias = Callable[[Planned, Sequence[Callback]], "Future[Outcome]"]
 def work(
     campaign: Campaign, console: Console, workers: int, recipe: Callable[[], Campaign]
 ) -> dict[str, str]:
-    """Make every run that is missing, and wait for those that other commands make.
+    """Make every missing run, and wait for those that other commands make.
 
     A run that fails is reported and skipped.
 
     Args:
         campaign: The runs.
         console: Shows the progress, unless it is quiet.
-        workers: Number of processes; 1 is this one, and more are started beside it.
-        recipe: Makes the campaign again in a started process, to which it is pickled.
+        workers: Number of processes; with 1, this process makes the runs itself.
+        recipe: Rebuilds the campaign in a started process, to which it is pickled.
 
     Returns:
         The reasons of failed runs, by name.
 
     Raises:
-        KeyboardInterrupt: What was being made was saved.
+        KeyboardInterrupt: The runs in progress were saved.
     """
     failures: dict[str, str] = {}
     began = time.perf_counter()
@@ -147,7 +147,7 @@ def work(
 
 
 def attempt(campaign: Campaign, run: Planned, callbacks: Sequence[Callback] = ()) -> Outcome:
-    """Make a run, unless another process is at it or has just finished it."""
+    """Make a run, unless another process is making it or has just finished it."""
     try:
         with explained((), OSError):
             run.home.mkdir(parents=True, exist_ok=True)
@@ -164,7 +164,7 @@ def attempt(campaign: Campaign, run: Planned, callbacks: Sequence[Callback] = ()
 
 
 def reason(error: Exception) -> str:
-    """Return an error as one line; errors other than the user's are preceded by their type."""
+    """Return an error as one line; the type precedes errors that are not the user's."""
     return first_line(error) if isinstance(error, UsageError) else error_line(error)
 
 
@@ -188,7 +188,7 @@ def _processes(count: int, recipe: Callable[[], Campaign]) -> Iterator[Make]:
         try:
             yield lambda run, _: pool.submit(_by_name, run.name)
         except BrokenProcessPool as error:
-            what = "a worker was killed, perhaps for want of memory: repeat the command to resume"
+            what = "a worker was killed, perhaps for lack of memory: repeat the command to resume"
             raise UsageError(what) from error
         except BaseException:
             # SIGTERM lets each save its run.
@@ -197,13 +197,13 @@ def _processes(count: int, recipe: Callable[[], Campaign]) -> Iterator[Make]:
             raise
 
 
-# Of a started process.
+# In a started process.
 _CAMPAIGNS: list[Campaign] = []
 
 
 def _begin(recipe: Callable[[], Campaign]) -> None:
     """Prepare a started process."""
-    # Ctrl-C is for the first process, which ends the others; SIGTERM for who makes a run.
+    # The first process handles Ctrl-C and ends the others; SIGTERM saves a run in progress.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     Thread(target=_end_with_first, daemon=True).start()
@@ -217,7 +217,7 @@ def _by_name(name: str) -> Outcome:
     try:
         return Outcome("done") if run is None else attempt(_CAMPAIGNS[0], run)
     except KeyboardInterrupt:
-        # Saved. The executor waits for the end of a process that it has asked to end.
+        # Saved. The executor waits for a process that it has asked to end.
         os._exit(128 + signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

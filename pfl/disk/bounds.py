@@ -1,4 +1,4 @@
-"""Limits of content that somebody else wrote: a program could walk through it without end.
+"""Limits of untrusted content, which a program might otherwise traverse without end.
 
 A file can refer to one list many times, and to a list within itself.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Levels of lists and mappings in each other, and values of a text, where each reference counts.
+# Levels of nested lists and mappings, and values of a text; each reference counts.
 DEPTH, SIZE = 50, 100_000
 
 
@@ -16,11 +16,11 @@ class BoundsError(ValueError):
 
 
 def check_bounds(content: Any, most: float = SIZE) -> None:  # noqa: ANN401
-    """Check how deep and how many values are in each other.
+    """Check the depth and the number of nested values.
 
     Args:
-        content: Dictionaries, lists and tuples within each other.
-        most: How many values they may have, where each reference counts.
+        content: Nested dictionaries, lists and tuples.
+        most: Largest number of values; each reference counts.
 
     Raises:
         BoundsError: They have more, or are deeper than :data:`DEPTH`.

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def text(content: Any) -> str:  # noqa: ANN401
-    """Return content as JSON, keys in order, for people to read.
+    """Return content as readable JSON with sorted keys.
 
     Raises:
         ValueError: A number is not finite.
@@ -24,7 +24,7 @@ def text(content: Any) -> str:  # noqa: ANN401
 
 
 def digest(content: Any) -> str:  # noqa: ANN401
-    """Return a hash of content, 32 letters; the order of keys does not count.
+    """Return a hash of content, 32 characters; the order of keys does not count.
 
     Raises:
         ValueError: A number is not finite.

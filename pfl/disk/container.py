@@ -3,8 +3,8 @@
 The form is that of `safetensors <https://github.com/huggingface/safetensors>`_, whose readers can
 open such a file. Its header, in JSON, names the tensors, with type, shape and place of each;
 ``__metadata__`` has the plain values (``content``, JSON as text) and a checksum (``sha256``) of all
-bytes, its own digits taken as zeros. Equal content has equal bytes: there is one way to write each
-header, and no other is read. Tensors keep their order; in a file, where strides may matter for the
+bytes, its own digits taken as zeros. Equal content has equal bytes: each header has one canonical
+form, and no other is read. Tensors keep their order; in a file, where strides may matter for the
 last bit of a sum, they also keep the order of their values in memory.
 
 Nothing is executed when bytes are read, and nothing is allocated before its sizes have been
@@ -30,7 +30,7 @@ from pfl.disk.reading import naming_damage
 from pfl.disk.writing import written
 
 if sys.byteorder != "little":
-    raise ImportError("pfl needs a little-endian machine: its files and messages are of such")
+    raise ImportError("pfl needs a little-endian machine, as its files are little-endian")
 
 # Bytes of a message and of its header; axes of a tensor, and the product of their lengths.
 BYTES, HEADER, AXES, LARGEST = 2**32, 2**24, 16, 2**62
@@ -44,18 +44,18 @@ _DTYPES: Mapping[str, torch.dtype] = {
     **{"U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64},
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# How files of earlier versions, and exported models, begin.
+# First bytes of files of earlier versions, and of exported models.
 _ARCHIVE = b"PK\x03\x04"
 
 Part: TypeAlias = bytes | memoryview
 
 
 class ContainerError(ValueError):
-    """Bytes do not have the form: they are damaged, too large, or of another program."""
+    """Bytes do not have the form: they are damaged, too large, or from another program."""
 
 
 class _Place(NamedTuple):
-    """Type and shape of a tensor, and where its bytes lie among those of all tensors."""
+    """Type and shape of a tensor, and the position of its bytes among those of all tensors."""
 
     dtype: torch.dtype
     shape: Sequence[int]
@@ -71,7 +71,7 @@ def pack(content: Any, tensors: Mapping[str, Tensor]) -> bytes:  # noqa: ANN401
         tensors: By name.
 
     Raises:
-        ValueError: A tensor has a type without a form, or a number is not finite.
+        ValueError: A tensor's type is not supported, or a number is not finite.
     """
     head, *values = _parts(content, tensors)
     digits = _checksum([head, *values])
@@ -89,7 +89,7 @@ def unpack(data: bytes, most: int = BYTES) -> tuple[Any, dict[str, Tensor]]:
     view = memoryview(data)
 
     def copied(start: int, stop: int) -> Tensor:
-        # Also aligned, and free of the message.
+        # The copy is aligned, and does not keep the message alive.
         return torch.frombuffer(bytearray(view[start:stop]), dtype=torch.uint8)
 
     return _read(view, copied, HEADER)
@@ -136,7 +136,7 @@ def read(path: Path, mapped: bool = False, checked: bool = True) -> tuple[Any, d
         path: The file.
         mapped: Whether tensors are memory-mapped and thus loaded when they are used. A replaced
             file then stays on the disk until its last tensor is gone. Otherwise tensors are copied.
-        checked: Whether the checksum is verified, for which all of the file is read.
+        checked: Whether the checksum is verified, which reads the whole file.
 
     Raises:
         ContainerError: The file was not written by :func:`write`, or was changed since.
@@ -174,7 +174,7 @@ def _read(
         ContainerError: The bytes do not have the form.
     """
     if len(view) < _DIGITS.stop or view[_LENGTH : _DIGITS.start] != _START:
-        raise ContainerError(f"{len(view):,} bytes are too few for a message, or begin otherwise")
+        raise ContainerError(f"{len(view):,} bytes are not a message: too few, or another start")
     end = _LENGTH + int.from_bytes(view[:_LENGTH], "little")
     if end > min(_LENGTH + longest, len(view)):
         raise ContainerError(f"the header of a message has {end:,} bytes, which are too many")
@@ -208,7 +208,7 @@ def _placed(kinds: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> dict[str,
     """Return the place of each tensor: those of large types come first, so that all are aligned.
 
     Raises:
-        ValueError: A shape is none, or too large.
+        ValueError: A shape is invalid or too large.
     """
     places, start = dict[str, _Place](), 0
     for name in sorted(kinds, key=lambda name: -kinds[name][0].itemsize):
@@ -238,7 +238,7 @@ def _head(content: Any, places: Mapping[str, _Place]) -> bytes:  # noqa: ANN401
     header: dict[str, Any] = {"__metadata__": {"sha256": _ZEROS.decode(), "content": packed}}
     for name, (dtype, shape, start, stop) in places.items():
         if dtype not in _NAMES or name in header:
-            raise ValueError(f"{name}: a message has no form for such a tensor of {dtype}")
+            raise ValueError(f"{name}: a message cannot have such a tensor of {dtype}")
         header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, stop]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _LENGTH)

@@ -1,8 +1,8 @@
 """Forms: the types that a file's content must have, checked with the place of each mistake.
 
-A form is built of plain types, ``Literal``, ``list``, ``tuple`` (``tuple[int, ...]``, which a list
-fills), ``dict``, unions, numbers with a least (``Annotated[int, Field(ge=1)]``) and frozen
-dataclasses, the fields of which are the keys that a mapping may have.
+A form is built from plain types, ``Literal``, ``list``, ``tuple`` (``tuple[int, ...]``, read from a
+list), ``dict``, unions, numbers with a minimum (``Annotated[int, Field(ge=1)]``) and frozen
+dataclasses, whose fields are the keys that a mapping may have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from pfl.disk.nearest import hint, nearest
 
-# A whole number is no larger.
+# The largest whole number.
 _LARGEST = 2**63 - 1
 _WORDS: Mapping[Any, str] = {
     **{str: "a text", bool: "true or false", int: "a whole number", float: "a number"},
@@ -25,14 +25,14 @@ _WORDS: Mapping[Any, str] = {
 FormT = TypeVar("FormT")
 
 STRICT = ConfigDict(strict=True, extra="forbid")
-"""Of a pydantic dataclass that travels: numbers are no texts, and other keys are refused."""
+"""For pydantic dataclasses that travel: text is not a number, and other keys are refused."""
 
 
 class FormError(ValueError):
     """A value does not have its form.
 
     Args:
-        keys: The keys under which it stands; numbers of items are keys too.
+        keys: The keys that lead to it; indices of items are keys too.
         what: What is wrong.
     """
 
@@ -43,30 +43,30 @@ class FormError(ValueError):
 
 
 def parsed(text: str, form: type[FormT], *keys: str) -> FormT:
-    """Return the record of a JSON text, in the types and ranges that its class declares.
+    """Return the record in a JSON text, with the types and ranges that its class declares.
 
     Args:
         text: The text.
         form: A dataclass of pydantic, with :data:`STRICT`.
-        keys: The keys under which the record stands, for messages.
+        keys: The keys that lead to the record, for messages.
 
     Raises:
-        FormError: The text is no such record.
+        FormError: The text is not such a record.
     """
     try:
         return TypeAdapter(form).validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        # What the validators of a form say stands in the error that they raised.
+        # Messages of a form's validators are in the errors that they raised.
         what = str(first.get("ctx", {}).get("error", first["msg"]))
         places = (*keys, *map(str, first["loc"]))
         raise FormError(places, f"{what}, got {_shown(first['input'])}") from error
 
 
 def formed(value: Any, form: Any, keys: tuple[str, ...] = ()) -> Any:  # noqa: ANN401
-    """Return a value of plain YAML or JSON in a form: mappings become the form's dataclasses.
+    """Convert a plain value of YAML or JSON to a form: mappings become the form's dataclasses.
 
-    A key of a dataclass that is null stands for its default. The value stands under ``keys``.
+    A null key of a dataclass gets its default. ``keys`` lead to the value, for messages.
 
     Raises:
         FormError: The value or a part of it does not have its form.
@@ -114,7 +114,7 @@ def _check_keys(content: Collection[Any], known: Collection[str], keys: tuple[st
 
 
 def _fits(value: Any, form: Any) -> bool:  # noqa: ANN401
-    """Return whether a value has a form, whatever is in it."""
+    """Return ``True`` if a value has the outer type of a form, whatever its content."""
     origin, inner = get_origin(form), get_args(form)
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in inner)
@@ -131,7 +131,7 @@ def _fits(value: Any, form: Any) -> bool:  # noqa: ANN401
 
 
 def _said(form: Any) -> str:  # noqa: ANN401
-    """Return a form in words."""
+    """Describe a form."""
     origin, inner = get_origin(form), get_args(form)
     if origin in (Union, UnionType):
         return " or ".join(_said(one) for one in inner if one is not NoneType)
@@ -143,14 +143,14 @@ def _said(form: Any) -> str:  # noqa: ANN401
 
 
 def _least(form: Any) -> float:  # noqa: ANN401
-    """Return the smallest number that is right for ``Annotated[int, Field(ge=1)]``."""
+    """Return the minimum in ``Annotated[int, Field(ge=1)]``."""
     (bound,) = form.__metadata__[0].metadata
     least: float = bound.ge
     return least
 
 
 def _outer(form: Any) -> Any:  # noqa: ANN401
-    """Return the type of a value that has a form, as YAML and JSON know it."""
+    """Return the YAML or JSON type of a value that has a form."""
     outer = dict if is_dataclass(form) else get_origin(form) or form
     return list if outer is tuple else outer
 

@@ -1,7 +1,7 @@
 """Locks on folders, so that two processes never work on one; they end with their process.
 
-Some file systems, mostly of networks, have no such locks. There a folder is marked by a file, which
-a killed process leaves behind.
+Some file systems, mostly network ones, have no such locks. There a file marks the folder, and a
+killed process leaves it behind.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 from pfl.disk.writing import naming, no_link, opened
 
 NAME = ".lock"
-# Where there are no locks: exists while a process is working on the folder.
+# Without locks: exists while a process is working on the folder.
 MARK = ".lock.held"
 _LACKING = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
-# A host's name in full; nothing else is repeated in a message.
+# With the host's full name; messages repeat nothing else of the file.
 _OWNER = re.compile(r"process \d{1,9} on [\w.-]{1,255}")
 
 
@@ -32,16 +32,15 @@ class BusyError(OSError):
 
 
 class NoLocksWarning(UserWarning):
-    """A file system has no locks, so that a folder is marked by a file."""
+    """A file system has no locks, so a file marks the folder."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes of this machine; create it if it is missing.
 
-    Where the file system has no locks, it is locked against all machines, by a file. One that a
-    killed process of this machine left is taken over; one of another machine has to be removed by
-    hand.
+    Where the file system has no locks, it is locked against all machines, by a file. The file of a
+    killed process is taken over if it ran on this machine; otherwise it has to be removed manually.
 
     Raises:
         BusyError: Another process has the lock; the message names it.
@@ -72,13 +71,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def acquired(file: Path, kind: type[BaseFileLock] = FileLock) -> BaseFileLock | None:
-    """Return a lock on a file, which ends with this process; ``None`` if another one has it.
+    """Return a lock on a file, released with this process; ``None`` if another process has it.
 
     Raises:
         OSError: The file cannot be opened, or its file system has no locks.
     """
-    # Some versions remove the file of a process that has ended at the first try, and take it at the
-    # second.
+    # At the first try, some versions only remove the file of a process that has ended.
     wait = 0.2 if kind is SoftFileLock else 0
     lock = kind(file, timeout=wait, thread_local=False)
     try:
@@ -89,7 +87,7 @@ def acquired(file: Path, kind: type[BaseFileLock] = FileLock) -> BaseFileLock | 
 
 
 def _owner(file: Path) -> str:
-    """Return who wrote a lock's file."""
+    """Return the owner named in a lock's file."""
     with file.open("rb") as stream:
         text = stream.read(300).decode("utf-8", "replace").strip()
     return text if _OWNER.fullmatch(text) else "another process"

@@ -1,4 +1,4 @@
-"""Large tensors in memory-mapped files: the system keeps in memory only what is in use."""
+"""Large tensors in memory-mapped files: only the parts in use are in memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def empty_alike(values: Tensor) -> Tensor:
 
 
 def empty(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor:
-    """Return an uninitialised tensor whose values lie in a file, which is deleted with it.
+    """Return an uninitialised tensor with its values in a file that is deleted with it.
 
     Raises:
         OSError: There is not enough space.
@@ -49,12 +49,12 @@ def empty(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor:
     handle, name = tempfile.mkstemp(prefix=".mapped-", dir=folder)
     try:
         if sys.platform == "linux":
-            # If no space were reserved, a full disk would kill the process at some later write.
+            # Without reserved space, a full disk would kill the process at a later write.
             os.posix_fallocate(handle, 0, size)
         return torch.from_file(name, shared=True, size=shape.numel(), dtype=dtype).view(shape)
     except OSError as error:
         raise OSError(f"cannot reserve {size:,} bytes in {Path(name).parent}: {error}") from error
     finally:
         os.close(handle)
-        # The space is kept as long as the tensor, and freed however the process ends.
+        # The space lives as long as the tensor, and is freed however the process ends.
         os.unlink(name)

@@ -1,4 +1,4 @@
-"""Ends of messages about a wrong name: the nearest right ones."""
+"""Suggestions in messages about a wrong name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 def nearest(name: str, choices: Iterable[str], count: int = 1) -> str:
     """Return the end of a message that names the nearest choices; empty if none is near."""
-    # Whatever is wrong with a name that is among them, it is not its spelling.
+    # A name among the choices is not misspelt, whatever else is wrong with it.
     known = [choice for choice in choices if choice != name]
     same = [choice for choice in known if choice.lower() == name.lower()]
     close = same[-1:] or get_close_matches(name, known, n=count)

@@ -1,4 +1,4 @@
-"""Files of run folders, read within limits, so that reading always ends; errors name the file."""
+"""Reading files of run folders within limits; errors name the file."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from pfl.disk.bounds import DEPTH, BoundsError, check_bounds
 if TYPE_CHECKING:
     import pandas as pd
 
-# Bytes of a file, letters of a table's cell.
+# Bytes of a file, characters of a table's cell.
 BYTES, CELL = 2**30, 1000
-# What a spreadsheet takes for a formula; and texts that look as if they had been protected from it.
+# What spreadsheets interpret as a formula; and text that looks already protected from it.
 FORMULA = re.compile(r"'?[=+\-@\t\r]|''")
 
 
 class FileError(ValueError):
-    """A file has the wrong content; the message names it."""
+    """A file has the wrong content; the message names the file."""
 
 
 def text(path: Path) -> str | None:
@@ -75,7 +75,8 @@ def mapping_of_yaml(content: str, source: object) -> dict[str, Any]:
     """Return the mapping in a YAML text; an empty text gives an empty one.
 
     Raises:
-        FileError: It is no YAML, too deep or too large, or no mapping; it names the source.
+        FileError: It is not YAML, too deep, too large or not a mapping; the message names the
+            source.
     """
     try:
         parsed = yaml_text.loaded(content)
@@ -101,7 +102,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; a missing file gives an empty one.
 
     Raises:
-        FileError: It is no JSON, too deep or too large, or no object.
+        FileError: It is not JSON, too deep, too large, or not an object.
         OSError: It cannot be read.
     """
     content = text(path)
@@ -116,12 +117,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """Read a CSV file as texts, without the part of a line that a killed process may have left.
+    """Read a CSV file as text, without an incomplete last line of a killed process.
 
     A missing file has no columns.
 
     Raises:
-        FileError: It is no CSV, too large, a cell is too long, or a line has other columns.
+        FileError: It is not CSV, too large, a cell is too long, or a line has other columns.
         OSError: It cannot be read.
     """
     stream = io.StringIO(text(path) or "", newline="")
@@ -144,7 +145,8 @@ def _cells(path: Path, lines: Iterator[str]) -> Iterator[list[str]]:
     try:
         for row in reader:
             if any(len(cell) > CELL for cell in row):
-                raise FileError(f"{path}:{reader.line_num}: a cell has more than {CELL:,} letters")
+                what = f"a cell has more than {CELL:,} characters"
+                raise FileError(f"{path}:{reader.line_num}: {what}")
             yield [*map(original, row)]
     except csv.Error as error:
         raise FileError(f"{path}:{reader.line_num}: this is not a table ({error})") from error
@@ -163,7 +165,7 @@ def _mapping(content: Any, source: object) -> dict[str, Any]:  # noqa: ANN401
 
 @contextmanager
 def naming_damage(path: Path, kind: type[ValueError]) -> Iterator[None]:
-    """Turn whatever goes wrong in a file's content into an error that names the file.
+    """Turn any error about a file's content into one that names the file.
 
     Args:
         path: The file.

@@ -1,8 +1,7 @@
-"""Files that are written whole or not at all, and never through a link.
+"""Writing files atomically, and never through a link.
 
-A run folder may have come from somebody else. A link in it could lead anywhere, so that no link is
-followed for writing or removing. Where a file is changed in place, a second name of it (a hard
-link) counts as one.
+A run folder may come from somebody else, and a link in it could lead anywhere. So links are never
+followed for writing or removing. For changes in place, hard links count as links.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from typing import Any, BinaryIO
 
 from pfl.disk.reading import FORMULA
 
-# Windows has no such flag; there the check before it must do.
+# Windows has no such flag; there the preceding check must suffice.
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 
 
 def no_link(path: Path) -> Path:
-    """Return a path to write at: it is a file or a folder, or nothing yet.
+    """Return a path that is safe to write: a file, a folder, or not there yet.
 
     Raises:
         OSError: It is a link, or a device.
@@ -56,7 +55,7 @@ def opened(path: Path, flags: int) -> int:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the name of a file to a system's error that lacks it, such as that of a full disk."""
+    """Add a file's name to system errors that lack it, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -67,12 +66,12 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def written(path: Path, synced: bool = False) -> Iterator[BinaryIO]:
-    """Open a file to write it anew: it changes once the block has ended, and not if that fails.
+    """Open a file to replace it: it changes when the block ends, and only if that succeeds.
 
     Args:
         path: The file.
-        synced: Whether the new file is on the disk when this returns, whatever happens to the
-            machine then, and takes the place of the old one with all of its content.
+        synced: Whether the new file is guaranteed to be on the disk when this returns, with all of
+            its content, even if the machine fails afterwards.
 
     Raises:
         OSError: The file cannot be written, or is a link; the error names it.
@@ -82,9 +81,9 @@ def written(path: Path, synced: bool = False) -> Iterator[BinaryIO]:
     scratch = _scratch(path)
     try:
         with naming(path):
-            # Left by a process that was killed and had the same number.
+            # Left by a killed process with the same number.
             scratch.unlink(missing_ok=True)
-            # "x" makes a new file, so that it follows no link.
+            # "x" creates a new file and follows no link.
             with scratch.open("xb") as file:
                 yield file
                 if synced:
@@ -92,7 +91,7 @@ def written(path: Path, synced: bool = False) -> Iterator[BinaryIO]:
                     os.fsync(file.fileno())
             scratch.replace(path)
             if synced and hasattr(os, "O_DIRECTORY"):
-                # Or the old file could come back.
+                # Otherwise the old file could come back.
                 folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
                 try:
                     os.fsync(folder)
@@ -113,8 +112,8 @@ def csv_text(
 ) -> str:
     """Return rows as the text of a CSV file; missing cells are empty.
 
-    A spreadsheet calculates what begins with ``=``, ``+``, ``-`` or ``@``, so such a text that is
-    no number gets an apostrophe before it. :func:`pfl.disk.reading.read_csv` removes it.
+    Spreadsheets evaluate text that starts with ``=``, ``+``, ``-`` or ``@``, so such text, unless
+    it is a number, gets an apostrophe in front. :func:`pfl.disk.reading.read_csv` removes it.
 
     Args:
         rows: Cells by column.
@@ -131,7 +130,7 @@ def csv_text(
 
 
 def _harmless(cell: Any) -> Any:  # noqa: ANN401
-    """Return a cell that no spreadsheet takes for a formula; see :func:`csv_text`."""
+    """Return a cell that no spreadsheet evaluates as a formula; see :func:`csv_text`."""
     if not isinstance(cell, str) or not FORMULA.match(cell):
         return cell
     with suppress(ValueError):
@@ -141,7 +140,7 @@ def _harmless(cell: Any) -> Any:  # noqa: ANN401
 
 
 def append(path: Path, text: str) -> None:
-    """Append a text to a file, wholly or not at all.
+    """Append text to a file; leave the file unchanged if that fails.
 
     Raises:
         OSError: The file cannot be written, or is a link; the error names it.
@@ -161,7 +160,7 @@ def append(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content is on the disk; a missing file is none.
+    """Wait until a file's content is on the disk; ignore a missing file.
 
     Raises:
         OSError: The disk fails.
@@ -172,10 +171,10 @@ def sync(path: Path) -> None:
 
 
 def clear(folder: Path, names: Iterable[str]) -> None:
-    """Remove what killed processes have left of files that they were writing.
+    """Remove partial files that killed processes left.
 
     Args:
-        folder: The folder; it is none if it is a link.
+        folder: The folder; nothing is removed if it is a link.
         names: Names of the files.
     """
     if folder.is_symlink() or not folder.is_dir():

@@ -1,4 +1,4 @@
-"""A reader of YAML texts that bounds their depth and size."""
+"""Reading YAML with bounds on depth and size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 
 from pfl.disk.bounds import DEPTH, BoundsError, check_bounds
 
-# Largest number of letters.
+# Largest number of characters.
 LENGTH = 2**22
 
 
@@ -48,7 +48,7 @@ for _kind, (_form, _first) in _PLAIN.items():
     _Reader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_form})$"), list(_first)
     )
-# Numbers with a leading zero or a colon: YAML 1.1 has bases 8 and 60, and takes some for texts.
+# Numbers with a leading zero or a colon: YAML 1.1 reads some in base 8 or 60, others as text.
 _ODD = re.compile(
     r"[-+]?0[0-9_]+(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?"
     r"|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?"
@@ -56,7 +56,7 @@ _ODD = re.compile(
 
 
 def ambiguous(text: str) -> str:
-    """Return what is wrong with a number that may be read in two ways; an empty text if nothing."""
+    """Return the error for a number that can be read in two ways; empty if there is none."""
     if not _ODD.fullmatch(text):
         return ""
     return (
@@ -66,7 +66,7 @@ def ambiguous(text: str) -> str:
 
 
 def loaded(text: str) -> Any:  # noqa: ANN401
-    """Return the content of a YAML text, the one way in which files, flags and sweeps are read.
+    """Return the content of a YAML text; files, flags and sweeps are all read with this.
 
     ``yes`` and ``on`` are words; a number with a leading zero or a colon is refused.
 
@@ -78,7 +78,7 @@ def loaded(text: str) -> Any:  # noqa: ANN401
         {'positive': 'yes', 'lr': 0.001, 'day': '2026-01-01'}
     """
     if len(text) > LENGTH:
-        raise YamlError(1, f"there are {len(text):,} letters; at most {LENGTH:,} are read")
+        raise YamlError(1, f"there are {len(text):,} characters; at most {LENGTH:,} are read")
     try:
         _check(text)
         content = yaml.load(text, _Reader)
@@ -113,7 +113,7 @@ def _check(text: str) -> None:
 
 
 class _Writer(yaml.SafeDumper):
-    """Writes a text in quotes if it would be another value, or refused, without them."""
+    """Quotes text that would be read as another value, or refused, without quotes."""
 
 
 for _kind, (_form, _first) in {**_PLAIN, "odd": (_ODD.pattern, "-+0123456789")}.items():
@@ -121,12 +121,12 @@ for _kind, (_form, _first) in {**_PLAIN, "odd": (_ODD.pattern, "-+0123456789")}.
 
 
 def dumped(content: Any) -> str:  # noqa: ANN401
-    """Return plain values as a YAML text, which :func:`loaded` reads as they are."""
+    """Return plain values as YAML that :func:`loaded` reads back unchanged."""
     return yaml.dump(content, Dumper=_Writer, sort_keys=False)
 
 
 def shipped(package: str, name: str) -> Any:  # noqa: ANN401
     """Return the content of a YAML file that comes with a package of the project."""
     text = resources.files(package).joinpath(name).read_text(encoding="utf-8")
-    # Ten times as fast, where PyYAML was built with it.
+    # Ten times as fast, if PyYAML was built with it.
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))

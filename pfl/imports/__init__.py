@@ -1,1 +1,1 @@
-"""What is found by name: what may be named, what arguments declare, and plug-ins."""
+"""Objects found by name: those that may be named, types of arguments, and plug-ins."""

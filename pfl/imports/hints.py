@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-# Types of plain values: where only these are declared, no object may be named.
+# Types of plain values: an argument that declares only these takes no objects.
 _VALUES = (type(None), bool, int, float, complex, str, bytes)
 _PLAIN = (*_VALUES, object, list, tuple, dict, set)
 MAPPINGS, CALLABLES = (dict, Mapping), (Callable, type)
-# Types whose arguments are the types of their values.
+# Types whose parameters are the types of their values.
 _CONTAINERS = (list, tuple, set, dict, Sequence, Mapping)
 
 
@@ -34,7 +34,7 @@ def declared(target: Callable[..., Any]) -> Mapping[str, Any]:
 
 @cache
 def defaults(target: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the default values of the arguments of a class or a function, where it has them."""
+    """Return the default values of the arguments of a class or a function, if any."""
     actions = _arguments(target)[1]._actions
     return {action.dest: action.default for action in actions if not action.required}
 
@@ -51,13 +51,13 @@ def _arguments(target: Callable[..., Any]) -> tuple[Sequence[str], ArgumentParse
 
 
 def types_of(parser: ArgumentParser) -> dict[str, Any]:
-    """Return the declared types of a parser's arguments, where it knows them."""
+    """Return the declared types of a parser's arguments, where they are known."""
     pairs = ((action.dest, getattr(action, "_typehint", None)) for action in parser._actions)
     return {name: hint for name, hint in pairs if hint is not None and not name.endswith(".help")}
 
 
 def classes(hint: Any) -> Iterator[type]:
-    """Yield the classes whose objects fit a place; for a factory, those that it returns."""
+    """Yield the classes of objects that fit a type; for a factory, those that it returns."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType, *_CONTAINERS):
         for item in inner:
@@ -71,12 +71,12 @@ def classes(hint: Any) -> Iterator[type]:
 
 
 def takes_null(hint: Any) -> bool:
-    """Return ``True`` if a place declares null, any value, or nothing."""
+    """Return ``True`` if a declared type allows null or any value, or is missing."""
     return hint in (None, Any, object) or any(one in (None, NoneType) for one in get_args(hint))
 
 
 def takes(hint: Any, types: Collection[Any]) -> bool:
-    """Return ``True`` if a place declares one of some types, or a container of them."""
+    """Return ``True`` if a declared type is one of some types, or a container of them."""
     origin = get_origin(hint)
     if origin in types or hint in types:
         return True
@@ -85,7 +85,7 @@ def takes(hint: Any, types: Collection[Any]) -> bool:
 
 
 def values_of(hint: Any) -> Any:
-    """Return the type of the values of the mappings that a place declares."""
+    """Return the type of the values of a declared mapping."""
     if get_origin(hint) in MAPPINGS:
         return get_args(hint)[1]
     inner = [values_of(part) for part in get_args(hint) if takes(part, MAPPINGS)]
@@ -93,7 +93,7 @@ def values_of(hint: Any) -> Any:
 
 
 def is_plain(hint: Any) -> bool:
-    """Return ``True`` if a place declares text, numbers and words alone, or containers of them."""
+    """Return ``True`` if a declared type has only text, numbers, words or containers of them."""
     origin = get_origin(hint)
     if origin in (Union, UnionType, *_CONTAINERS):
         return all(part is ... or is_plain(part) for part in get_args(hint))

@@ -11,10 +11,10 @@ from pathlib import Path
 def lazy(
     package: str, file: str
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
-    """Make ``__all__``, ``__getattr__`` and ``__dir__`` of a package.
+    """Make ``__all__``, ``__getattr__`` and ``__dir__`` for a package.
 
-    The exported names are those that the package imports for type checkers alone, in
-    ``if TYPE_CHECKING:``, so that each stands once.
+    The exported names are those that the package imports only for type checkers, under
+    ``if TYPE_CHECKING:``, so each is listed once.
     """
     tree = ast.parse(Path(file).read_text(encoding="utf-8"))
     homes = {

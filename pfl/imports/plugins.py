@@ -1,4 +1,4 @@
-"""Where classes come from: the project's own packages, and plug-ins of other packages."""
+"""The sources of classes: the project's own packages, and plug-ins of other packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, EntryPoints
 from importlib.util import find_spec
 from typing import Any
 
-# Where the project's own classes live.
+# The packages of the project's own classes.
 PACKAGES = ("lightning_modules.", "datamodules.", "pfl.")
 # The groups of entry points under which packages register plug-ins.
 GROUPS = ("pfl.methods", "pfl.data", "pfl.nets", "pfl.metrics")
@@ -17,7 +17,7 @@ GROUPS = ("pfl.methods", "pfl.data", "pfl.nets", "pfl.metrics")
 
 @cache
 def entry_points(group: str) -> EntryPoints:
-    """Return the plug-ins of a group, looked up once: it reads every installed package's files."""
+    """Return the plug-ins of a group; cached, as it reads every installed package's metadata."""
     return metadata.entry_points(group=group)
 
 
@@ -31,7 +31,7 @@ def installed(*groups: str) -> list[EntryPoint]:
 
 
 def loaded(group: str) -> Iterator[Any]:
-    """Yield what the plug-ins of a group name."""
+    """Yield the objects that the plug-ins of a group name."""
     return (point.load() for point in installed(group))
 
 
@@ -41,5 +41,5 @@ def _is_there(point: EntryPoint) -> bool:
     if not home.startswith("pfl.extras."):
         return True
     spec = find_spec(home)
-    # Without an origin it is a folder in which Python has left compiled files.
+    # Without an origin it is a folder with leftover compiled files.
     return spec is not None and spec.origin is not None

@@ -22,13 +22,13 @@ PRECISION = (
     *("DNNL_DEFAULT_FPMATH_MODE", "ONEDNN_DEFAULT_FPMATH_MODE"),
     *("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
 )
-# Those of where and how a program runs, which count no more than such settings do.
+# Variables of where and how a program runs, which are ignored like such settings.
 _PLACES = {
     *("HOME", "PATH", "PWD", "PYTHONPATH", "TMPDIR", "USER"),
     *("CUDA_VISIBLE_DEVICES", "MKL_NUM_THREADS", "OMP_NUM_THREADS"),
 }
 _VARIABLE = re.compile(r"""(?:environ(?:\.\w+\(|\[)|getenv\()\s*["'](\w+)["']""")
-# Sources by loaded module: a file that is edited later is not what runs.
+# Sources by loaded module, as a file that is edited later is not what runs.
 _READ: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 
 
@@ -46,9 +46,9 @@ def names_object(text: str) -> bool:
 def recorded(paths: Iterable[str]) -> dict[str, str]:
     """Return what numbers depend on besides a configuration, by name.
 
-    That is a hash of the source of each module or package that the paths name, if it is foreign,
-    and a hash of each environment variable that such a source reads by its name, or that changes
-    the precision of arithmetic.
+    That is a hash of the source of each foreign module or package that the paths name, and a hash
+    of each environment variable that such a source reads by name or that changes the precision of
+    arithmetic.
 
     Args:
         paths: Import paths of classes and functions.
@@ -66,7 +66,7 @@ def _hash(text: str) -> str:
 
 
 def _home(path: str) -> str:
-    """Return the package of an object, or its module if that is in none."""
+    """Return the package of an object, or its module if that is in no package."""
     top = path.partition(".")[0]
     return top if top == "__main__" or _file(top) is not None else path.rpartition(".")[0]
 
@@ -101,7 +101,7 @@ def _source(home: str, path: str) -> str:
 
 
 def _files(file: Path, seen: dict[Path, None]) -> Iterable[Path]:
-    """Return the files of a package, or a module's own and those beside it that it imports."""
+    """Return the files of a package, or of a module and the modules beside it that it imports."""
     if file in seen or file.suffix != ".py":
         return seen
     seen[file] = None
@@ -123,7 +123,7 @@ def _imported(text: str) -> Iterator[str]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        # Nothing has imported this file.
+        # The file does not parse, so nothing has imported it.
         return
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

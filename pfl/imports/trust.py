@@ -22,14 +22,14 @@ import yaml
 
 from pfl.imports import hints, plugins
 
-# Modules whose classes any file may name; of their packages nothing else may be named.
+# Modules whose classes any file may name; nothing else in their packages may be named.
 LISTED = (
     *(name.rstrip(".") for name in plugins.PACKAGES),
     *("torch.nn", "torch.optim", "torchmetrics"),
     *("torchvision.models", "torchvision.transforms", "torchvision.datasets"),
     "lightning.pytorch.loggers",
 )
-# Metrics of torchmetrics that download networks.
+# torchmetrics metrics that download networks.
 _PRETRAINED = tuple(
     f"torchmetrics.{name}"
     for name in (
@@ -38,16 +38,16 @@ _PRETRAINED = tuple(
         "image.perceptual_path_length",
     )
 )
-# Names of packages that are the project's, those that it uses, and Python's.
+# Packages of the project, those that it uses, and Python's.
 CLOSED = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in LISTED)}
-# One above the largest whole number that fits into a tensor.
+# One more than the largest whole number that fits into a tensor.
 LIMIT = 2**63
 # Folders of installed packages.
 INSTALLED = {"site-packages", "dist-packages"}
 
 
 class TrustError(ValueError):
-    """A named object must not be called.
+    """An object that is named must not be used.
 
     Args:
         what: What is wrong.
@@ -96,10 +96,11 @@ class Trust:
         )
 
     def check_text(self, text: str) -> None:
-        """Refuse text of another before a parser reads it, which imports what the text names.
+        """Refuse untrusted text before a parser reads it, which imports what the text names.
 
         Raises:
-            TrustError: It names what may not be named, or a parser reads it as something else.
+            TrustError: It names an object that may not be named, or a parser would not read it as
+                text.
         """
         if is_path(text):
             self.check_name(text)
@@ -122,7 +123,7 @@ class Trust:
         return _below(module, _plugins()) or INSTALLED.isdisjoint(Path(file).parts)
 
 
-# A configuration of the user.
+# The user's own configuration.
 CONFIGURATION = Trust()
 
 
@@ -149,7 +150,7 @@ def check_calls(
     Args:
         value: A part of a configuration, as it was parsed or in plain values.
         hint: The type declared for it.
-        keys: Keys of the part.
+        keys: Keys that lead to the part.
         trust: What may be named.
 
     Raises:
@@ -183,14 +184,14 @@ def _check_mapping(
     path, declared = content.get("class_path"), tuple(hints.classes(hint))
     mapped = hints.takes(hint, hints.MAPPINGS) and (path is None or not declared)
     if mapped or (path is None and len(declared) != 1):
-        # A mapping that is declared as one is no object, but its values may be.
+        # A mapping that is declared as one is not an object, but its values may be.
         inner = hints.values_of(hint) if mapped else hint
         for key, item in content.items():
             check_calls(item, inner, (*keys, str(key)), trust)
         return
     made = declared[0] if path is None else checked(str(path), hint, keys, trust)
     arguments = content
-    # A data class is given without its path.
+    # A dataclass is given without its path.
     if path is not None or "init_args" in content:
         parts = (mapping_of(content.get(name) or {}) for name in ("init_args", "dict_kwargs"))
         arguments = {name: item for part in parts for name, item in dict(part).items()}
@@ -206,7 +207,7 @@ def _check_mapping(
 def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:
     declared, words = tuple(hints.classes(hint)), get_args(hint)
     if (declared or hints.takes(hint, hints.CALLABLES)) and is_path(text):
-        # Where any text is allowed too, the parser decides whether it is a class.
+        # If any text is allowed too, the parser decides whether it is a class.
         if str not in words:
             checked(text, hint, keys, trust)
         elif trust.own is not None:
@@ -216,19 +217,19 @@ def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None
 
 
 def checked(path: str, hint: Any, keys: Sequence[str], trust: Trust) -> Any:
-    """Return the object at a path, if it may be named and fits a place of the declared type."""
+    """Return the object at a path, if it may be named and fits the declared type."""
     trust.check_name(path, keys)
     try:
         target = named(path)
     except ImportError as error:
-        # Named where the parser takes any value, so that it has looked for nothing.
+        # The place takes any value, so the parser has not looked for an object.
         raise TrustError(str(error), keys) from error
     _check_object(target, path, hint, keys, trust)
     return target
 
 
 def _check_object(target: Any, path: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:
-    """Refuse an object that may not be named or does not fit a place of the declared type."""
+    """Refuse an object that may not be named or does not fit the declared type."""
     declared, home = tuple(hints.classes(hint)), _home(target)
     names = " or ".join(base.__name__ for base in declared)
     if not declared and not hints.takes(hint, hints.CALLABLES):
@@ -317,7 +318,7 @@ def _reads_otherwise(text: str) -> bool:
 
 
 def _same(value: Any, default: Any) -> bool:
-    """Return ``True`` for an argument's default, which the parser copies, or keeps as its path."""
+    """Return ``True`` for an argument's default, which the parser copies or gives as its path."""
     if isinstance(default, str) and callable(value) and is_path(default):
         return named(default) is value
     return value is default is None or (callable(value) and repr(value) == repr(default))
@@ -329,7 +330,7 @@ def _below(path: str, homes: Iterable[str]) -> bool:
 
 def is_listed(path: str) -> bool:
     """Return ``True`` for a path in :data:`LISTED` or in an installed plug-in."""
-    # Plug-ins are looked for last: all installed packages are read for them.
+    # Plug-ins come last, as finding them reads all installed packages.
     return _below(path, LISTED) or _below(path, _plugins())
 
 

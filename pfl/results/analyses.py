@@ -32,8 +32,8 @@ class Kind:
 
     Attributes:
         caption: A sentence that says what it shows.
-        draw: Draws it, of settings, a metric, and the rounds to take numbers from.
-        suits: Whether a run has what it shows, so that it is drawn without being asked for.
+        draw: Draws it from settings, a metric, and the rounds to take numbers from.
+        suits: Whether a run has the data for it, so that it is drawn by default.
     """
 
     caption: str
@@ -78,10 +78,9 @@ def of_table(
 
 @cache
 def brought() -> Mapping[str, Kind]:
-    """Return the pictures that extras and plug-ins bring, by name.
+    """Return the pictures of extras and plug-ins, by name.
 
-    They are the mappings ``PICTURES`` of modules that the group ``pfl.pictures`` of entry points
-    names.
+    They are the mappings ``PICTURES`` of the modules in the entry-point group ``pfl.pictures``.
     """
     modules = plugins.loaded("pfl.pictures")
     return {name: picture for module in modules for name, picture in module.PICTURES.items()}
@@ -99,7 +98,7 @@ def reliability(settings: Sequence[Setting]) -> Figure:
     counts = {label: pooled for label, pooled in counts.items() if len(pooled)}
     if not counts:
         raise RunError(
-            "reliability was not measured after the last round; measure it by pfl test --config "
+            "reliability was not measured after the last round; measure it with pfl test --config "
             "RUN/config.yaml --ckpt_path RUN --reliability"
         )
     figure = Figure(figsize=(0.5 * WIDTH, 0.55 * WIDTH), layout="constrained")

@@ -133,7 +133,7 @@ def _have(setting: Setting, name: str) -> bool:
 def _tests(
     others: Sequence[Setting], base: Setting, metric: str, at: At
 ) -> dict[Pairs, dict[str, Paired]]:
-    """Test each setting on the replicates that both have; over clients, even if there are none."""
+    """Test each setting on the replicates that both have; over clients, even without any."""
     found: dict[Pairs, list[Paired | None]] = {pairs: [] for pairs in PAIRS}
     for other in others:
         common = {run.replicate for run in other.runs} & {run.replicate for run in base.runs}
@@ -154,10 +154,10 @@ def _tests(
 
 
 def _scores(setting: Setting, metric: str, at: At, pairs: Pairs) -> pd.Series[float] | None:
-    """Return scores by client or by replicate; ``None`` for clients without a score of their own.
+    """Return scores by client or by replicate; ``None`` if clients have no individual scores.
 
-    These are those of a common test set. If one client has no score (NaN), there are none either:
-    without it, the others would be compared.
+    That is the case on a common test set. It is also ``None`` if one client's score is NaN, as the
+    rest would be compared without that client.
     """
     values = setting.values(metric, at)
     if pairs == "replicates":
@@ -171,7 +171,7 @@ def _scores(setting: Setting, metric: str, at: At, pairs: Pairs) -> pd.Series[fl
 def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
     """Describe what makes two settings hard to compare.
 
-    That is their data, partition and point of testing; their seeds; and of two methods the budget,
+    These are data, partition, point of testing and seeds; for different methods also budget,
     network and optimiser. (For one method, the labels show the options that differ.) Data and
     partitions are compared between runs with the same split seed, if there are any.
     """
@@ -201,7 +201,7 @@ def differences(setting: Setting, base: Setting, metric: str) -> list[str]:
 
 
 def _conditions(setting: Setting) -> dict[str, str | None]:
-    """Return seeds, budget, network and optimiser as words; ``None`` for what is not stored."""
+    """Return seeds, budget, network and optimiser as text; ``None`` for what is not stored."""
     config, key = setting.runs[0].config, "train/samples"
     samples = [run.metrics[key].sum() for run in setting.runs if key in run.metrics]
     return {
@@ -233,7 +233,7 @@ def _option(config: Mapping[str, Any], name: str) -> str | None:
 
 
 def _inside(value: object, key: str) -> object:
-    """Return an entry; ``None`` without it, and for what is no mapping (an edited file)."""
+    """Return an entry; ``None`` if it is missing or the value is not a mapping (an edited file)."""
     return value.get(key) if isinstance(value, Mapping) else None
 
 

@@ -62,7 +62,7 @@ def _heading(metric: str) -> str:
 
 
 def _later(comparison: Comparison, heads: list[str]) -> Sheet:
-    """Return the table of clients that joined; all its numbers are shown as the score is."""
+    """Return the table of clients that joined; all its numbers have the score's format."""
     per_cent = " (%)" * names.in_per_cent(comparison.metric)
     return Sheet(
         title="Clients that join later" + per_cent,
@@ -107,7 +107,7 @@ def _tested(comparison: Comparison, pairs: Pairs) -> Sheet:
 
 
 def _note(comparison: Comparison, *sentences: str) -> str:
-    """Join sentences about a score; of most scores more is better, so only the other is said."""
+    """Join sentences about a score; for most, more is better, so only the opposite is stated."""
     return " ".join(filter(None, ("Less is better." * comparison.less, *sentences)))
 
 

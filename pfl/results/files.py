@@ -1,4 +1,4 @@
-"""Readers of the files in a run folder: tables of numbers, and JSON in a form."""
+"""Readers of the files in a run folder: tables of numbers, and JSON of a declared form."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pfl.disk.nearest import hint
 
 Floats: TypeAlias = NDArray[np.float64]
 
-# A folder is not a run, or a run lacks the data that is needed.
+# A folder is not a run, or a run lacks data.
 RunError: TypeAlias = reading.FileError
 # Of rounds and of clients.
 LARGEST = 10**7
-# Of all numbers: no float32 is as large, and pictures of larger ones cannot be drawn.
+# Of all numbers: no float32 is as large, and larger ones cannot be drawn.
 WILD = 1e100
 # Columns of words: the clients' names, which ``partition.json`` has too, and why they failed.
 WORDS = ("name", "failed")
@@ -28,7 +28,7 @@ _TRUTH = {"": "nan", "True": "1", "False": "0"}
 
 
 def read_cells(path: Path, needed: Sequence[str] = ()) -> pd.DataFrame:
-    """Read a CSV file as texts, without columns of words and without a line that a kill has cut.
+    """Read a CSV file as text, without columns of words and without an incomplete last line.
 
     A missing file has no rows.
 
@@ -50,8 +50,8 @@ def numbers(cells: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Return texts as numbers: truth values are 0 and 1, missing and undefined ones NaN.
 
     Raises:
-        RunError: A cell is neither a number nor a truth value, a number is beyond 1e100, or that
-            of a round or a client is none.
+        RunError: A cell is neither a number nor a truth value, a number is beyond 1e100, or the
+            number of a round or a client is missing or not whole.
     """
     try:
         values = cells.replace(_TRUTH).astype(np.float64)
@@ -108,7 +108,7 @@ def read_json(path: Path, form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_form(content: Mapping[str, Any], form: Mapping[str, Any], path: Path) -> None:
-    """Check those values of a mapping that a form names; any may be missing or null.
+    """Check the values of a mapping that a form declares; any may be missing or null.
 
     See :mod:`pfl.disk.form` for forms.
 

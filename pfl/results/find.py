@@ -12,7 +12,7 @@ from pfl.results.runs import RunFolder
 
 # Folder for the pictures of several runs, beside the runs.
 PLOTS = "plots"
-# Folders beside run folders with pictures, or with the runs of tables and sweeps.
+# Folders beside run folders, with pictures or with the runs of tables and sweeps.
 APART = (PLOTS, "tables", "sweeps")
 
 
@@ -44,7 +44,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
     If there are several runs, unfinished ones are left out with a note on stderr.
 
     Raises:
-        RunError: A path has no run or a damaged one, or none of several runs is finished.
+        RunError: A path has no run or a damaged one, or no run of several is finished.
     """
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):

@@ -1,4 +1,4 @@
-"""What models score that have learnt nothing of their inputs."""
+"""The scores of models that have learnt nothing from their inputs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MARGIN = 1.05
 
 
 def levels(run: RunFolder, metric: str) -> dict[str, float]:
-    """Return the accuracy of guessing, and of always naming the most frequent training label.
+    """Return the accuracy of guessing, and of always predicting the most frequent training label.
 
-    A personal model names the most frequent label of its client, another model that of all. The
-    shares are those of training samples. Nothing is known of other scores.
+    A personal model predicts its client's most frequent label, other models that of all clients.
+    Shares are those of training samples. Other scores have no levels.
     """
     counts = run.label_counts
     if metric.rpartition("/")[2] != "acc" or counts is None or not counts.any():
@@ -33,9 +33,9 @@ def levels(run: RunFolder, metric: str) -> dict[str, float]:
 
 
 def sentence(run: RunFolder, metric: str) -> str:
-    """Say what models score that have learnt nothing, and whether the run does better at its end.
+    """Describe the scores of models that have learnt nothing, and whether the run beats them.
 
-    It is empty if that is unknown.
+    It is empty if they are unknown.
     """
     found = levels(run, metric)
     if not found:

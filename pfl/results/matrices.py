@@ -22,7 +22,7 @@ from pfl.results.style import HEAT, WIDTH, wrapped
 
 # Values that span more than this ratio get a logarithmic scale of colours.
 _LOGARITHMIC = 50
-# As many names fit beside a matrix, and as many numbers below it without a turn.
+# As many names fit beside a matrix, and as many unrotated numbers below it.
 _LABELLED, _LEVEL = 30, 15
 
 
@@ -140,7 +140,7 @@ def label_similarity(counts: Floats) -> Floats:
 
 
 def _clustered(matrix: Floats) -> NDArray[np.intp]:
-    """Return (N,) clients in an order that puts similar ones together."""
+    """Return (N,) clients in an order that places similar ones together."""
     if len(matrix) < 3:
         return np.arange(len(matrix))
     distances = squareform(1 - matrix, checks=False)

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pfl.disk.yaml_text import shipped
 from pfl.federation import summary
 
-# The words of tables, pictures and reports.
+# Words for tables, pictures and reports.
 WORDS: Mapping[str, Mapping[str, str]] = shipped("pfl.results", "words.yaml")
 
 # The mean over the tenth of the clients with the fewest training samples; not a column of
 # metrics.csv, but computed from clients.csv.
 SMALLEST = "_smallest10"
-# Endings of a score's summaries over clients that metrics.csv has.
+# Endings of a score's summaries over clients in metrics.csv.
 SUMMARIES = (*summary.MEANS, "_std")
-# Models that runs are judged by, in order of preference.
+# Models by which runs are judged, in order of preference.
 JUDGED_BY = ("personal", "pooled", "global")
 # Numbers about clients that join later, besides their scores.
 LATER = WORDS["later"]
@@ -71,7 +71,7 @@ def of_client(metric: str) -> str:
 
 
 def parted(metric: str) -> tuple[str, str]:
-    """Part a metric into the score of a client, and the ending of its summary, if it has one."""
+    """Split a metric into the score of a client and the ending of its summary, if it has one."""
     ending = next((one for one in (*SUMMARIES, SMALLEST) if metric.endswith(one)), "")
     return metric.removesuffix(ending), ending
 

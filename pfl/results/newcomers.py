@@ -44,7 +44,7 @@ def joining(settings: Sequence[Setting]) -> Figure:
     the mean of the clients that trained.
 
     Raises:
-        RunError: In no run clients have joined.
+        RunError: No clients joined in any run.
     """
     shown = [setting for setting in settings if have_joined(setting.runs[0])]
     if not shown:
@@ -76,7 +76,7 @@ def cross(settings: Sequence[Setting]) -> Figure:
     """
     drawn = [(s.label, s.runs[0]) for s in settings if (s.runs[0].path / CROSS).is_file()]
     if not drawn:
-        raise RunError(f"no run has a file {CROSS}: write it by pfl test --cross")
+        raise RunError(f"no run has a file {CROSS}: write it with pfl test --cross")
     figure, axes = panels(len(drawn), WIDTH * min(1, 0.5 * len(drawn)), 3.0)
     for panel, (label, run) in zip(axes, drawn, strict=True):
         table = read_table(run.path / CROSS, ("model", "client", "score"))

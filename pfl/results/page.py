@@ -24,8 +24,8 @@ def page(title: str, under: str, sections: Mapping[str, Part]) -> str:
     Args:
         title: Its heading.
         under: A line below it.
-        sections: What each section shows, by its heading: a table (of one without headings, all
-            cells are text); groups of rows of one table, by their headings; pictures side by side,
+        sections: The content of each section, by its heading: a table (without headings, all cells
+            are text); groups of rows of one table, by their headings; pictures side by side,
             without those that could not be drawn; or preformatted text, for instance a file.
     """
     parts = {

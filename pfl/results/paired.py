@@ -11,7 +11,7 @@ from scipy import stats
 from pfl.results.files import Floats
 from pfl.results.statistics import margin
 
-# Stored scores are rounded to single precision; differences beyond these digits count as zero.
+# Stored scores are rounded to single precision: differences beyond these digits are zero.
 _DIGITS = 6
 
 

@@ -29,7 +29,7 @@ class Picture:
         name: One of :func:`kinds`, or a value that servers report for clients.
         figure: The picture.
         refusal: The reason.
-        caption: A sentence that says what it shows.
+        caption: A sentence that describes it.
     """
 
     name: str

@@ -64,7 +64,7 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
         )
         for panel, x in zip(axes, (rounds, moved, passed), strict=True):
             every = max(1, len(x) // 6)
-            # Different offsets keep the markers of lines that meet apart.
+            # Different offsets separate the markers of lines that meet.
             marks = {"markevery": (number % every, every), "label": _label(setting)}
             draw_mean(panel, x, values, Look.of(number), **marks)
     model = names.model(metric)
@@ -83,7 +83,7 @@ def curves(settings: Sequence[Setting], metric: str) -> Figure:
 
 
 def _draw_levels(axes: Sequence[Axes], settings: Sequence[Setting], metric: str) -> None:
-    """Draw what is scored without learning, if all runs have it in common and come close to it."""
+    """Draw the scores without learning, if they are the same for all runs and near their scores."""
     (found, *others) = [levels(run, metric) for setting in settings for run in setting.runs]
     low, high = axes[0].get_ylim()
     for (what, level), dash in zip(found.items(), (":", "-."), strict=False):
@@ -93,7 +93,7 @@ def _draw_levels(axes: Sequence[Axes], settings: Sequence[Setting], metric: str)
 
 
 def _spread_costs(panel: Axes) -> None:
-    """Start an axis of costs at zero; beyond its first steps it is logarithmic if they differ."""
+    """Start an axis of costs at zero; beyond its first steps it is logarithmic if costs differ."""
     costs = np.concatenate([np.asarray(line.get_xdata(), np.float64) for line in panel.lines])
     totals = [np.asarray(line.get_xdata(), np.float64)[-1] for line in panel.lines]
     spent = [total for total in totals if total > 0]

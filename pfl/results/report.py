@@ -17,7 +17,7 @@ from pfl.results.runs import RunFolder
 from pfl.results.settings import group
 from pfl.results.statistics import NONE
 
-# Costs: what they are, the column, and how all rounds and a round are written.
+# Costs: name, column, and the formats of the total and of a round.
 _SECONDS, _COUNTED = ("{:,.1f} s", "{:,.3f} s"), ("{:,.0f}", "{:,.1f}")
 _COSTS = (
     ("sent to clients", "comm/bytes_down", None),
@@ -29,7 +29,7 @@ _COSTS = (
     ("optimiser steps", "train/steps", _COUNTED),
     ("simulated time", "comm/seconds", _SECONDS),
 )
-# The group of rows about these clients.
+# Heading of the rows about these clients.
 WORST = "worst tenth of the clients"
 
 
@@ -63,12 +63,12 @@ def report(run: RunFolder) -> str:
 
 
 def _scores(run: RunFolder, judged_by: str) -> dict[str, Sheet]:
-    """Make a row for each metric and a column for each way of choosing rounds, in groups of rows.
+    """Make a row for each metric and a column for each choice of rounds, in groups of rows.
 
-    There is a group for each kind of models, and one of the worst tenth of the clients.
+    There is a group for each kind of model, and one for the worst tenth of the clients.
     """
     judged = _group(judged_by)
-    # Local rounds of clients that join are drawn.
+    # Local rounds of clients that join are in a picture.
     groups = {
         _group(name)
         for name in run.metrics.columns
@@ -143,7 +143,7 @@ def _clients(run: RunFolder, judged_by: str) -> Sheet:
     shown = [name for name in run.clients.columns if name in plain or _is_listed(name, group, main)]
     values = {name: run.over_rounds(name, rounds).iloc[0] for name in shown}
     labels = [] if counts is None else ["labels", ""]
-    # Scores stand beside the names, where a narrow screen shows them.
+    # Scores are beside the names, where a narrow screen shows them.
     scores = [name for name in shown if "/" in name]
     others = [name for name in shown if "/" not in name]
     first, last = ([_heading(name, group) for name in some] for some in (scores, others))
@@ -162,7 +162,7 @@ def _clients(run: RunFolder, judged_by: str) -> Sheet:
 
 
 def _is_listed(column: str, group: str, main: str) -> bool:
-    """Return ``True`` for scores of models that the run is judged by, and others' main score."""
+    """Return ``True`` for scores of models by which the run is judged, and others' main score."""
     models, _, name = column.rpartition("/")
     between = models.startswith("test/unseen_joined_")
     return models == group or (models.startswith("test/") and name == main and not between)

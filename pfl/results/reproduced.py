@@ -13,7 +13,7 @@ from pfl.results.runs import RunFolder
 from pfl.results.verdict import Verdict, judged, places, relative
 
 _MISSING = "not recorded"
-# What may change the last bits of results, by the keys of environment.json.
+# Keys of environment.json for what may change the last bits of results.
 _PLACES = ("python", "platform", "processor", "instructions", "op_threads", "tf32")
 
 
@@ -22,8 +22,8 @@ class Reproduced:
     """A comparison of a run with its repetition.
 
     Attributes:
-        verdict: What was found.
-        environment: Where both ran, and what differs in the environment, in lines.
+        verdict: The finding.
+        environment: Lines on where both ran and how the environments differ.
     """
 
     verdict: Verdict
@@ -44,9 +44,9 @@ def compare(
 
     Args:
         first: The run.
-        second: The run made again.
+        second: Its repetition.
         radius: The rounding radius that is stored with the run; see :func:`judged`.
-        measure: Measures it.
+        measure: Measures the radius.
     """
     where, largest = largest_of(first, second)
     if np.isinf(largest):
@@ -59,7 +59,7 @@ def compare(
 
 
 def largest_of(first: RunFolder, second: RunFolder) -> tuple[str, float]:
-    """Return where two runs differ most, and by how much; infinitely if one lacks something."""
+    """Return where two runs differ most, and by how much; infinite if one lacks a number."""
     if first.round != second.round:
         return f"{first.round} rounds then, {second.round} now", np.inf
     then, now = (_counted(run) for run in (first, second))
@@ -73,7 +73,7 @@ def largest_of(first: RunFolder, second: RunFolder) -> tuple[str, float]:
 
 
 def _counted(run: RunFolder) -> pd.DataFrame:
-    """Return the columns of metrics that are no times, in the order of their names."""
+    """Return the columns of metrics that are not times, in the order of their names."""
     return run.metrics[sorted(name for name in run.metrics.columns if not name.startswith("time/"))]
 
 
@@ -86,7 +86,7 @@ def _environment(first: RunFolder, second: RunFolder) -> Iterator[str]:
 
 
 def _places(run: RunFolder) -> dict[str, Any]:
-    """Return what is recorded of versions, processor, device and engine, by name."""
+    """Return the recorded versions, processor, device and engine, by name."""
     environment, header = run.environment, run.environment.get("header", {})
     places = {key: environment.get(key, _MISSING) for key in _PLACES}
     devices = {key: header.get(key, _MISSING) for key in ("device", "engine")}
@@ -94,7 +94,7 @@ def _places(run: RunFolder) -> dict[str, Any]:
 
 
 def _where(run: RunFolder) -> str:
-    """Return processor and versions of a run in words."""
+    """Describe processor and versions of a run."""
     packages = run.environment.get("packages", {})
     versions = [f"{name} {packages[name]}" for name in ("torch", "numpy") if name in packages]
     return ", ".join([str(run.environment.get("processor", f"processor {_MISSING}")), *versions])

@@ -17,7 +17,7 @@ from pfl.results import names
 from pfl.results.files import Floats, RunError, check_form, known, numbers, read_cells, read_json
 
 Replicate: TypeAlias = tuple[int, int]
-# The words of pfl.federation.summary.KINDS.
+# The same words as in pfl.federation.summary.KINDS.
 At: TypeAlias = Literal["last", "mean_last10", "best_by_val", "best_on_test"]
 
 # See check_form.
@@ -31,12 +31,12 @@ _PARTITION: Mapping[str, Any] = {
     **{"clients": list[dict[str, Any]], "label_counts": list[list[float]], "names": list[str]},
 }
 _SUMMARY = {"rounds": int, "fingerprint": str, "summary": dict[str, float]}
-# Columns of metrics.csv that are summed up, and how large their values may be.
+# Columns of metrics.csv that are summed, and the largest value that they may have.
 _COUNTS, _LARGEST = ("comm/", "time/", "train/samples", "train/steps"), 1e18
 # Of a partition that does not state the number of clients.
 _CLIENTS = 100_000
 
-# Scores of runs of earlier versions, which recorded none.
+# Scores of runs of earlier versions, which did not record their names.
 _EARLIER = {"acc": True, "loss": False, "f1": True, "ece": False}
 
 # Columns of clients.csv that the loop writes; others without a slash are reported by the server.
@@ -57,7 +57,7 @@ class RunFolder:
             ``clients.csv``.
         summary: The summary; empty until the run is finished.
         metrics: One row for each round, by its number; missing and undefined cells are NaN.
-        filled: Whether a cell of ``metrics`` is there; it may say NaN.
+        filled: Whether a cell of ``metrics`` is present; its value may be NaN.
         partition: Settings of the partition, each client's samples and label counts, and its hash.
     """
 
@@ -79,7 +79,7 @@ class RunFolder:
         path = Path(path)
         if not path.is_dir():
             raise RunError(f"there is no folder {path}")
-        # Commands print the name, and a terminal would obey it.
+        # Commands print the name, and a terminal would interpret control characters.
         if not str(path).isprintable():
             raise RunError(f"rename {str(path)!r}: its name has control characters")
         if not (path / "environment.json").is_file():
@@ -110,10 +110,10 @@ class RunFolder:
         return run
 
     def _check(self) -> None:
-        """Compare what the files say of each other.
+        """Check that the files are consistent.
 
         Raises:
-            RunError: They contradict each other.
+            RunError: They are not.
         """
         check_form(self.config, {"seed": int}, self.path / "config.yaml")
         if "method" not in (self.environment.get("header") or {}):
@@ -260,7 +260,7 @@ class RunFolder:
     def tested_at(self, metric: str) -> str | None:
         """Return the point at which a metric's models were tested.
 
-        It is ``None`` for other than personal models, or if the run did not record it.
+        It is ``None`` for models that are not personal, or if the run did not record it.
         """
         points = str(self.environment["header"].get("evaluated", "")).split(", ")
         return names.point(metric, points[0]) or None
@@ -288,7 +288,7 @@ class RunFolder:
 
         Raises:
             RunError: ``best_by_val`` is asked for, but the run has no validation data; or
-                ``best_on_test`` for another metric than the main score.
+                ``best_on_test`` for a metric other than the main score.
         """
         rounds = self.evaluated(metric)
         name, more = next(iter(self.scores.items()))
@@ -331,7 +331,7 @@ class RunFolder:
     def by_client(self, column: str, rounds: Sequence[int] | pd.Index[int]) -> pd.Series[float]:
         """Return each client's mean over rounds; NaN for a client without values.
 
-        For several rounds, clients that were only tested in the last one are left out.
+        For several rounds, clients that were tested only in the last one are left out.
         """
         scores = self.over_rounds(column, rounds)
         tested = self.environment.get("evaluated_clients")

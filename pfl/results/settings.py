@@ -33,14 +33,14 @@ class Setting:
         return Setting(self.label, tuple(run for run in self.runs if run.replicate in replicates))
 
     def values(self, metric: str, at: At, by: str | None = None) -> Floats:
-        """Return (runs,) values of a metric, in the rounds that it or ``by`` chooses."""
+        """Return (runs,) values of a metric, in the rounds chosen by it or by ``by``."""
         return np.array([run.mean(metric, run.chosen(at, by or metric)) for run in self.runs])
 
     def per_client(self, metric: str, at: At) -> pd.DataFrame:
         """Return a metric of each tested client: ``value``, its mean over runs, and ``samples``.
 
-        The index has partition and number of a client, as clients of different partitions are
-        different ones. The metric may be a summary over clients, such as ``.../acc_weighted``.
+        The index has partition and number of a client, as clients of different partitions differ.
+        The metric may be a summary over clients, such as ``.../acc_weighted``.
 
         Raises:
             RunError: A run lacks the metric, or it is not a metric of single clients.
@@ -115,9 +115,9 @@ def _labels(runs: Sequence[RunFolder]) -> list[str]:
 def _differs(key: str, content: Identity, other: Identity) -> bool:
     """Return ``True`` if an option distinguishes a setting from another.
 
-    One that the other lacks does so (a codec, a limit of the samples), unless it belongs to a class
-    that the other lacks too: then the class does. A run without a configuration has no options, and
-    one that was started from Python has others.
+    An option that the other lacks does so (a codec, a limit of the samples), unless it belongs to a
+    class that the other lacks too: then the class does. A run without a configuration has no
+    options, and one that was started from Python has others.
     """
     if key in other:
         return bool(content[key] != other[key])
@@ -135,7 +135,7 @@ def _shown(value: object) -> str:
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Shorten dotted keys to their shortest unique endings; none begins with a place in a list.
+    """Shorten dotted keys to their shortest unique endings; none starts with a list index.
 
     Example:
         >>> short_names(["model.net.lr", "model.lr", "data.size"])

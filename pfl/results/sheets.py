@@ -1,4 +1,4 @@
-"""The printer of tables for people: in a terminal, as Markdown, LaTeX, HTML and CSV."""
+"""Printing tables: in a terminal, as Markdown, LaTeX, HTML and CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pfl.core.sheet import Sheet
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# Letters between two columns; and those that columns of words get at least, however long they are.
+# Characters between two columns, and the minimum width of columns of words.
 _GAP, _WORDS = 2, 24
 _LATEX = str.maketrans(
     {
@@ -32,7 +32,7 @@ _LATEX = str.maketrans(
 def show(sheets: Iterable[Sheet], console: Console | None = None) -> None:
     """Print tables in a terminal, each as wide as it allows; numbers are never wrapped.
 
-    A table that is too wide is printed without its optional columns. What is too wide even then is
+    A table that is too wide is printed without its optional columns. If it is still too wide, it is
     divided into blocks, one below the other, each with the names of the rows.
     """
     console = Console() if console is None else console
@@ -78,14 +78,14 @@ def _fitted(sheet: Sheet, width: int) -> tuple[list[list[int]], list[str]]:
 
 
 def _need(sheet: Sheet, number: int) -> int:
-    """Return the letters that a column needs; headings and words can be wrapped."""
+    """Return the width that a column needs; headings and words can be wrapped."""
     heading = max(map(cell_len, sheet.columns[number].split()), default=0)
     cells = max((cell_len(row[number]) for row in sheet.rows), default=0)
     return max(heading, min(cells, _WORDS) if sheet.are_words[number] else cells)
 
 
 def _table(sheet: Sheet, columns: Sequence[int]) -> Table:
-    """Return columns for the terminal; what users call "[b]" is text there, no markup."""
+    """Return columns for the terminal; a user's name such as "[b]" is text there, not markup."""
     table = Table(
         box=SIMPLE_HEAD,
         show_header=any(sheet.columns),

@@ -27,7 +27,7 @@ class Deviation(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean of runs, and how far single runs spread; ``None`` if that is unknown."""
+    """A mean of runs, and the spread of single runs; ``None`` if unknown."""
 
     mean: float
     count: int

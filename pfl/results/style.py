@@ -34,7 +34,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 HEAT = "cividis"
 WIDTH = 7.0
 """Width in inches: the text width of an ordinary page, across one or two columns."""
-_LETTERS = 15  # letters in an inch, approximately
+_LETTERS = 15  # letters per inch, approximately
 _APART = 0.1  # inches on each side of a panel, so that the labels of neighbours do not touch
 
 

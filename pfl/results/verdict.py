@@ -1,4 +1,4 @@
-"""The verdict on numbers that were made again: the same bits, rounding, or a difference."""
+"""The verdict on repeated numbers: the same bits, equal up to rounding, or different."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 
 Word: TypeAlias = Literal["same bits", "agrees", "different"]
 
-# A radius is the largest of few draws, so that honest runs may be somewhat farther apart.
+# A radius is the maximum of few draws, so that honest runs may differ somewhat more.
 MARGIN = 3
-# A difference that is rounding, whatever the radius.
+# A difference that counts as rounding, whatever the radius.
 TRIVIAL = 1e-6
 # Where no radius is known, and none is measured, this difference counts as rounding.
 UNKNOWN = 1e-3
-# A recorded radius above this is not believed, as it would excuse a number that somebody changed.
+# A recorded radius above this is ignored, as it would excuse a number that somebody changed.
 BELIEVED = 1e-3
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a comparison of a run with its repetition has found.
+    """The result of comparing a run with its repetition.
 
     Attributes:
         word: The verdict.
-        what: The differences, and how far rounding alone goes.
+        what: The differences, and those that rounding alone causes.
     """
 
     word: Word
@@ -53,8 +53,8 @@ def judged(
         recorded: The rounding radius that is stored with the run: how far it is from the same run
             whose initial weights are moved by one unit in the last place. A radius of 0 bounds
             nothing: the move did not reach what the method draws itself.
-        measure: Measures the radius here, for more than the recorded one explains; returns ``None``
-            if it cannot.
+        measure: Measures the radius on this machine, if the recorded one does not explain the
+            difference; returns ``None`` if it cannot.
     """
     if same and apart == 0:
         return Verdict("same bits")
@@ -98,7 +98,7 @@ def relative(then: Any, now: Any) -> Any:  # noqa: ANN401
 
 
 def places(then: Iterable[str], now: str) -> str:
-    """Return where runs were made and made again, in one line."""
+    """Describe where runs were made and repeated."""
     others = [*dict.fromkeys(then)]
     if others == [now]:
         return f"then and now: {now}"

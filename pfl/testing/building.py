@@ -121,7 +121,7 @@ def _fit(module: ClientModule, data: ToyData) -> tuple[float, float]:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    # Without a federation, a variational layer draws its noise from the default stream.
+    # Outside a federation, a variational layer draws its noise from the default stream.
     with scoped(0):
         before = _loss(module, split.x, split.targets)
         trainer.fit(module, DataLoader(TensorDataset(split.x, split.targets), batch_size=4))
@@ -142,7 +142,7 @@ def _loss(module: ClientModule, x: Tensor, y: Tensor) -> float:
 
 @promise("plan and adapt are declarations: they read no values and are the same for every client")
 def plans_are_declarations(subject: Subject) -> None:
-    """Call both with entries that have no values, before and after running clients."""
+    """Call both with entries without values, before and after running clients."""
     federation = ToyFederation(subject.module())
     context = federation.context
     before: dict[Literal["plan", "adapt"], list[dict[str, object]]] = {

@@ -1,4 +1,4 @@
-"""All promises, in an order in which a broken promise explains later ones."""
+"""All promises, ordered so that a broken promise explains later failures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pfl.core.task import Task
 from pfl.testing import building, engines, jobs, losses, newcomers, purity, runs, uploads
 from pfl.testing.promise import Formula, Promise, Subject
 
-# In the order in which they are defined.
+# In the order of their definition.
 PROMISES: tuple[Promise, ...] = tuple(
     promise
     for module in (building, uploads, purity, losses, jobs, runs, newcomers, engines)
@@ -35,7 +35,7 @@ def check_method(
         task: The task; classification by default.
 
     Raises:
-        BrokenPromiseError: The method breaks a promise; the message says which, and where.
+        BrokenPromiseError: The method breaks a promise; the message names it and the place.
 
     Example::
 

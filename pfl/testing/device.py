@@ -1,12 +1,12 @@
-"""A second device on paper: tensors of the CPU that refuse to meet others, as a GPU's would.
+"""A simulated second device: CPU tensors that cannot be mixed with others, like a GPU's.
 
     with SecondDevice():
         x = torch.zeros(4, device=DEVICE)
         x + torch.ones(4)  # raises MixedDevicesError
 
-Torch takes ``cpu:0`` for the CPU, so nothing computes elsewhere; only here it is another device
-than ``cpu``. A tensor is on it if it was made there, moved there, or computed from tensors there.
-What torch does inside one of its own functions is not examined.
+Torch treats ``cpu:0`` as the CPU, so everything computes there; only in this scope it differs from
+``cpu``. A tensor is on it if it was made there, moved there, or computed from tensors there.
+Operations inside torch's own functions are not checked.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from torch.utils._pytree import tree_leaves, tree_map
 DEVICE = torch.device("cpu", 0)
 _HOST = torch.device("cpu")
 _GET_DEVICE: Any = vars(torch._C.TensorBase)["device"].__get__
-# These copy into their first argument from any device, or only look whether they can.
+# These copy into their first argument from any device, or only check whether they could.
 _COPIES = {"copy_", "_foreach_copy_", "__set__", "_has_compatible_shallow_copy_type"}
 # These take indices, sections or lengths on the host for a tensor on a device.
 _INDEXING = {"__getitem__", "__setitem__", "tensor_split", "_pack_padded_sequence", "ctc_loss"}
-# These make tensors of the host from numbers, whichever device has them.
+# These make tensors on the host from numbers on any device.
 _MAKERS = {"tensor", "as_tensor", "asarray"}
 # These share the memory of a tensor with NumPy.
 _ARRAYS = {"numpy", "__array__"}
 
 
 class MixedDevicesError(RuntimeError):
-    """An operation got tensors of two devices, or one that only the CPU can use."""
+    """An operation got tensors on two devices, or on one that it cannot use."""
 
 
 class SecondDevice(TorchFunctionMode):
-    """The scope in which :data:`DEVICE` is another device than the CPU."""
+    """The scope in which :data:`DEVICE` is a device other than the CPU."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Storages by their address; kept, so that no other tensor gets the memory of one of them.
+        # Storages by address; kept alive, so that no other tensor reuses their memory.
         self._storages: dict[int, torch.UntypedStorage] = {}
 
     def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -78,7 +78,7 @@ class SecondDevice(TorchFunctionMode):
         return None if asked is None else torch.device(asked)
 
     def _check(self, name: str, args: Any, kwargs: Any, given: list[Tensor]) -> None:
-        """Refuse what a GPU refuses; a single number on the host is welcome in most places."""
+        """Refuse what a GPU refuses; most functions accept a single number on the host."""
         if name in _ARRAYS and not kwargs.get("force"):
             raise MixedDevicesError("NumPy cannot use a tensor on a device: take .cpu() first")
         host = [one for one in given if one.dim() and one.numel() and not self._has(one)]

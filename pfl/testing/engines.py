@@ -1,4 +1,4 @@
-"""The promises that every engine gives the same numbers, and runs on any device."""
+"""Promises that every engine gives the same numbers, and that methods run on any device."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def stacked_agrees(subject: Subject) -> None:
 
 @promise("it works on any device")
 def works_on_any_device(subject: Subject) -> None:
-    """Run two rounds on a device whose tensors refuse to meet others."""
+    """Run two rounds on a device whose tensors cannot be mixed with others."""
     module = subject.with_momentum()
     try:
         with SecondDevice():

@@ -1,4 +1,4 @@
-"""Federations on toy data: run by hand, one client or round at a time, or as a whole run."""
+"""Federations on toy data: one client or round at a time, or a whole run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ToyFederation:
     """A federation whose rounds are run one call at a time.
 
     Attributes:
-        module: The method, which plays every client.
+        module: The method, which runs every client.
         context: The module with its data and device.
         infos: Information about each client.
         server: The method's server.

@@ -26,7 +26,7 @@ def clients_are_independent(subject: Subject) -> None:
 
 @promise("clients do not change the broadcast, the server's state or the initial values", nets=BOTH)
 def clients_change_nothing_but_themselves(subject: Subject) -> None:
-    """Compare all of them before and after each client's round and test."""
+    """Compare them before and after each client's round and test."""
     federation, jobs = second_round(subject.module())
     common = named(
         {

@@ -1,4 +1,4 @@
-"""Promises about the loss of targets, which belongs to the task alone."""
+"""Promises about the loss of targets, which only the task defines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pfl.testing.promise import BrokenPromiseError, Subject, check_same, promise
 from pfl.testing.toy import ToyData, blobs
 
 ADVICE = "every loss of targets must be self.task.loss (or self.supervised, its named form)"
-# Of a pass that reads targets.
+# For a pass that reads targets.
 OF_CLASSES = (
     f"{ADVICE}; if no loss is involved, as where a pass counts classes, the method works on "
     "classes and declares needs_classes = True"
@@ -35,7 +35,7 @@ def losses_count(subject: Subject) -> None:
     applies=lambda subject: not subject.module().needs_classes,
 )
 def targets_count_in_the_loss_alone(subject: Subject) -> None:
-    """Exchange the targets under a loss that does not look at them."""
+    """Permute the targets under a loss that ignores them."""
     for trains, cure in ((False, OF_CLASSES), (True, ADVICE)):
         straight, turned = (_learnt(subject, True, turn, trains) for turn in (0, 1))
         for client, (one, another) in enumerate(zip(straight, turned, strict=True)):

@@ -34,7 +34,7 @@ class _Uploads(Callback):
         self.found = dict[str, Any]()
 
     def on_result(self, run: Run, result: Result) -> None:
-        """Take copies of an upload."""
+        """Store copies of an upload."""
         name = f"{run.round + 1} of client {result.client}"
         self.found[name] = clone(named(result.upload))
 
@@ -54,12 +54,12 @@ def members_are_alone(subject: Subject) -> None:
     finding = "{name!r} differs from that of a federation of its members alone"
     check_same(_others(with_others), _others(without), finding)
     check_same(ours.found, theirs.found, f"the upload {finding}")
-    # The server counts members from 0: a client that seeks its own number in a message fails.
+    # The server numbers members from 0: a client that looks up its own number fails.
     _run(subject, subject.data(OF_TEN), *AMONG, rounds=1, sampler=UniformSampler())
 
 
 def _emptied(data: ToyData, *clients: int) -> ToyData:
-    """Take all samples from some clients."""
+    """Remove all samples of some clients."""
     for client in clients:
         for split in data.splits.values():
             split[client] = (split[client][0][:0], split[client][1][:0])
@@ -73,7 +73,7 @@ def _of(run: Run, client: int) -> Row:
 
 
 def _others(run: Run) -> dict[str, Any]:
-    """Return all numbers of a run but those of its unseen clients."""
+    """Return all numbers of a run except those of its unseen clients."""
     numbers = outcome(run)
     unseen = ("test/unseen", "unseen/", "gap/")
     numbers["history"] = [
@@ -87,8 +87,8 @@ def _others(run: Run) -> dict[str, Any]:
 def newcomers_change_nothing(subject: Subject) -> None:
     """Compare runs with two unseen clients, with and without the data of one of them.
 
-    Also, shuffled labels of an unseen client change nothing of its model before it trains, unless a
-    pass before the test reads the training data, or an introduction trains on them.
+    Also, shuffled labels of an unseen client must not change its model before it trains, unless a
+    pass before the test or an introduction reads its training data.
     """
     both = _run(subject, subject.data(SIZES), 2, 3)
     one = _run(subject, _emptied(subject.data(SIZES), 3), 2, 3)

@@ -45,9 +45,9 @@ def wrapped(plan: Plan, wrap: Wrap) -> Plan:
 def leaves_alone(
     who: str, module: ClientModule, function: Callable[..., Any], norms: bool = False
 ) -> Iterator[None]:
-    """Check that a call inside changes neither entries nor attributes of a module.
+    """Check that calls in this scope change neither entries nor attributes of a module.
 
-    ``who`` names the function in messages. Variables that it holds must not change either;
+    ``who`` names the function in messages. Variables that it closes over must not change either;
     ``norms`` allows changes of the running statistics of batch norms.
 
     Raises:
@@ -71,7 +71,7 @@ def _entries(module: nn.Module, norms: bool) -> State:
 
 
 def _marks(module: nn.Module, function: Callable[..., Any]) -> dict[str, object]:
-    """Return marks of a module's attributes and a function's variables, by name in messages."""
+    """Return marks of a module's attributes and a function's variables, by their names."""
     marks: dict[str, object] = {}
     for path, child in module.named_modules():
         for name, value in vars(child).items():

@@ -1,4 +1,4 @@
-"""Promises, and the method that they are checked on."""
+"""Promises, and the method under test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BOTH: Mapping[str, Net] = {**ONE, " (with batch norm)": normed}
 
 
 class BrokenPromiseError(AssertionError):
-    """A method breaks a promise; the message says which one, and where.
+    """A method breaks a promise; the message names it and the place.
 
     Attributes:
         finding: The finding, without the promise.
@@ -77,7 +77,7 @@ class Subject:
     def module(self, **options: Any) -> ClientModule:
         """Return the method on its network; its optimiser is plain SGD unless options differ."""
         make = self.build or self.method
-        # Makes weights that a constructor draws the same in every module.
+        # Gives every module the same weights, if the constructor draws them.
         task = {} if self.task is None else {"task": self.task}
         with scoped(0):
             return make(self.net(), **{"optimizer": SGD, **task, **options})
@@ -101,7 +101,7 @@ class Promise:
         sentence: The promise, as a clause.
         examine: Checks a method; raises an error if the promise is broken.
         applies: Returns whether the promise applies to a method.
-        nets: The networks on which a method is checked, by what is said of each after a finding.
+        nets: The networks on which a method is checked, by the suffix of messages about them.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Promise:
 
         Raises:
             BrokenPromiseError: The method breaks it.
-            RaisedError: The method raises an error, which the message places.
+            RaisedError: The method raises an error; the message says where.
         """
         name, about = subject.method.__name__, ""
         try:
@@ -128,7 +128,7 @@ class Promise:
             context = f"{name} breaks the promise that {self.sentence}"
             raise BrokenPromiseError(f"{error}{about}", context) from None
         except Exception as error:
-            context = f"{name} raises an error, while it is examined whether {self.sentence}"
+            context = f"{name} raises an error in the check that {self.sentence}"
             raise RaisedError(f"{error_line(error)}{line_of(error)}{about}", context) from error
         return True
 
@@ -158,8 +158,8 @@ def check_same(ours: Any, theirs: Any, finding: str) -> None:  # noqa: ANN401
     Args:
         ours: A value.
         theirs: Another one.
-        finding: What is found if they differ, with ``{name}`` or ``{name!r}`` for the first entry
-            that does.
+        finding: The message if they differ, with ``{name}`` or ``{name!r}`` for the first such
+            entry.
 
     Raises:
         BrokenPromiseError: They differ in any bit.

@@ -38,7 +38,7 @@ def _watch(federation: ToyFederation, wrap: Wrap) -> ToyFederation:
 
 @promise("nothing is drawn from a global random stream")
 def streams_are_left_alone(subject: Subject) -> None:
-    """Watch the streams while every verb and every function of a plan runs."""
+    """Watch the streams during every method and every function of a plan."""
     module = subject.module()
     lent = {"torch's"} if has_dropout(module) else set()
 

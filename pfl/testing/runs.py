@@ -30,7 +30,7 @@ class _StopAfter(Callback):
 
 @promise("a resumed run equals an uninterrupted one")
 def resumes(subject: Subject) -> None:
-    """Interrupt a run after one of three rounds; a client of that round takes part again later."""
+    """Interrupt a run after the first of three rounds; a client of that round takes part again."""
     whole = fit(subject.module(), rounds=3)
     with TemporaryDirectory() as folder:
         run = partial(fit, rounds=3, default_root_dir=folder)

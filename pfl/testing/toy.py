@@ -191,7 +191,7 @@ def blobs(
         x = centres[y] + 0.5 * torch.randn(count, dim, generator=rng)
         if task is None or task.has_classes:
             return x, y
-        # As many numbers as these outputs predict.
+        # The number of targets for these outputs.
         values = (x @ slopes)[:, : num_classes // task.outputs(1)]
         return x, (values > 0).float() if isinstance(task, MultiLabel) else values
 

@@ -1,4 +1,4 @@
-"""Promises about messages: what they have, that it is read, their size, and their storage."""
+"""Promises about messages: their content, its use, their size, and their storage."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ def _full(value: Tensor) -> bool:
 
 @promise("what a broadcast carries changes what clients compute")
 def broadcasts_are_read(subject: Subject) -> None:
-    """Change each entry of the second round's messages, and look for a client that notices.
+    """Change each entry of the second round's messages, and look for a client that depends on it.
 
-    It does if its logits, or anything that it uploads but the entry itself, differ in that round
-    or, by what it keeps, in the next.
+    It does if its logits, or anything that it uploads except the entry itself, differ in that round
+    or, through its kept state, in the next.
     """
     federation, jobs = second_round(subject.module())
     sent = {entry for job in jobs for entry in _carried(job)}
-    # A client that chooses one of several models does not notice another one. It may choose another
-    # if all are near zero.
+    # A client that chooses one of several models ignores the others. It may choose differently if
+    # all are near zero.
     for scale in (1, 0.01):
         for job in jobs if sent else ():
             before = _computed(federation, _sending(job, scale))
@@ -117,7 +117,7 @@ def _carried(job: Job) -> set[tuple[str, str]]:
 
 
 def _sending(job: Job, scale: float, moved: tuple[str, str] | None = None) -> Job:
-    """Return a job whose message is scaled, and has other values of one entry.
+    """Return a job whose message is scaled, with one entry changed.
 
     Positive numbers stay positive, and definite matrices definite.
     """

@@ -175,7 +175,7 @@ def test_an_error_of_the_method_is_no_broken_promise(name):
     with pytest.raises(RaisedError) as found:
         BY_NAME[name].hold(Subject(ServerFails))
     told = str(found.value)
-    assert told.startswith("ServerFails raises an error, while it is examined whether ")
+    assert told.startswith("ServerFails raises an error in the check that ")
     assert "KeyError: 'net.haed' (" in told
     assert "test_check.py, line " in told
     assert "breaks" not in told
