@@ -149,7 +149,7 @@ class DataReader(L.LightningDataModule, ABC):
         """Use the transforms of a run for the data of clients that join it later.
 
         Nothing is learnt from the new data. Each natural client is a client; without any, there is
-        one. Call it before :meth:`setup`.
+        one. Call it before ``setup``.
 
         Args:
             transforms: Result of :meth:`transforms` for the run's data.

@@ -78,7 +78,7 @@ class FederatedData(Protocol):
 
     @property
     def outputs(self) -> int:
-        """The number of network outputs D: one for each class, label or number."""
+        """The number of network outputs D, one for each class, label or number."""
 
     @property
     def num_classes(self) -> int | None:
