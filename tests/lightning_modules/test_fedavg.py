@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.fedavg import FedAvg
 from pfl.core.server import Server, ServerState
 from pfl.core.types import Upload
-from tests.helpers.federation import SGD, close, fit
+from tests.helpers.federation import HEAVY, SGD, centralised, close, fit
 from tests.helpers.toy import blobs, mlp
 
 
@@ -45,3 +45,10 @@ def test_one_full_batch_is_a_step_of_centralised_descent():
         for (name, value), g in zip(net.named_parameters(), grads, strict=True)
     }
     assert close(fit(FedAvg(net, optimizer=SGD), data, 1).server.shared, expected)
+
+
+def test_one_client_is_centralised_sgd():
+    """Invariant 4."""
+    data = blobs(sizes=(9,), batch_size=99)
+    run = fit(FedAvg(mlp(), optimizer=HEAVY, epochs=3, persist_optimizer=True), data, 2)
+    assert close(run.server.shared, centralised(data, 6))

@@ -2,12 +2,27 @@
 
 from lightning_modules.lg_fedavg import LGFedAvg
 from pfl.federation.sampling import UniformSampler
-from tests.helpers.federation import SGD, equal, follow
+from tests.helpers.federation import (
+    HEAVY,
+    SGD,
+    centralised,
+    close,
+    equal,
+    fit,
+    follow,
+)
 from tests.helpers.toy import blobs, mlp
 
 
 def body(state):
     return {name: value for name, value in state.items() if "backbone" in name}
+
+
+def test_one_client_is_centralised_sgd():
+    """Invariant 5."""
+    data = blobs(sizes=(9,), batch_size=99)
+    run = fit(LGFedAvg(mlp(), optimizer=HEAVY, epochs=4), data, 1)
+    assert close({**run.server.shared, **body(run.kept[0])}, centralised(data, 4))
 
 
 def test_after_the_warm_start_bodies_go_their_own_way():

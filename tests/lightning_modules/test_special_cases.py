@@ -46,7 +46,7 @@ from lightning_modules import (
     UniVarFL,
 )
 from pfl.federation.sampling import UniformSampler
-from tests.helpers.federation import HEAVY, SGD, centralised, close, equal, fit
+from tests.helpers.federation import HEAVY, SGD, close, equal, fit
 from tests.helpers.toy import blobs, mlp, normed
 
 GLOBAL, PERSONAL, BYTES = "test/global/loss", "test/personal/loss", "comm/bytes_total"
@@ -277,15 +277,3 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_one_method_is_another(case):
     case()
-
-
-@pytest.mark.parametrize(
-    ("method", "epochs", "rounds", "options"),
-    [(FedAvg, 3, 2, {"persist_optimizer": True}), (FedPer, 4, 1, {}), (LGFedAvg, 4, 1, {})],
-)
-def test_one_client_is_centralised_sgd(method, epochs, rounds, options):
-    data = blobs(sizes=(9,), batch_size=99)
-    run = fit(method(mlp(), optimizer=HEAVY, epochs=epochs, **options), data, rounds)
-    expected = centralised(data, epochs * rounds)
-    found = {**run.kept.get(0, {}), **run.server.shared}
-    assert close({name: found[name] for name in expected}, expected)
