@@ -409,7 +409,7 @@ def test_a_run_of_python_data_is_exported_and_its_predictions_read(tmp_path):
     data = blobs()
     run = federation.fit(FedPer(mlp(), optimizer=SGD), data)
     federation.export(FedPer(mlp()), data, "last", client=1, file=tmp_path / "one.ckpt")
-    with pytest.raises(ValueError, match=parts("last.ckpt has no module ~ pfl export")):
+    with pytest.raises(ValueError, match=parts("last.ckpt contains no module ~ pfl export")):
         FedPer.load_from_checkpoint(run.folder / "checkpoints/last.ckpt", net=mlp())
     model = FedPer.load_from_checkpoint(tmp_path / "one.ckpt", net=mlp(seed=9)).eval()
     split = data.split(1, "test")

@@ -141,7 +141,7 @@ def test_a_buffer_gets_what_is_sent_under_its_name_and_the_rest_is_for_the_metho
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
-        ({"own": torch.ones(2)}, "'own' ~ which the client keeps ~ use another one"),
+        ({"own": torch.ones(2)}, "'own' ~ the client keeps ~ rename one"),
         ({"bank": torch.ones(3)}, "'bank' ~ a float32[3], for a buffer that is float32[2]"),
         ({"bank": torch.ones(())}, "'bank' ~ a float32[], for a buffer"),
     ],

@@ -110,7 +110,7 @@ def test_a_quantile_that_is_not_finite_has_no_score():
         (Binary(), {"focal": 1.0, "label_smoothing": 0.1}, "focal ~ label_smoothing"),
         (Regression(), {"huber": 0.0}, "huber ~ positive ~ 0.0"),
         (Regression(), {"quantiles": [0.5, 0.1]}, "quantiles ~ ascending ~ [0.5, 0.1]"),
-        (Regression(), {"quantiles": [0.5], "huber": 1.0}, "quantiles ~ huber"),
+        (Regression(), {"quantiles": [0.5], "huber": 1.0}, "huber and quantiles ~ one of them"),
         (Regression(), {"focal": 1.0}, "Regression ~ 'focal' ~ huber, quantiles"),
         (MultiLabel(), {"focal": 1.0}, "MultiLabel ~ 'focal'"),
     ],

@@ -181,7 +181,7 @@ def test_mnist_in_its_own_format(tmp_path, kind, packed, nested):
     ("name", "content", "message"),
     [
         ("t10k-images-idx3-ubyte", b"", "idx ~ unpack requires"),
-        ("t10k-images-idx3-ubyte", b"\x89PNG" + bytes(20), "idx ~ begin"),
+        ("t10k-images-idx3-ubyte", b"\x89PNG" + bytes(20), "idx ~ header"),
         ("t10k-images-idx3-ubyte", idx(np.zeros((10, 28, 27), np.uint8)), "28x28"),
         ("t10k-labels-idx1-ubyte", idx(np.zeros(10, np.uint8))[:-1], "idx ~ 10 bytes"),
         ("t10k-labels-idx1-ubyte", idx(np.zeros(10, np.uint8)) + b"0", "idx ~ 10 bytes"),

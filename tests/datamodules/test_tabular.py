@@ -139,7 +139,7 @@ def test_a_number_may_be_a_class_or_a_category(table):
     data = table("code,y\n" + "2,p\n10,q\n9,q\n" * 2, target="y", categories=["code"])
     assert inputs(data, 0).tolist() == np.eye(3)[[0, 2, 1] * 2][held(data)].tolist()
     data = table("x,y\n1,1.5\n2,1.2\n", target="y", task="classification")
-    with pytest.warns(UserWarning, match=parts("'y' ~ not whole ~ each of the 2 ~ regression")):
+    with pytest.warns(UserWarning, match=parts("'y' ~ fractional ~ each of the 2 ~ regression")):
         assert data.class_names == ["1.2", "1.5"]
 
 
@@ -227,11 +227,11 @@ NO_SHARED_TESTS = {"standardise": "client", "test_protocol": "global"}
         ("a,y\n1,p\ninf,q\n", {}, "csv, line 3, column 'a': 'inf' ~ finite"),
         ("a,y\n1,p\n?,q\n", {}, "line 3, column 'a': '?' ~ missing: drop ~ missing: mean"),
         ("a,y\n1,p\n2,\n", {"missing": "mean"}, "line 3, column 'y': '' ~ missing: drop"),
-        ("a,y\nNA,p\n1,\n", {"missing": "drop"}, "csv: each row ~ missing"),
+        ("a,y\nNA,p\n1,\n", {"missing": "drop"}, "csv: every row ~ missing"),
         ("c,y\n,p\n,q\n", {"missing": "mean", "categories": ["c"]}, "csv: ~ training ~ feature"),
         ("a,y\n1,0\n2,1\n", {}, "'y' ~ task: classification, multilabel or regression"),
         ("a,y\n1,0\n2,z\n", {"task": "regression"}, "line 3, column 'y': 'z' ~ finite"),
-        ("a,y\n1,0\n2,3\n", {"task": "multilabel"}, "line 3, column 'y': '3' ~ 0 nor 1"),
+        ("a,y\n1,0\n2,3\n", {"task": "multilabel"}, "line 3, column 'y': '3' ~ expected 0 or 1"),
         ("a,y\n1,p\n2,q\n", {"target": "z"}, "csv ~ 'z' ~ a, y"),
         ("a,y\n1,p\n2,q\n", {"target": ["y", "y"]}, "target ~ twice: y, y"),
         ("a,y\n1,p\n2,q\n", {"features": ["b"]}, "csv ~ 'b' ~ a, y"),
@@ -351,7 +351,7 @@ def test_merging_natural_clients_is_warned_of(wards, recwarn):
     for count in (None, 5):
         wards(positive="yes", num_clients=count).setup()
     assert not [one for one in recwarn if one.category is UserWarning]
-    with pytest.warns(UserWarning, match=parts("num_clients: 2 ~ 3 clients ~ first ~ +")):
+    with pytest.warns(UserWarning, match=parts("num_clients: 2 ~ 3 natural clients ~ first ~ +")):
         wards(positive="yes", num_clients=2).setup()
 
 
@@ -375,5 +375,5 @@ def test_natural_clients_are_those_of_the_samples_that_are_divided(options):
 
 
 def test_data_that_name_no_clients_need_their_number():
-    with pytest.raises(ValueError, match=parts("clients: ~ num_clients")):
+    with pytest.raises(ValueError, match=parts("num_clients is required ~ natural clients")):
         TensorData({"x": np.zeros((4, 1)), "y": [0, 1, 0, 1]}, partition=IID()).setup()

@@ -37,7 +37,7 @@ def test_whatever_is_saved_comes_back_with_its_types(tmp_path):
 
 
 def test_what_has_no_form_is_told_with_its_place(tmp_path):
-    with pytest.raises(TypeError, match=parts("callbacks/Mine/0 ~ no form for set")):
+    with pytest.raises(TypeError, match=parts("callbacks/Mine/0 ~ cannot store a set")):
         checkpoint.save(tmp_path / "file", {"callbacks": {"Mine": [{1}]}})
     assert not [*tmp_path.iterdir()]
 

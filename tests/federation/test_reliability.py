@@ -18,6 +18,6 @@ from tests.helpers.toy import blobs, mlp
 def test_a_task_without_classes_has_no_confidence(task, tmp_path):
     run = fit(FedAvg(mlp(), task=task), blobs(task=task), 1, default_root_dir=str(tmp_path))
     wanted = Wanted(FederatedLoop(), FedAvg(mlp(), task=task), blobs(task=task), str(run.folder))
-    with pytest.raises(ValueError, match=parts(f"tasks with classes ~ {task}")):
+    with pytest.raises(ValueError, match=parts(f"a task with classes ~ {task}")):
         tabulated(wanted, FILE, rows)
     assert not (run.folder / FILE).exists()

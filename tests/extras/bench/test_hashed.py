@@ -51,7 +51,7 @@ def test_the_hash_covers_everything_but_itself():
         (lambda content: content.update(format="2"), f'rows.json ~ toys ~ "format": "{FORMAT}"'),
         (lambda content: content.update(rows=[]), "rows.json ~ toys ~ no rows"),
         (lambda content: content.update(rows=[1]), "rows.json ~ toys ~ no rows"),
-        (lambda content: content.update(about=[]), "rows.json ~ toys ~ about"),
+        (lambda content: content.update(about=[]), "rows.json ~ toys ~ common content"),
         (lambda content: content.clear(), "no toys ~ rows.json"),
     ],
 )

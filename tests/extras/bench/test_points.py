@@ -61,7 +61,7 @@ def test_edges_are_those_of_what_was_tried():
         ({"low": 0.0, "high": 1.0, "log": True}, "mu: ~ logarithm ~ positive ~ 0.0"),
         ({}, "mu: ~ low < high ~ None and None"),
         ({"choices": (1,)}, "mu: choices ~ two"),
-        ({"choices": (1, 2), "low": 0.0}, "mu: choices ~ without a range"),
+        ({"choices": (1, 2), "low": 0.0}, "mu: choices ~ no range"),
     ],
 )
 def test_a_dimension_is_a_range_or_a_list(options, message):

@@ -22,7 +22,7 @@ def test_a_file_becomes_a_task(tmp_path):
     ("keys", "message"),
     [
         ({"caption": None}, "toys.yaml: ~ 'caption' ~ missing"),
-        ({"shared": {}}, "toys.yaml:3: shared: ~ dimensions"),
+        ({"shared": {}}, "toys.yaml:3: shared: ~ at least one dimension"),
         ({"budget": 3}, "toys.yaml:12: budget: ~ caption, config"),
         ({"shared": {LR: {"lo": 1}}}, "toys.yaml:5: shared.model ~ lr.lo: ~ 'low'"),
         (

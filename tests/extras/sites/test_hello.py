@@ -242,14 +242,18 @@ def order(**changes):
     ("verb", "content", "told"),
     [
         ("dance", b"", "there is no verb 'dance'; the verbs are hello, train"),
-        ("train", b"", "0 bytes are too few"),
+        ("train", b"", "0 bytes are not a message ~ too few"),
         ("train", container.pack({"test": {}}, {}), "expected a message named train, got test"),
         (
             "train",
             container.pack({"train": {"client": 1.5}}, {}),
             "train.client: Input should be a valid integer, got 1.5",
         ),
-        ("train", container.pack({"error": {"kind": "lost", "message": ""}}, {}), "an error is no"),
+        (
+            "train",
+            container.pack({"error": {"kind": "lost", "message": ""}}, {}),
+            "must not be an error",
+        ),
         ("train", order(client=1), "this is the site of client 0, not of 1"),
         (
             "train",

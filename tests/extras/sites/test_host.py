@@ -89,7 +89,7 @@ def test_rounds_beyond_the_last_are_refused_whatever_the_run_said(tmp_path):
     ("verb", "content", "told"),
     [
         ("train", b"", "no server has sent hello yet"),
-        ("hello", b"noise", "too few for a message"),
+        ("hello", b"noise", "5 bytes are not a message: too few"),
         ("hello", wire.written("hello", wire.Hello({}, False)), "started from Python"),
         ("hello", wire.written("hello", wire.Hello({}, False, "a: [")), "this is not YAML"),
         ("hello", wire.written("hello", wire.Hello({}, False, "a: 1")), "lacks model, data or"),
