@@ -55,7 +55,7 @@ class APPLE(ClientModule):
         downloads: M, how many cores a client receives in a round; ``None`` is all. First come those
             that it has never received, then others with a probability that grows with their shares,
             in proportion to ``max(1.5, sharpness t M / N) ** |p_ij|``. It keeps what it received,
-            and tells the server its shares.
+            and sends the server its shares.
         sharpness: How strongly large shares are preferred under ``downloads``.
         options: See :class:`ClientModule`.
 
@@ -174,12 +174,12 @@ class CoresState(ServerState):
 
     Attributes:
         start: (N,) p0, the clients' shares of all samples.
-        told: (N, N) |p_ij|, as each client said last.
+        last_shares: (N, N) |p_ij| of each client, as it sent them last.
         sent: (N, N) whether a client (row) has received a core.
     """
 
     start: Tensor
-    told: Tensor
+    last_shares: Tensor
     sent: Tensor
 
 
@@ -211,7 +211,7 @@ class CoresServer(Server[CoresState]):
         return CoresState(
             shared=repeated(own, count),
             start=start,
-            told=start.expand(count, count),
+            last_shares=start.expand(count, count),
             sent=torch.zeros(count, count, dtype=torch.bool, device=start.device),
         )
 
@@ -233,7 +233,7 @@ class CoresServer(Server[CoresState]):
         count = int((state.start > 0).sum())
         base = max(1.5, self.sharpness * (round - 1) * self.downloads / count)
         rng = generator(self.seed, "downloads", round, client)
-        odds = base ** state.told[client, others].cpu().double()
+        odds = base ** state.last_shares[client, others].cpu().double()
         drawn = torch.multinomial(odds, len(others), generator=rng)
         # A stable sort leaves either group in the order in which it was drawn.
         order = sorted(
@@ -260,13 +260,13 @@ class CoresServer(Server[CoresState]):
     def merge(self, state: CoresState, uploads: Sequence[Upload]) -> CoresState:
         """Store the cores, and what decides on the next downloads."""
         stored = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
-        told, sent = state.told.clone(), state.sent.clone()
+        shares, sent = state.last_shares.clone(), state.sent.clone()
         for upload in uploads if self.downloads else ():
             client = upload.client
             places = [client, *self._others(state, client)]
-            told[client, places] = upload.extra["p"][: len(places)].abs().to(told)
+            shares[client, places] = upload.extra["p"][: len(places)].abs().to(shares)
             sent[client, self._chosen(state, client, state.round + 1)] = True
-        return replace(state, shared=stored, told=told, sent=sent)
+        return replace(state, shared=stored, last_shares=shares, sent=sent)
 
     def welcome(
         self,
