@@ -157,10 +157,10 @@ def test_a_limit_of_downloads_brings_new_cores_first_and_then_those_with_large_s
         own = fed.kept[0][f"others.{place}.module.head.bias"]
         assert not torch.equal(own, fed.kept[0]["net.head.bias"])
     assert came == {"0", "1", "2"}
-    torch.testing.assert_close(fed.state.told[1, [1, 0, 2, 3]], fed.kept[1]["p"][:4].abs())
+    torch.testing.assert_close(fed.state.last_shares[1, [1, 0, 2, 3]], fed.kept[1]["p"][:4].abs())
     told = torch.tensor([0.0, 0.0, 3.0, 0.0], dtype=torch.float64).expand(4, 4)
     for round in range(10, 15):
-        sent = fed.server.broadcast(replace(fed.state, told=told), 0, round).shared
+        sent = fed.server.broadcast(replace(fed.state, last_shares=told), 0, round).shared
         assert {name.split(".")[1] for name in sent} == {"1"}
 
 
