@@ -16,7 +16,6 @@ from matplotlib import pyplot
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from optuna.distributions import CategoricalDistribution
-from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 from optuna.visualization.matplotlib import plot_parallel_coordinate
 
@@ -155,6 +154,9 @@ def importance(sweep: Sweep, trials: Sequence[FrozenTrial]) -> Figure:
     Raises:
         ValueError: There are too few points, or all values are equal.
     """
+    # It imports scikit-learn's forests: half a second.
+    from optuna.importance import FanovaImportanceEvaluator
+
     stopped = [t for t in trials if t.state == TrialState.PRUNED and not failed(t)]
     count = min((trial.last_step or 0 for trial in stopped), default=None)
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
