@@ -38,14 +38,12 @@ class Paper(BaseModel):
         claim: What the paper claims of it, in words.
         redrawn: Departures that only draw the partition anew, as the table's seeds do.
         same_column: Columns of one table that are columns of another one.
-        command: A command whose results the first page shows, and the column that it runs.
     """
 
     own: list[str] = []
     claim: str = ""
     redrawn: list[str] = []
     same_column: dict[str, str] = {}
-    command: tuple[str, str] | None = None
 
 
 class Rule(BaseModel):
@@ -189,8 +187,8 @@ class Ledger:
         explained = inside is not True and not first["departure"]
         reason, command = self.reasons.get(place, ("", "")) if explained else ("", "")
         return {
-            **{key: first[key] for key in ("paper", "table", "own", "metric", "departure")},
-            **{key: first[key] for key in ("reported", "spread")},
+            **{key: first[key] for key in ("paper", "table", "row", "own", "metric")},
+            **{key: first[key] for key in ("departure", "reported", "spread")},
             **{key: float(cell[key].mean()) for key in ("ours", "last", "best")},
             **{key: "; ".join(filter(None, cell[key].unique())) for key in TOLD},
             **{"cell": name, "partition": first["whose"]},
@@ -213,7 +211,7 @@ class Ledger:
         for cell in found:
             row, interval = self._row(cell), half(self.weights(cell), level)
             joint = verdict(is_within(row["difference"], interval))
-            cells.append({**row, "row": cell["row"].iloc[0], "half": interval, "verdict": joint})
+            cells.append({**row, "half": interval, "verdict": joint})
         # A cell outside decides, or else one that cannot be judged.
         order = ("in", "-", "out")
         worst = max(cells, key=lambda c: (order.index(c["verdict"]), abs(c["difference"])))
