@@ -175,7 +175,7 @@ def ours(work: Workload, engine: str) -> Iterator[float]:
     loop = FederatedLoop(
         NEVER,
         UniformSampler(work.cohort / work.clients),
-        VectorisedEngine(work.cohort, dropout=True) if engine == "vectorised" else engine,
+        VectorisedEngine(work.cohort) if engine == "vectorised" else engine,
         evaluate_every=NEVER,
         accelerator="cpu",
         progress=False,

@@ -1,4 +1,4 @@
-"""Normal draws from a counter-based generator: the same on every device, and in every stack.
+"""Draws from a counter-based generator: the same on every device, and in every stack.
 
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 generators", OOPSLA 2014): the n-th number of a stream is a hash of ``seed + n * gamma``, a function
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -128,6 +129,29 @@ def normals(streams: Tensor, first: int, steps: int, count: int, dtype: torch.dt
     return drawn.view(rows, steps, 2 * pairs)[..., :count].to(dtype)
 
 
+def bernoulli(keys: Tensor, count: int, share: float) -> Tensor:
+    """Return (K, count) bool, of which about a share is ``True``; by keys and places alone.
+
+    Args:
+        keys: (K, 1) int64.
+        count: Draws of each key.
+        share: Between 0 and 1, of which 32 bits count.
+    """
+    pairs, rows = -(-count // 2), len(keys)
+    drawn = torch.empty((rows, 2 * pairs), dtype=torch.bool, device=keys.device)
+    wide = max(1, min(pairs, _block(keys.device) // (2 * rows)))
+    memory = torch.empty(2 * rows * wide, dtype=torch.int64, device=keys.device)
+    gammas = torch.full_like(keys, _signed(_GOLDEN))
+    last = max(round(share * 2**32) - 1, 0) - 2**31
+    for left in range(0, pairs, wide):
+        some = min(wide, pairs - left)
+        bits, spare = memory[: 2 * rows * some].view(2, rows, some)
+        numbers(keys, gammas, left, bits, spare)
+        # Half of a number is a draw, with a sign.
+        torch.le(bits.view(torch.int32), last, out=drawn[:, 2 * left : 2 * (left + some)])
+    return drawn[:, :count]
+
+
 def streams_of(keys: Sequence[int], device: torch.device) -> Tensor:
     """Return (2, K, 1) seeds and gammas of the streams of K keys, numbers of up to 64 bits."""
     pairs = [[_signed(value) for value in stream(key)] for key in keys]
@@ -153,6 +177,9 @@ def numbers(seeds: Tensor, gammas: Tensor, start: int, out: Tensor, spare: Tenso
         out: (K, n) int64.
         spare: As large.
     """
+    if on_host(out.device):
+        _numbers_on_host(seeds, gammas, start, out, spare)
+        return
     torch.mul(torch.arange(start + 1, start + 1 + out.shape[1], device=out.device), gammas, out=out)
     out.add_(seeds)
     for shift, factor in _MIX:
@@ -161,6 +188,19 @@ def numbers(seeds: Tensor, gammas: Tensor, start: int, out: Tensor, spare: Tenso
         out.bitwise_xor_(spare)
         if factor != 1:
             out.mul_(_signed(factor))
+
+
+def _numbers_on_host(seeds: Tensor, gammas: Tensor, start: int, out: Tensor, spare: Tensor) -> None:
+    """Do the same by numpy, whose calls take a tenth of the time for few numbers."""
+    first, step, bits, shifted = (t.numpy().view(np.uint64) for t in (seeds, gammas, out, spare))
+    places = np.arange(start + 1, start + 1 + bits.shape[1], dtype=np.uint64)
+    np.multiply(places, step, out=bits)
+    np.add(bits, first, out=bits)
+    for shift, factor in _MIX:
+        np.right_shift(bits, np.uint64(shift), out=shifted)
+        np.bitwise_xor(bits, shifted, out=bits)
+        if factor != 1:
+            np.multiply(bits, np.uint64(factor), out=bits)
 
 
 def _to_normal(bits: Tensor, spare: Tensor, floats: Tensor, out: Tensor) -> None:

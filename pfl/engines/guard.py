@@ -121,7 +121,7 @@ def _clients(data: FederatedData) -> list[tuple[int, int]]:
 
 
 def _copy(context: Context, clients: Sequence[tuple[int, int]], double: bool = True) -> Context:
-    """Return a copy of a context with a plan of few steps; in float64 it is without dropout."""
+    """Return a copy of a context with a plan of few steps, in float64 or the run's precision."""
     excerpt = _excerpt(context.data, clients, double)
     small = context.in_double(excerpt) if double else context.replica(context.fabric, excerpt)
     small.plan, small.adapt = _shortened(small.plan), _shortened(small.adapt)

@@ -12,8 +12,8 @@ import torch
 
 from pfl.core.checks import at_least_one
 from pfl.core.devices import on_host
-from pfl.core.own_stream import OwnStream
-from pfl.core.seeds import default_streams, scoped
+from pfl.core.layer_draws import layer_draws
+from pfl.core.seeds import default_streams
 from pfl.core.state import each
 from pfl.core.types import Job, Result, Scores
 from pfl.engines import cores
@@ -150,7 +150,7 @@ def unsupported_reason(context: Context, workers: int) -> str | None:
         return f"threads bring no gain on {context.fabric.device}"
     if workers == 1:
         return "there is only one core or one client"
-    if any(one.stochastic and not _draws_alone(one) for one in context.each_variant()):
+    if any(one.drawing and not _draws_alone(one) for one in context.each_variant()):
         return "the network's random numbers cannot be drawn from a separate stream in each thread"
     outside = torch.get_default_dtype()
     with context.fabric.autocast():
@@ -169,7 +169,8 @@ def _draws_alone(context: Context) -> bool:
     copied = context.replica(alone=True)
     inputs = each(lambda value: torch.cat([value, value]), an_input(context.data))
     before, found = default_streams(context.fabric.device), []
-    for stream in (scoped(0), OwnStream(0)):
+    for own in (False, True):
+        stream = layer_draws(copied.drawing, 0, copied.fabric.device, own)
         copied.load({})
         copied.module.zero_grad()
         with context.fabric.autocast(), stream:

@@ -10,6 +10,7 @@ from torch import nn
 
 from pfl.core.checks import at_least_one
 from pfl.core.data import info_of
+from pfl.core.devices import on_host
 from pfl.core.failure import at_work, during
 from pfl.core.learner import Learner
 from pfl.core.types import Job, Phase, Result, Scores
@@ -44,37 +45,22 @@ class VectorisedEngine(SequentialEngine):
         clients: Largest number of clients in a stack; ``None`` uses as many clients of the largest
             size as fit into half of the memory that is free when the run starts
             (``pfl.engines.memory``).
-        dropout: Stack networks with dropout too. All clients then draw from one stream: results
-            equal the sequential engine's only in distribution, and repeat only for the same
-            ``clients``, which must be given.
         tested: Largest number of clients in a stack that is tested without training before it,
             which needs less memory; ``None`` is as in training.
 
     Raises:
-        ValueError: ``clients`` or ``tested`` is below one, or ``clients`` is missing although
-            ``dropout`` is set.
+        ValueError: ``clients`` or ``tested`` is below one.
     """
 
-    def __init__(
-        self, clients: int | None = None, dropout: bool = False, tested: int | None = None
-    ) -> None:
+    def __init__(self, clients: int | None = None, tested: int | None = None) -> None:
         at_least_one(clients=clients, tested=tested)
-        if dropout and clients is None:
-            raise ValueError(
-                "dropout=True needs a number of clients, got clients=None: results depend on which "
-                "clients share a stack, and without a number that depends on the free memory"
-            )
         self.clients = clients
-        self.dropout = dropout
         self.tested = tested
 
     def setup(self, context: Context) -> str:
         """Determine whether the method can be stacked."""
         super().setup(context)
-        reasons = (
-            unsupported_reason(one, self.dropout) or disagreement(one)
-            for one in context.each_variant()
-        )
+        reasons = (unsupported_reason(one) or disagreement(one) for one in context.each_variant())
         self.unsupported = next(filter(None, reasons), None)
         if self.unsupported:
             return f"sequential, not vectorised: {self.unsupported}"
@@ -129,16 +115,16 @@ def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
     return list(groups.values())
 
 
-def unsupported_reason(context: Context, dropout: bool = False) -> str | None:
+def unsupported_reason(context: Context) -> str | None:
     """Return why clients of this method and network cannot be stacked; ``None`` if they can."""
     module = context.module
     name = type(module).__name__
     if not module.vectorizable:
         return f"{name} is not vectorizable"
-    if context.stochastic and not dropout:
-        return "dropout draws from torch's default stream, client by client"
-    if any(isinstance(child, nn.RReLU) for child in module.modules()):
-        return "RReLU cannot draw for several clients at once"
+    if not on_host(module.device) and any(
+        isinstance(layer, nn.MultiheadAttention) for layer in context.drawing
+    ):
+        return "attention with dropout draws in one operation, client by client"
     if context.scaler is not None:
         return f"each client has its own {context.fabric.strategy.precision.precision} loss scale"
     parts = (*context.plan, *context.adapt)

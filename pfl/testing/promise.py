@@ -169,9 +169,8 @@ def check_same(ours: Any, theirs: Any, finding: str) -> None:  # noqa: ANN401
 
 
 def vectorizable(subject: Subject) -> bool:
-    """Return ``True`` if a method is declared vectorizable and has no dropout."""
-    module = subject.module()
-    return module.vectorizable and not has_dropout(module)
+    """Return ``True`` if a method is declared vectorizable."""
+    return subject.module().vectorizable
 
 
 def has_dropout(module: nn.Module) -> bool:

@@ -18,14 +18,11 @@ from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.elsewhere import reference_of
 from pfl.core.failure import ExplainedError
-from pfl.core.own_stream import OwnStream
-from pfl.core.seeds import scoped
+from pfl.core.layer_draws import layer_draws
 from pfl.core.state import clone, constants, copy_all, fingerprint, matches, to
 from pfl.core.types import NO_CLIENT, Job, Pass, Patterns, Phase, Plan, State
 from pfl.training.declaration import MethodError, check_fits, check_trains, declared, public_of
 from pfl.training.metrics import Scorer
-
-DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
 class StoppedError(ExplainedError):
@@ -45,7 +42,7 @@ class Context:
         template: The state that every job starts from, before kept values and broadcast.
         entries: The module's own tensors, by their names in its state dict.
         trainable: Names of the parameters that are not frozen by the user.
-        stochastic: Whether layers draw from torch's default stream.
+        drawing: Layers that draw, such as dropout.
         beside_others: Whether other threads train clients at the same time.
         batch_norms: Names of the batch norms that use statistics of the batch in train mode;
             ``True`` if they have no running statistics, and so use the batch in eval mode too.
@@ -105,7 +102,7 @@ class Context:
         wanted = {name for name, p in module.named_parameters() if p.requires_grad}
         self.trainable = wanted if trainable is None else trainable
         self.beside_others = beside_others
-        self.stochastic = any(map(drops_out, module.modules()))
+        self.drawing = [layer for layer in module.modules() if drops_out(layer)]
         norms = {name: module.get_submodule(name) for name in batch_norms(module)}
         self.batch_norms = {
             name: norm.running_mean is None
@@ -237,16 +234,9 @@ class Context:
         )
 
     def in_double(self, data: FederatedData | None = None) -> Context:
-        """Return a copy in float64 and without dropout, by which two ways are compared.
-
-        Every client of the data has this network.
-        """
+        """Return a copy in float64, by which two ways are compared, with one network for all."""
         template = {name: doubled(value) for name, value in self.initial_values.items()}
-        copied = self.replica(self._like("64-true"), data, template, alone=True)
-        for child in copied.module.modules():
-            if drops_out(child):
-                setattr(child, "p" if isinstance(child, DROPOUTS) else "dropout", 0.0)
-        return copied
+        return self.replica(self._like("64-true"), data, template, alone=True)
 
     def _like(self, precision: Any) -> Fabric:  # noqa: ANN401
         """Return a Fabric of the same device with a precision."""
@@ -340,14 +330,12 @@ class Context:
         )
 
     def isolated(self, job: Job) -> AbstractContextManager[None]:
-        """Seed the stream that dropout draws from, for the client inside this scope.
-
-        The clients of a stack use the stream of the first.
-        """
-        if not self.stochastic:
+        """Seed what layers draw for the client inside this scope, such as dropout."""
+        if not self.drawing:
             return nullcontext()
-        seed = job.seed_of("dropout")
-        return OwnStream(seed) if self.beside_others else scoped(seed, self.module.device)
+        return layer_draws(
+            self.drawing, job.seed_of("dropout"), self.module.device, self.beside_others
+        )
 
 
 def doubled(value: torch.Tensor) -> torch.Tensor:
@@ -358,4 +346,4 @@ def doubled(value: torch.Tensor) -> torch.Tensor:
 def drops_out(layer: nn.Module) -> bool:
     """Return ``True`` for a layer of dropout, and one that has dropout inside."""
     within = isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)) and layer.dropout > 0
-    return within or isinstance(layer, DROPOUTS)
+    return within or isinstance(layer, (nn.modules.dropout._DropoutNd, nn.RReLU))

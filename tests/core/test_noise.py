@@ -37,8 +37,10 @@ def bits(seed, gamma, count, start=0):
         ),
     ],
 )
-def test_known_answers(seed, known):
+@pytest.mark.parametrize("host", [True, False], ids=["numpy", "torch"])
+def test_known_answers(seed, known, host, monkeypatch):
     """The first numbers of the published generator, whose gamma is the golden ratio's."""
+    monkeypatch.setattr(noise, "on_host", lambda device: host)
     assert tuple(bits(seed, GOLDEN, 4)) == known
     assert bits(seed, GOLDEN, 2, start=2) == [*known[2:]]
 

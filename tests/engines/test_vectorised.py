@@ -16,7 +16,6 @@ from torch import nn
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.layers import frozen
-from lightning_modules.local import Local
 from lightning_modules.losses import mean
 from lightning_modules.nets import SplitNet
 from lightning_modules.perfedavg import PerFedAvg
@@ -31,10 +30,8 @@ from pfl.engines.vectorised import VectorisedEngine
 from pfl.testing.federation import ToyFederation
 from tests.engines.agreement import fit, module_of, numbers
 from tests.helpers import toy
-from tests.helpers.draws import normal
 from tests.helpers.federation import SGD
-from tests.helpers.messages import parts
-from tests.helpers.toy import ToyData, blobs
+from tests.helpers.toy import blobs
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -113,47 +110,30 @@ class Anchored(FedAvg):
         return {**super().losses(batch), "pull": mean(distance.mean(-1), batch.weight)}
 
 
-def with_dropout(rate=0.5):
-    with scoped(1):
-        body = nn.Sequential(nn.Linear(5, 6), nn.Dropout(rate), nn.ReLU())
-        return SplitNet(body, nn.Linear(6, 3))
+@pytest.mark.parametrize("method", [FedAvg, FedPer, PerFedAvg, PFAKD])
+def test_clients_draw_what_they_draw_alone(method):
+    """Of unequal sizes, so that batches are padded, and in stacks of two."""
+    net = partial(toy.drawing, partial(nn.Dropout, 0.3), nn.AlphaDropout)
+    check(lambda: module_of(method, net), engine=VectorisedEngine(clients=2))
 
 
-def test_dropout_that_drops_nothing_agrees():
-    engine = VectorisedEngine(2, dropout=True)
-    header = "vectorised: up to 2 clients in one stack"
-    check(lambda: module_of(FedAvg, partial(with_dropout, 0.0)), header, engine)
-
-
-def test_dropout_draws_for_each_client_and_the_same_again():
-    """Clients with the same data end up apart; torch's default stream stays where it was."""
-    before = torch.random.get_rng_state()
-    data = ToyData([(normal(8, 5).float(), torch.arange(8) % 3)] * 3)
-    first, again = (
-        fit(module_of(Local, with_dropout), VectorisedEngine(3, dropout=True), data=data)
-        for _ in range(2)
-    )
-    assert first.header["engine"] == "vectorised: all clients in one stack"
-    assert first.fingerprint == again.fingerprint
-    a, b, c = (state["net.backbone.0.weight"] for state in first.kept.values())
-    assert not torch.equal(a, b)
-    assert not torch.equal(b, c)
-    assert torch.equal(torch.random.get_rng_state(), before)
+def test_attention_draws_in_a_stack():
+    layer = partial(toy.attention, batch_first=True)
+    check(lambda: module_of(FedAvg, partial(toy.drawing, layer)))
 
 
 @pytest.mark.parametrize(
-    ("layer", "engine", "reason"),
+    ("layer", "reason"),
     [
-        (nn.Dropout(), VectorisedEngine(2), "dropout draws from torch's default stream"),
-        (nn.RReLU(), VectorisedEngine(2, dropout=True), "RReLU cannot draw for several"),
+        (nn.RReLU, "fails when stacked"),
+        # Samples come second here, so that padding moves the places of a mask.
+        (toy.attention, "gives different numbers"),
     ],
+    ids=["no operation", "samples second"],
 )
-def test_other_draws_are_not_stacked(layer, engine, reason):
-    def net():
-        return SplitNet(nn.Sequential(nn.Linear(5, 6), layer), nn.Linear(6, 3))
-
-    run = fit(module_of(FedAvg, net), engine, rounds=1)
-    assert run.header["engine"].startswith(f"sequential, not vectorised: {reason}")
+def test_other_draws_are_not_stacked(layer, reason):
+    run = fit(module_of(FedAvg, partial(toy.drawing, layer)), VectorisedEngine(2), rounds=1)
+    assert run.header["engine"].startswith(f"sequential, not vectorised: FedAvg {reason}")
 
 
 @pytest.mark.parametrize(
@@ -172,11 +152,6 @@ def test_more_clients_are_tested_than_trained_at_once(monkeypatch, method, teste
         monkeypatch.setattr(stack_round, verb, noted)
     fit(module_of(method, toy.mlp), VectorisedEngine(2, tested=3), 1, blobs((6,) * 5))
     assert largest == {"train": 2, "test": tested}
-
-
-def test_dropout_needs_to_know_who_goes_together():
-    with pytest.raises(ValueError, match=parts("dropout=True ~ number of clients ~ clients=None")):
-        VectorisedEngine(dropout=True)
 
 
 # Who goes together.

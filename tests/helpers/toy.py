@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pfl.core.seeds import generator
+from lightning_modules.nets import SplitNet
+from pfl.core.seeds import generator, scoped
 from pfl.testing.toy import ToyData, blobs, mlp, normed
 
 __all__ = ["Line", "Point", "ToyData", "blobs", "contradicting", "lines", "mlp", "normed"]
+__all__ += ["Sequences", "attention", "drawing"]
 
 
 class Line(nn.Module):
@@ -47,3 +49,27 @@ def contradicting(sizes=(8, 8, 12, 12), flipped=(2, 3), seed=0, batch_size=4):
         x = torch.randn(size, 5, generator=rng) + 3.0 * (2 * y - 1)[:, None]
         train.append((x, 1 - y if client in flipped else y))
     return ToyData(train, outputs=2, batch_size=batch_size)
+
+
+class Sequences(nn.Module):
+    """(B, 6) inputs as sequences of six numbers; ``layer`` maps (B, 6, 6) to the same shape."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.lift, self.layer = nn.Linear(1, 6), layer
+
+    def forward(self, x):
+        found = self.layer(self.lift(x[..., None]))
+        return (found[0] if isinstance(found, tuple) else found).mean(1)
+
+
+def drawing(*layers):
+    """Make a network with layers that draw; each function gives one, from (B, 6) to (B, 6)."""
+    with scoped(1):
+        body = nn.Sequential(nn.Linear(5, 6), *(make() for make in layers), nn.Tanh())
+        return SplitNet(body, nn.Linear(6, 3))
+
+
+def attention(**options):
+    """Make a layer of attention with dropout."""
+    return Sequences(nn.TransformerEncoderLayer(6, 2, 8, 0.3, **options))

@@ -328,5 +328,4 @@ def test_dropout_inside_a_layer_draws_from_the_client_s_stream(share):
         net = mlp()
         net.backbone.append(layer)
         found = context(ClientModule(net), blobs())
-        assert found.stochastic == (share > 0)
-        assert found.in_double().module.net.backbone[-1].dropout == 0
+        assert len(found.drawing) == (share > 0)

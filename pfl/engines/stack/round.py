@@ -25,8 +25,7 @@ def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
     module, stack, tally = context.module, Stack(context, jobs), StackedTally(len(jobs))
     for row, job in enumerate(jobs):
         stack.alone(row, client_round.begin, module, job)
-    with context.isolated(jobs[0]):
-        optimisers = run_plan(stack, context.plan, tally)
+    optimisers = run_plan(stack, context.plan, tally)
     messages = [
         stack.alone(row, client_round.finish, module, job, tally.clients[row], optimisers[row])
         for row, job in enumerate(jobs)
@@ -47,8 +46,7 @@ def tested(context: Context, jobs: Sequence[Job]) -> Stack:
     for row, job in enumerate(jobs):
         stack.alone(row, client_round.load_tested, context.module, job)
     if jobs[0].adapts:
-        with context.isolated(jobs[0]):
-            run_plan(stack, context.adapt, StackedTally(len(jobs)))
+        run_plan(stack, context.adapt, StackedTally(len(jobs)))
     return stack
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal, TypeAlias, TypeVar
@@ -14,6 +15,7 @@ from torch.func import vmap
 
 from pfl.core.data import ClientSplit
 from pfl.core.failure import during
+from pfl.core.layer_draws import StackedDraws
 from pfl.core.state import call_with, copy_all, each, joined
 from pfl.core.types import Batch, Inputs, Job, Pass, Phase, State
 from pfl.engines.stack.gather import Gather
@@ -35,6 +37,7 @@ class Stack:
         context: The module that runs all clients, its data and device.
         jobs: K jobs, the client with the most training samples first.
         state: Each entry of the module's state dict, of shape (K, ...).
+        draws: What the layers of all clients draw; ``None`` if they draw nothing.
     """
 
     def __init__(self, context: Context, jobs: Sequence[Job]) -> None:
@@ -48,6 +51,12 @@ class Stack:
             for name, value in context.template.items()
         }
         self._buffers = {name for name, _ in context.module.named_buffers()}
+        self._places = torch.arange(len(jobs), device=device)
+        self.draws = (
+            StackedDraws(context.drawing, [job.seed_of("dropout") for job in jobs], device)
+            if context.drawing
+            else None
+        )
 
     def samples_of(self, part: Phase | Pass) -> list[ClientSplit]:
         """Return the samples that a phase or pass goes through, for each client."""
@@ -67,6 +76,7 @@ class Stack:
         part.jobs = [self.jobs[row] for row in rows]
         index = torch.tensor(rows, device=self.context.fabric.device)
         part.state = {name: value[index] for name, value in self.state.items()}
+        part._places = self._places[index]
         return part
 
     def put_back(self, rows: Mapping[int, int], part: Stack) -> None:
@@ -119,7 +129,7 @@ class Stack:
             leaves: Tensors with gradients that replace entries of the state, for at least these
                 rows.
             draws: Whether random numbers in the call are an error or the same for all clients (as
-                from a generator that the call seeds). With dropout, all clients draw differently.
+                from a generator that the call seeds). What layers draw differs.
         """
         state = {
             name: _rows((leaves or {}).get(name, value), rows) for name, value in self.state.items()
@@ -136,14 +146,16 @@ class Stack:
             single = Batch(x, y, next(values, None), draws or None, places)
             return call_with(self.context.module, entries, call, single)
 
-        randomness = "different" if self.context.stochastic else draws
+        scope = nullcontext() if self.draws is None else self.draws.of(self._places[rows])
+        randomness = draws if self.draws is None else "different"
         # As separate arguments, because vmap traverses dictionaries in Python at every call.
         others = [*state.values(), *noise.values()]
         if batch.index is not None:
             others.append(batch.index)
         if batch.weight is not None:
             others.append(batch.weight)
-        result: ReturnT = vmap(one, randomness=randomness)(batch.x, batch.y, *others)
+        with scope:
+            result: ReturnT = vmap(one, randomness=randomness)(batch.x, batch.y, *others)
         if isinstance(rows, Tensor):
             # These rows are copies, so changes that the call made must be written back.
             for name in self._buffers & state.keys():

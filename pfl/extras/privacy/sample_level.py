@@ -153,7 +153,7 @@ class PrivateSteps(Gradients):
         self._slots = max(1, min(sizes[0], math.ceil(means[0] + 6 * math.sqrt(means[0]))))
         self._places = torch.Generator().manual_seed(secrets.randbits(63))
         # Each sample has its own dropout mask.
-        self._randomness = "different" if context.stochastic else "error"
+        self._randomness = "different" if context.drawing else "error"
 
     def alone(self, batch: Batch, number: int, empty: bool) -> tuple[Outcome, State, State]:
         """Return the terms, gradients and logged numbers of one client's step.

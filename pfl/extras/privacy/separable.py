@@ -52,8 +52,11 @@ def unsupported_reason(context: Context, job: Job) -> str | None:
     for part in context.plan:
         if (why := _declared(context, part)) is not None:
             return f"{name}, {part.label}: {why}"
-    job = replace(job, kept={})
-    return _measured(context.in_double(), job) or _lacking(context, job)
+    job, copied = replace(job, kept={}), context.in_double()
+    for layer in copied.drawing:
+        # A sample's mask depends on the batch that it is in.
+        setattr(layer, "dropout" if hasattr(layer, "dropout") else "p", 0.0)
+    return _measured(copied, job) or _lacking(context, job)
 
 
 def _declared(context: Context, part: Phase | Pass) -> str | None:
