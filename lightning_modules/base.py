@@ -1,4 +1,4 @@
-"""The base class of all methods, under the name by which methods import it."""
+"""The base class of all methods, re-exported for the method files."""
 
 from pfl.core.client import ClientModule, ClientOptions, LRSchedule
 

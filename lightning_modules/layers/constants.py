@@ -1,4 +1,4 @@
-"""Constant entries of a module, which no optimiser, engine or server sees."""
+"""Constant entries of a module, invisible to optimisers, engines and servers."""
 
 from __future__ import annotations
 

@@ -63,11 +63,11 @@ def copy_into(frozen_copy: Frozen, module: nn.Module) -> None:
 
 
 def frozen_parameters(frozen_copy: Frozen, module: nn.Module) -> list[Tensor]:
-    """Return the values that a frozen copy holds of a module's parameters, in the module's order.
+    """Return a frozen copy's values of a module's parameters, in the module's order.
 
     Args:
         frozen_copy: A copy that :func:`frozen` made from ``module`` or a module like it.
-        module: Tells which entries are parameters; the copy has only buffers.
+        module: The module that has these parameters; the copy has only buffers.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))

@@ -42,7 +42,7 @@ class LowRankLinear(nn.Linear):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise the product anew; the layer itself keeps its values."""
+        """Reinitialise the product; the layer itself keeps its values."""
         # The base's constructor calls this before the product exists.
         if hasattr(self, "up"):
             nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))

@@ -20,13 +20,13 @@ class MeanFieldNet(nn.Module):
 
     Used by pFedBayes (Zhang et al., "Personalized Federated Learning via Variational Bayesian
     Inference", ICML 2022, arXiv 2206.07977). The parameters of ``mean`` are the means mu;
-    ``raw_std`` holds, under the same names, rho, and the standard deviations are ``softplus(rho)``.
+    ``raw_std`` contains rho under the same names; the standard deviations are ``softplus(rho)``.
     Parameters of normalisation layers have no rho and stay plain numbers (our choice).
 
     Args:
         net: The network; it becomes ``mean``.
         init_raw_std: Initial rho; -3 is a standard deviation of 0.049.
-        init_mean_std: Standard deviation of the normal draws with which the means start (pFedBayes:
+        init_mean_std: Standard deviation of the normal draws that initialise the means (pFedBayes:
             0.1); ``None`` keeps the network's values.
 
     Example:
@@ -103,12 +103,12 @@ class MeanFieldNet(nn.Module):
 
 
 def constant(moments: Moments) -> Moments:
-    """Return the moments, detached."""
+    """Detach the moments."""
     return {name: (mean.detach(), std.detach()) for name, (mean, std) in moments.items()}
 
 
 def _raw_stds(net: nn.Module, value: float, seen: set[nn.Parameter] | None = None) -> nn.Module:
-    """Return a module tree with the names of ``net`` and ``value`` in every Gaussian weight.
+    """Return a module tree with the names of ``net``, with every Gaussian weight set to ``value``.
 
     A weight that two layers share is one Gaussian, under its first name.
     """

@@ -129,10 +129,10 @@ def _squares(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _spread(apart: tuple[Tensor, Tensor, Tensor], pairs: Tensor | None) -> Tensor:
-    """Return the constant mean squared distance of two different vectors of both batches."""
+    """Return the mean squared distance of two different vectors of both batches, as a constant."""
     own, other, between = (one.detach() if pairs is None else one.detach() * pairs for one in apart)
     total = own.sum() + other.sum() + 2 * between.sum()
-    # The number of real vectors squared, of which there are two for each sample.
+    # The squared number of real vectors; there are two for each sample.
     squared = 4 * (torch.tensor(float(own.numel())).to(own) if pairs is None else pairs.sum())
     return total / (squared - squared.sqrt()).clamp_min(1) + 1e-8
 
@@ -194,7 +194,7 @@ def kl_divergence(logits: Tensor, teacher: Tensor, weight: Tensor | None = None)
 
     Args:
         logits: (B, C).
-        teacher: (B, C) logits of the other network; it takes gradients unless it is constant.
+        teacher: (B, C) logits of the other network; gradients reach it unless it is detached.
         weight: (B,) or ``None``.
 
     Example:

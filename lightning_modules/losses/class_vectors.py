@@ -15,7 +15,7 @@ def class_mean_alignment(
 
     FedAS (CVPR 2024), official code: ``sum_c 1/(n_c D) sum_{j in c} ||z_j - p_c||^2``, where n_c is
     the number of samples of class c in the batch. The form in the paper (Eqs. 2-4) aligns each
-    sample with its own old feature: that is :func:`feature_distillation`.
+    sample with its own old feature; see :func:`feature_distillation`.
 
     Args:
         z: (B, D) features.
@@ -65,17 +65,17 @@ def prototype_mse(
 def prototype_contrast(
     z: Tensor, y: Tensor, prototypes: Tensor, margin: float, weight: Tensor | None = None
 ) -> Tensor:
-    """Compute the cross-entropy of minus the distances from all prototypes, with a margin.
+    """Compute the cross-entropy of negative distances from all prototypes, with a margin.
 
-    The logits are minus the Euclidean distances, and the own class's distance is longer by the
-    margin: FedTGP (Zhang et al., AAAI 2024, arXiv 2401.03230). Squared distances below 1e-12 are
-    taken for 1e-12, so that the gradient is finite.
+    The logits are the negative Euclidean distances; the margin is added to the distance from the
+    sample's own class. FedTGP (Zhang et al., AAAI 2024, arXiv 2401.03230). Squared distances are at
+    least 1e-12, so that the gradient is finite.
 
     Args:
         z: (B, D) features.
         y: (B,) labels.
         prototypes: (C, D).
-        margin: What is added to the distance from the prototype of the own class.
+        margin: Added to the distance from the prototype of the sample's class.
         weight: (B,) or ``None``.
 
     Example:

@@ -48,7 +48,7 @@ def monte_carlo_cross_entropy(
         y: (B,) labels.
         weight: (B,) or ``None``.
         reduction: Mean or sum over the samples.
-        losses: Computes the (B,) losses in place of the cross-entropies, such as those of a task.
+        losses: Function that computes the (B,) losses, such as a task's.
 
     Raises:
         ValueError: ``reduction`` is unknown.

@@ -12,7 +12,7 @@ def one_hot(y: Tensor, num_classes: int, like: Tensor) -> Tensor:
     Args:
         y: (B,) labels.
         num_classes: Number of classes, C.
-        like: A tensor of the type of the result.
+        like: A tensor with the type of the result.
 
     Example:
         >>> one_hot(torch.tensor([1, 0]), 2, torch.zeros(0)).tolist()

@@ -31,7 +31,7 @@ def hyperspherical_energy(
       non-zero squared distances, treated as a constant (public code of FedUV, CVPR 2024, where the
       gradient flows through m). It needs memory of size B^2 D.
 
-    Fewer than two samples have no energy: 0. It is computed at least in float32, also under
+    The energy of fewer than two samples is 0. It is computed at least in float32, also under
     autocast.
 
     Args:
@@ -114,13 +114,13 @@ def classifier_variance(
     statistic: SpreadStatistic = "var",
     unbiased: bool = False,
 ) -> Tensor:
-    """Compute by how much the spread of each class's probability over a batch is below its floor.
+    """Compute how far the spread of each class's probability over a batch falls below its floor.
 
     UniVarFL (arXiv 2506.08167), Eqs. 1-2: ``1/C sum_c max(0, gamma - v_c)``, where ``v_c`` is the
     variance over the batch of ``softmax(logits)[:, c]`` and gamma is that of
     :func:`variance_floor`. All C classes count, also those absent from the batch.
-    ``statistic="std", unbiased=True`` is the form in the public code of FedUV (CVPR 2024). Fewer
-    than two samples have no spread: 0.
+    ``statistic="std", unbiased=True`` is the form in the public code of FedUV (CVPR 2024). The loss
+    of fewer than two samples is 0.
 
     Args:
         logits: (B, C).

@@ -1,8 +1,8 @@
-"""Networks of which only a part is trained: frozen parts and low-rank adaptation.
+"""Networks that are only partly trained: frozen parts and low-rank adaptation.
 
 Frozen entries are not in the network's state (:func:`~lightning_modules.layers.make_constant`):
-they do not travel, clients that are trained as one stack share them, and checkpoints do not contain
-them. Patterns match names within the network, such as ``backbone.*``.
+they do not travel, clients trained as one stack share them, and checkpoints do not contain them.
+Patterns match names within the network, such as ``backbone.*``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pfl.core.state import matches
 
 
 class FrozenParts(SplitNet):
-    """A network of which some parts are never trained.
+    """A network with parts that are never trained.
 
     A frozen batch norm uses its running statistics, which do not change.
 
@@ -58,9 +58,9 @@ class LoRA(SplitNet):
             adapted.
 
     ``torch.nn.MultiheadAttention`` cannot be adapted: it computes with its weights without calling
-    its linear layers, and in eval mode torch's Transformer layers do so without calling it. A
-    warning names such layers if ``targets`` matches them; they are frozen unless ``trained`` has
-    their entries.
+    its linear layers, and in eval mode torch's Transformer layers bypass it altogether. A warning
+    names such layers if ``targets`` matches them; they are frozen unless ``trained`` matches their
+    entries.
 
     Raises:
         TypeError: ``net`` has no backbone or no head.

@@ -47,7 +47,7 @@ def conv(
 
 
 def linears(sizes: Sequence[int], batch_norm: bool = False) -> list[nn.Module]:
-    """Return a linear layer, batch norm if it is wanted, and a ReLU from each size to the next."""
+    """Return a linear layer, optional batch norm and a ReLU from each size to the next."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         norm = [nn.BatchNorm1d(outputs)] if batch_norm else []

@@ -1,4 +1,4 @@
-"""Division of a network by channels: the last channels of each layer are private, others shared."""
+"""Division of a network by channels: the last ones of each layer are private, others shared."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def divisions(net: nn.Module) -> dict[str, ChannelDivision]:
     entries are not divided.
 
     Raises:
-        ValueError: There is no linear layer, or its inputs are not made of the channels of the
-            layer before it.
+        ValueError: There is no linear layer, or the number of its inputs is not a multiple of the
+            channels of the layer before it.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 2))

@@ -34,7 +34,7 @@ def redraw(net: nn.Module, seed: int) -> None:
     everything inside them. The draws are made on the CPU in float32, so that they depend neither on
     the device nor on the precision.
     """
-    # Not by Module.cpu, which refuses the tensors that stand for a client's weights in a stack.
+    # Module.cpu fails on the tensors that stand for a client's weights in a stack.
     entries = [*net.parameters(), *net.buffers()]
     fresh = copy.deepcopy(net, {id(value): _drawable(value) for value in entries})
     pretrained = [child for child in fresh.modules() if getattr(child, "pretrained", False)]
@@ -57,7 +57,7 @@ def zero_last_layer(net: nn.Module) -> None:
     """Set the last layer to zero, so that the network predicts zeros until it is trained.
 
     Raises:
-        ValueError: The last linear layer has frozen entries, as an adapted one has.
+        ValueError: The last linear layer has frozen entries, as an adapted layer does.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
@@ -77,7 +77,7 @@ def zero_last_layer(net: nn.Module) -> None:
 
 
 def orthogonalise(layer: nn.Linear) -> None:
-    """Replace the weights (C, D) of a linear layer by the nearest ones with orthonormal rows.
+    """Replace the (C, D) weights of a linear layer by the nearest ones with orthonormal rows.
 
     This is the orthogonal factor of the polar decomposition, so nothing is drawn. If C > D, rows
     cannot be orthonormal, and the columns are made so instead.

@@ -33,7 +33,7 @@ class CNN8(SplitNet):
         projector: Width of the projector, D.
 
     Raises:
-        ValueError: The image is too small, a word is unknown, or ``projector`` is below one.
+        ValueError: The image is too small, ``norm`` is unknown, or ``projector`` is below one.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class CNN8(SplitNet):
 class ResNet18(SplitNet):
     """ResNet-18 with a 3x3 stem of stride one and no max-pooling.
 
-    He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, initialised as there.
-    Parameters with three channels (backbone + head):
+    He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, with the initialisation of
+    the paper. Parameters with three channels (backbone + head):
 
     - PFAKD, CIFAR-100: the defaults, 11,168,832 + 513 C, D = 512. The mean over the image replaces
       the official code's 4x4 average pooling, which is the same for 32x32 images;
@@ -78,7 +78,7 @@ class ResNet18(SplitNet):
         projector: Width of a two-layer projector after the pooling, D; ``None`` for none.
 
     Raises:
-        ValueError: A word or the stride is unknown, or ``projector`` is below one.
+        ValueError: ``norm`` or the stride is unknown, or ``projector`` is below one.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ def _norm2d(channels: int, norm: Norm) -> nn.Module:
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:
-    """Return a group norm with 16 channels per group, or more if 16 is no divisor."""
+    """Return a group norm with 16 channels per group, or more if 16 is not a divisor."""
     return nn.GroupNorm(math.gcd(channels, max(1, channels // 16)), channels)
 
 

@@ -29,15 +29,15 @@ from pfl.core.checks import at_least_one, known_words
 class MLP(SplitNet):
     """Linear layers with ReLU; with one hidden layer, pFedVEM's network for Fashion-MNIST.
 
-    At 1x28x28 and C = 10: 78,500 + 1,010. The input can have any shape, that of a table's row or of
-    an image: it is flattened.
+    At 1x28x28 and C = 10: 78,500 + 1,010. The input can have any shape, such as a table's row or an
+    image; it is flattened.
 
     Args:
         num_classes: C, or the number of outputs in another task.
         input_shape: Shape of one sample, such as (channels, height, width) or (columns,).
         hidden: Width of the hidden layer, or a list of widths; an empty list gives a linear model.
             The paper does not give the width; 100 is usual in the works it follows.
-        batch_norm: Whether batch norm stands before each ReLU.
+        batch_norm: Whether to put batch norm before each ReLU.
 
     Raises:
         ValueError: A width is below one.

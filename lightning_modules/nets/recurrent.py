@@ -1,4 +1,4 @@
-"""A classifier for sequences of tokens whose order counts."""
+"""A classifier for sequences of tokens whose order matters."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ class _LastState(nn.GRU):
 class GRUNet(SplitNet):
     """An embedding of tokens, a GRU, and a linear head on its last state.
 
-    The input are integer tokens, (B, L). LEAF's network for Shakespeare is of this form, with an
+    Inputs are integer tokens, (B, L). LEAF's network for Shakespeare has this form, with an
     embedding of 8 and two layers of 256 LSTM units.
 
     Args:
         num_classes: C, or the number of outputs in another task.
-        vocabulary: V, the number of tokens; ``None`` means as many as classes, as for the next
-            token.
+        vocabulary: V, the number of tokens; ``None`` means C, as for prediction of the next token.
         embedding: Size of an embedding.
         hidden: Number of units, H.
         layers: Number of layers.

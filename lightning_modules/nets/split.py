@@ -58,22 +58,22 @@ class SplitNet(nn.Module):
 
 
 class PerClient(Variants, SplitNet):
-    """Networks that differ between clients: each client has one of them.
+    """Networks that differ between clients: each client uses one of them.
 
-    A method takes it as its network. A client trains, keeps and exports its own network only. What
-    travels must have the same names and shapes in all of them, as a head does where all backbones
-    have the same number of features. Scores are also averaged over the clients of each network.
+    Methods take it as their network. A client trains, keeps and exports its own network only.
+    Shared entries must have the same names and shapes in all networks, as a head does if all
+    backbones have the same number of features. Scores are also averaged by network.
 
-    From a configuration, each network draws its initial values by itself, from the run's seed.
+    In a configuration, each network draws its own initial values from the run's seed.
 
     Args:
         nets: The networks, at least one.
-        by: Which client has which of k networks: ``cycle`` gives client i number i mod k,
-            ``domain`` gives those of one domain the same, in the order of domains; a list has the
+        by: Assignment of k networks to clients: ``cycle`` gives client i number i mod k, ``domain``
+            gives all clients of a domain the same one, in the order of domains; a list has the
             number of each client's network.
 
     Raises:
-        ValueError: There is no network, or a number in the list is none of theirs.
+        ValueError: There is no network, or the list has a number without a network.
 
     Example:
         >>> nets = [SplitNet(nn.Linear(4, size), nn.Linear(size, 2)) for size in (3, 5)]

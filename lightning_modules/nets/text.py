@@ -1,4 +1,4 @@
-"""A classifier for texts given as tokens."""
+"""A classifier for tokenised texts."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class MeanEmbedding(nn.Embedding):
 class TextNet(SplitNet):
     """The mean of a text's token embeddings, followed by linear layers with ReLU.
 
-    The input are integer tokens, (B, L), with 0 for padding. The amount of padding does not change
-    the logits.
+    Inputs are integer tokens, (B, L), with 0 for padding. The amount of padding does not change the
+    logits.
 
     Args:
         num_classes: C, or the number of outputs in another task.

@@ -55,7 +55,7 @@ class Timm(SplitNet):
 
 
 def _backbone(name: str, options: Mapping[str, Any]) -> nn.Module:
-    # With these timm itself would download weights, or unpickle a file.
+    # These would make timm itself download weights or unpickle a file.
     if taken := _WEIGHTS & options.keys():
         raise ValueError(f"give the file of the weights as weights, not {min(taken)} in options")
     try:
@@ -99,7 +99,7 @@ def _load(net: nn.Module, file: Path, name: str) -> None:
         net.load_state_dict(given)
     except RuntimeError as error:
         raise ValueError(f"the weights in {file} do not fit {name}: {error}") from error
-    # If clients draw initial values of their own, these weights stay.
+    # Keep these weights if clients draw their own initial values.
     net.pretrained = True  # type: ignore[assignment]
 
 

@@ -30,9 +30,9 @@ class ViT(SplitNet):
         blocks: Number of blocks.
         heads: Attention heads in each block; must divide ``width``.
         mlp: Width of the hidden layer in each block.
-        checkpoint: File of pre-trained values, a state dict written by ``torch.save``. The backbone
-            loads them, and keeps them even if clients draw initial values of their own; the head
-            stays untrained, because its classes differ.
+        checkpoint: File of pre-trained values, a state dict written by ``torch.save``. They are
+            loaded into the backbone, which keeps them even if clients draw their own initial
+            values; the head stays untrained, because its classes differ.
 
     Raises:
         ValueError: A size is below one, the sizes do not fit together, or the file does not fit the

@@ -1,4 +1,4 @@
-"""FedAS's parameter alignment of a received backbone to features of the client's last backbone.
+"""FedAS's parameter alignment: fit a received backbone to features of the client's last one.
 
 "FedAS: Bridging Inconsistency in Personalized Federated Learning", CVPR 2024, Eqs. 2-4 and the last
 paragraph of section 3.2, which adds it to any method.
@@ -28,7 +28,7 @@ class Aligned(Protocol):
 
     Attributes:
         net: Network whose backbone is aligned.
-        previous: The backbone as the client last left it; it stays with the client.
+        previous: The client's last trained backbone, which stays with the client.
     """
 
     net: SplitNet

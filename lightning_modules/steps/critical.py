@@ -1,4 +1,4 @@
-"""Which parameters are critical for a client, and for whom they are in the same places (FedCAC)."""
+"""FedCAC's critical parameters, and the clients whose critical parameters overlap."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pfl.core.types import State
 
 
 def critical(before: Tensor, after: Tensor, tau: float) -> Tensor:
-    """Return which entries of a parameter are critical: its share tau, or more if some are equal.
+    """Return a mask of a parameter's critical entries: a share tau of them, or more with ties.
 
     Args:
-        before: (...) what the client received.
-        after: (...) what it trained.
-        tau: The share, rounded down; of few entries none is critical.
+        before: (...) values before training.
+        after: (...) values after training.
+        tau: The share; the number of entries is rounded down, possibly to none.
 
     Example:
         >>> critical(torch.zeros(4), torch.tensor([1.0, -3.0, 2.0, 0.5]), 0.5)
@@ -33,10 +33,10 @@ def critical(before: Tensor, after: Tensor, tau: float) -> Tensor:
 
 
 def collaborators(masks: Sequence[State], progress: float) -> Tensor:
-    """Return (m, m) which clients (columns) share their critical parameters with one (row).
+    """Return an (m, m) mask of the clients (columns) that share parameters with each client (row).
 
     Args:
-        masks: The critical places of each of m clients.
+        masks: Masks of the critical parameters of each of m clients.
         progress: t / beta.
 
     Example:

@@ -1,6 +1,6 @@
 """The trace of the empirical Fisher information, from statistics that are summed over batches.
 
-"Empirical" means at the labels of the data, not at labels drawn from the model.
+"Empirical" means with the labels of the data, not with labels drawn from the model.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def fisher_trace(totals: State, estimator: FisherEstimator = "batch_sum") -> Ten
         estimator: Let l_j be the negative log-likelihood of sample j, and all gradients be with
             respect to all parameters. ``batch_sum`` is ``sum_b ||grad mean_{j in b} l_j||^2`` (the
             code of FedAS; it grows with the data and depends on the batches), ``per_sample_mean``
-            is ``1/n sum_j ||grad l_j||^2`` (the textbook's), and ``full_data`` is ``||grad sum_j
+            is ``1/n sum_j ||grad l_j||^2`` (the textbook form), and ``full_data`` is ``||grad sum_j
             l_j||^2`` (FedAS, Eqs. 5-6, as printed).
 
     Example:

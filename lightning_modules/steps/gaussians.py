@@ -205,7 +205,7 @@ def _solve(covariance: Tensor, means: Tensor, eps: float) -> Tensor:
 def _folds(
     z: Tensor, y: Tensor, common: Gaussians, regulariser: CovarianceRegulariser
 ) -> list[Fold]:
-    # Scikit-learn takes a second to import, and other methods do without.
+    # Scikit-learn takes a second to import, and other methods do not need it.
     from sklearn.model_selection import StratifiedKFold
 
     splitter = StratifiedKFold(2, shuffle=True, random_state=0)

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad
 from lightning_modules.losses import cross_entropy, linear
 from pfl.core.types import Batch, State
 
-# Those of torch.optim.Adam.
+# The defaults of torch.optim.Adam.
 BETAS, EPS = (0.9, 0.999), 1e-8
 
 
@@ -23,10 +23,10 @@ def slopes_at(
     batch: Batch,
     objective: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy,
 ) -> tuple[State, Tensor, State]:
-    """Return gradient and value of a loss, and the buffers after the forward pass.
+    """Return the gradient and value of a loss, and the buffers after the forward pass.
 
-    The network's own parameters and buffers do not change, and nothing can be differentiated
-    through the results. Runs under ``torch.func.vmap``.
+    The network's own parameters and buffers do not change, and the results are detached. Runs under
+    ``torch.func.vmap``.
 
     Args:
         net: A network with (B, D) outputs.
@@ -53,19 +53,19 @@ def slopes_at(
     if torch._C._functorch.peek_interpreter_stack() is not None:
         slopes, (value, after) = grad(loss, has_aux=True)(parameters)
         return slopes, value, after
-    # Outside of vmap the same numbers without torch.func, which takes half of a small step.
+    # Outside vmap, autograd gives the same numbers; torch.func takes half of a small step's time.
     leaves = {name: value.requires_grad_() for name, value in parameters.items()}
     with torch.enable_grad():
         value, (_, after) = loss(leaves)
     slopes = torch.autograd.grad(value, [*leaves.values()], materialize_grads=True)
     after = {name: entry.detach() for name, entry in after.items()}
-    # In PyTorch 2.8 the zeros of an unused weight require a gradient themselves.
+    # In PyTorch 2.8, the zero gradient of an unused weight itself requires a gradient.
     fixed = (slope.detach() for slope in slopes)
     return dict(zip(leaves, fixed, strict=True)), value.detach(), after
 
 
 def with_gradient(value: Tensor, parameters: Iterable[Tensor], slopes: Iterable[Tensor]) -> Tensor:
-    """Return a constant that has a gradient with respect to parameters.
+    """Return a constant with a given gradient with respect to parameters.
 
     Args:
         value: The constant.

@@ -15,15 +15,15 @@ from pfl.core.types import State
 
 Linkage: TypeAlias = Literal["complete", "single"]
 Split: TypeAlias = tuple[int, int, Tensor, Tensor]
-"""Numbers of a cluster that split and of the new one; (n, P) changes of who stayed and who left."""
+"""Numbers of the old and the new cluster; (n, P) changes of the clients that stayed and left."""
 
 
 @dataclass(frozen=True)
 class Splitting:
     """The rule by which CFL splits a cluster (Sattler et al., TNNLS 2020, arXiv 1910.01991).
 
-    A cluster splits after a round in which the mean of its clients' changes is short although
-    single ones are long, so that the model has settled where clients disagree.
+    A cluster splits after a round in which the mean of its clients' changes is small although some
+    changes are large: the model has converged, but the clients disagree.
 
     Args:
         eps1: Norm of the mean change below which a cluster may split.
@@ -32,7 +32,7 @@ class Splitting:
         start_round: A cluster splits only after this round.
         linkage: See :func:`halves`.
         gamma_max: gamma; halves must have ``sqrt((1 - a) / 2) > gamma``, where a is the largest
-            similarity between them. At 0 they need not.
+            similarity between them. 0 removes this condition.
 
     Raises:
         ValueError: A number is negative.
@@ -50,7 +50,7 @@ class Splitting:
         not_negative(start_round=self.start_round, gamma_max=self.gamma_max)
 
     def leaves(self, changes: Tensor, round: int) -> list[bool]:
-        """Return who leaves the cluster: nobody, or the half without its first client.
+        """Return which clients leave the cluster: none, or the half without its first client.
 
         Args:
             changes: (n, P) changes of all clients of a cluster.
@@ -69,13 +69,13 @@ class Splitting:
 
 
 def walked(change: Tensor, splits: Sequence[Split]) -> int:
-    """Return the number of the cluster to which a newcomer belongs by its change.
+    """Return the number of a newcomer's cluster, given its change.
 
-    It begins in cluster 0. Where that split, it goes to the half with the change that is most
-    similar to its own; of equal ones it stays.
+    It starts in cluster 0. At each split, it moves to the half that contains the change most
+    similar to its own; in a tie it stays.
 
     Args:
-        change: (1, P) its change from the model before the first split.
+        change: (1, P) change from the model before the first split.
         splits: All splits, in the order in which they took place.
 
     Example:
@@ -91,7 +91,7 @@ def walked(change: Tensor, splits: Sequence[Split]) -> int:
 
 
 def changes_of(states: Sequence[State], start: State, names: Sequence[str]) -> Tensor:
-    """Return (n, P) changes of the named entries of n states, each as one row, in wide numbers.
+    """Return (n, P) changes of the named entries, one row for each of n states, in the widest type.
 
     Example:
         >>> changes_of([{"w": torch.tensor([[1.0, 2.0]])}], {"w": torch.ones(1, 2)}, ["w"])
@@ -102,7 +102,7 @@ def changes_of(states: Sequence[State], start: State, names: Sequence[str]) -> T
 
 
 def cosines(rows: Tensor) -> Tensor:
-    """Return the (n, n) cosine similarities of (n, P) rows; those of a row of zeros are zero.
+    """Return the (n, n) cosine similarities of (n, P) rows; zero for a row of zeros.
 
     Example:
         >>> cosines(torch.tensor([[1.0, 0.0], [-3.0, 0.0]])).tolist()
@@ -119,7 +119,7 @@ def halves(similarity: Tensor, linkage: Linkage = "complete") -> Tensor:
         similarity: (n, n), symmetric, n at least 2; the diagonal is not read.
         linkage: The similarity of two groups is that of their least similar members (``complete``)
             or of their most similar ones (``single``). The latter minimises the largest similarity
-            between the two groups that are left. The first pair is merged if several are equal.
+            between the two groups that are left. In a tie, the first pair is merged.
 
     Returns:
         (n,) ``True`` for the members of the group of client 0.

@@ -1,4 +1,4 @@
-"""A store of samples, and the votes of the nearest ones on the class of another sample."""
+"""A store of features, and class votes of those nearest to a sample."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def memory(z: Tensor, y: Tensor, bank: Tensor) -> State:
     """Return a client's store of features, in Q rows.
 
     Args:
-        z: (n, D) features of its samples; of more than Q, as many evenly spaced ones are stored.
+        z: (n, D) features of its samples; if n > Q, Q evenly spaced ones are stored.
         y: (n,) labels.
-        bank: (Q, D), which tells the form.
+        bank: (Q, D) tensor with the shape of the store.
 
     Returns:
-        ``bank`` (Q, D), ``labels`` (Q,), and ``filled`` (Q,), ``True`` where something is stored.
+        ``bank`` (Q, D), ``labels`` (Q,), and ``filled`` (Q,), ``True`` where a sample is stored.
 
     Example:
         >>> stored = memory(torch.arange(5.0)[:, None], torch.arange(5), torch.zeros(3, 1))
@@ -37,20 +37,19 @@ def class_votes(
 ) -> Tensor:
     """Return each class's share of the votes of the nearest stored features, weighted by a kernel.
 
-    A feature at squared distance d votes with weight ``exp(-d / width)``. Of equally near ones the
-    first is taken; if fewer than ``neighbours`` are stored, all vote. Runs under
-    ``torch.func.vmap``.
+    A feature at squared distance d votes with weight ``exp(-d / width)``. In a tie the first is
+    taken; if fewer than ``neighbours`` are stored, all vote. Runs under ``torch.func.vmap``.
 
     Args:
         z: (B, D) features.
         bank: (Q, D) stored features.
         labels: (Q, C) one-hot labels.
-        filled: (Q,) ``True`` where something is stored.
+        filled: (Q,) ``True`` where a sample is stored.
         neighbours: k, at most Q.
         width: Width of the kernel.
 
     Returns:
-        (B, C) shares, which sum to one; without a meaning if nothing is stored.
+        (B, C) shares, which sum to one; meaningless if nothing is stored.
 
     Example:
         >>> bank, labels = torch.tensor([[1.0], [-1.0], [9.0]]), torch.eye(2)[[0, 1, 1]]
@@ -65,11 +64,11 @@ def class_votes(
 
 
 def hits(own: Tensor, votes: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Count the right predictions of 101 mixtures, with the shares 0, 0.01, ... 1 of the votes.
+    """Count the correct predictions of 101 mixtures, with shares 0, 0.01, ..., 1 of the votes.
 
     Args:
         own: (B, C) predictions without votes.
-        votes: (B, C) of :func:`class_votes`.
+        votes: (B, C) from :func:`class_votes`.
         y: (B,) labels.
         weight: (B,) one for a real sample and zero for padding, or ``None``.
 

@@ -59,7 +59,7 @@ def learning_rate(optimizer: Optimizer) -> float:
 
 
 def beyond_plain_sgd(optimizer: Optimizer) -> str | None:
-    """Return what an optimiser is, in words; ``None`` if it is SGD without momentum.
+    """Describe an optimiser in words; return ``None`` for SGD without momentum.
 
     Example:
         >>> import torch
@@ -73,7 +73,7 @@ def beyond_plain_sgd(optimizer: Optimizer) -> str | None:
 
 
 def warn_of_overshoot(optimizer: Optimizer, strength: float, name: str) -> None:
-    """Warn if a pull of this strength towards an anchor overshoots the anchor in one step.
+    """Warn if a proximal term of this strength overshoots its anchor in one step.
 
     A step with learning rate eta on ``strength / 2 ||w - anchor||^2`` multiplies the distance by
     ``1 - eta strength``: it overshoots if ``eta strength`` is 1 or more, and diverges if it is 2 or
@@ -81,7 +81,7 @@ def warn_of_overshoot(optimizer: Optimizer, strength: float, name: str) -> None:
 
     Args:
         optimizer: Optimiser whose learning rate is eta.
-        strength: Strength of the pull.
+        strength: Strength of the term.
         name: Name of the argument that sets the strength.
     """
     product = learning_rate(optimizer) * strength

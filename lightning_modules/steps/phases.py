@@ -43,7 +43,7 @@ def part_phase(
         name: Name of the phase; that of the part if not given.
         optimizer: As in :class:`~pfl.core.types.Phase`.
         objective: Objective on the whole network; cross-entropy if not given.
-        evals: More submodules to hold in eval mode.
+        evals: Further submodules to keep in eval mode.
     """
     net = cast(SplitNet, module.net)
 
@@ -70,7 +70,7 @@ def part_phase(
 
 
 def remember(net: nn.Module, copy: str) -> Pass:
-    """Return the pass that copies a network into the frozen copy of that name, as the last one."""
+    """Return a pass that stores a network's current values in the frozen copy of that name."""
 
     def values(totals: Totals) -> State:
         return {f"{copy}.module.{name}": value for name, value in net.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Class means of features, and tables of prototypes (C, D) that travel and are merged."""
+"""Class means of features, and (C, D) tables of prototypes that are sent and merged."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
     """Return the (C, D) mean features; zero for a class without samples.
 
     Args:
-        sums: (C, D) of :func:`class_sums`.
-        counts: (C,) of :func:`class_sums`.
+        sums: (C, D) from :func:`class_sums`.
+        counts: (C,) from :func:`class_sums`.
 
     Example:
         >>> class_means(torch.tensor([[4.0], [0.0]]), torch.tensor([2.0, 0.0])).tolist()
@@ -80,14 +80,14 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
 
 
 def means_upload(means: Tensor, info: ClientInfo) -> Upload:
-    """Return an upload of one row for each class that the client holds, and of nothing else.
+    """Return an upload that contains only one row for each of the client's classes.
 
     Args:
         means: (C, D) class means.
         info: The client.
 
     Returns:
-        In ``extra``, (C_i,) numbers of the classes, ascending, and their (C_i, D) ``means``.
+        An upload with (C_i,) ``classes``, ascending, and their (C_i, D) ``means`` in ``extra``.
     """
     classes = info.class_counts.nonzero()[:, 0]
     extra = {"classes": classes.to(torch.int32), "means": means[classes.to(means.device)].clone()}
@@ -95,15 +95,15 @@ def means_upload(means: Tensor, info: ClientInfo) -> Upload:
 
 
 def class_gaps(means: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """Return how far the mean of each class is from the nearest one of another class.
+    """Return the distance of each class's mean from the nearest mean of another class.
 
     Args:
-        means: (n, D) means, several of a class.
+        means: (n, D) means, several per class.
         classes: (n,) their classes; a class without means has no gap.
         num_classes: Number of classes, C.
 
     Returns:
-        One gap for each class that has means, by class; infinite if it is the only one.
+        One gap for each class that has means, in order of class; infinite for a single class.
 
     Example:
         >>> class_gaps(torch.tensor([[0.0], [2.0], [4.0]]), torch.tensor([0, 0, 2]), 3)
@@ -118,7 +118,7 @@ def class_gaps(means: Tensor, classes: Tensor, num_classes: int) -> Tensor:
 def unknown_prototypes(num_classes: int, features: int) -> Tensor:
     """Return a (C, D) table in which no class has a prototype: all rows are NaN.
 
-    The table itself thus tells which classes have a prototype, and it travels as C D numbers.
+    The table itself thus marks classes without a prototype, and is sent as C D numbers.
     """
     return torch.full((num_classes, features), float("nan"))
 
@@ -143,14 +143,14 @@ def known(prototypes: Tensor) -> tuple[Tensor, Tensor]:
 def merge_prototypes(
     previous: Tensor, prototypes: Sequence[Tensor], counts: Sequence[Tensor]
 ) -> Tensor:
-    """Average prototypes over clients, class by class; a class that no client holds keeps its row.
+    """Average prototypes over clients, class by class; a class that no client has keeps its row.
 
     Sums are computed in float64 (float32 on devices without float64), in the given order.
 
     Args:
         previous: (C, D), with rows of NaN for unknown classes.
         prototypes: (C, D) of each client; rows of weight zero are ignored.
-        counts: (C,) weights of each client's rows, zero for a class that it does not hold.
+        counts: (C,) weights of each client's rows, zero for a class that it does not have.
 
     Example:
         >>> tables = [torch.tensor([[1.0], [0.0]]), torch.tensor([[4.0], [0.0]])]

@@ -15,7 +15,7 @@ from pfl.core.types import Broadcast, ClientInfo, State, Upload
 
 Similarity: TypeAlias = Literal["rows", "flat"]
 CAP = 0.9999
-"""Largest similarity of two classifiers; one of 1 would give an infinite weight in pFedSim."""
+"""Largest similarity of two classifiers; 1 would give an infinite weight in pFedSim."""
 
 
 def repeated(state: State, count: int) -> State:
@@ -30,17 +30,17 @@ def repeated(state: State, count: int) -> State:
 
 
 def row(stack: State, client: int) -> State:
-    """Return a client's values; they are views."""
+    """Return views of a client's values."""
     return {name: value[client] for name, value in stack.items()}
 
 
 def with_rows(stack: State, uploads: Sequence[Upload], states: Sequence[State]) -> State:
-    """Return a copy of a stack in which the clients of some uploads have other values.
+    """Return a copy of a stack with new values for the clients of some uploads.
 
     Args:
         stack: (N, ...) each.
         uploads: The uploads.
-        states: The other values, in the order of the uploads.
+        states: The new values, in the order of the uploads.
     """
     found = {name: value.clone() for name, value in stack.items()}
     for upload, state in zip(uploads, states, strict=True):
@@ -50,7 +50,7 @@ def with_rows(stack: State, uploads: Sequence[Upload], states: Sequence[State]) 
 
 
 class ModelsServer(Server[StateT]):
-    """A server whose state has a model for each client: ``shared`` has a leading axis of N."""
+    """A server that stores a model for each client: ``shared`` has a leading axis of N."""
 
     per_client = True
 
@@ -61,7 +61,7 @@ class ModelsServer(Server[StateT]):
         members: Sequence[ClientInfo],
         upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
-        """Send the mean of the members' models by samples."""
+        """Send the mean of the members' models, weighted by samples."""
         sizes = torch.tensor([float(one.samples) for one in members], dtype=torch.float64)
         models = [row(state.shared, number) for number in range(len(members))]
         return Broadcast(weighted_mean(models, sizes / sizes.sum())), {}

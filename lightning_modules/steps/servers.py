@@ -62,7 +62,7 @@ class DampedState(ServerState):
 class DampedServer(Server[DampedState]):
     """A server that averages as if absent members had sent back the last global values.
 
-    So do the authors of FedEM (Marfoq et al., NeurIPS 2021, arXiv 2108.10252).
+    As in the authors' code of FedEM (Marfoq et al., NeurIPS 2021, arXiv 2108.10252).
     """
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> DampedState:
@@ -82,7 +82,7 @@ class DampedServer(Server[DampedState]):
 
 @dataclass(eq=False)
 class MeansServer(Server[StateT]):
-    """A server that trains values of its own on the class means that clients send.
+    """A server that trains parameters on the class means that clients send.
 
     It takes steps of plain SGD; clients send what
     :func:`~lightning_modules.steps.prototypes.means_upload` returns.
@@ -100,7 +100,7 @@ class MeansServer(Server[StateT]):
     server_batch: int = 10
 
     def batches(self, count: int, round: int) -> Iterable[Tensor]:
-        """Return the positions of ``count`` means in batches, in a new order in each epoch."""
+        """Return batches of positions of ``count`` means, shuffled anew in each epoch."""
         rng = generator(self.seed, "means", round)
         orders = (torch.randperm(count, generator=rng) for _ in range(self.server_epochs))
         return (batch for order in orders for batch in torch.split(order, self.server_batch))
@@ -112,7 +112,7 @@ class MeansServer(Server[StateT]):
 
         Args:
             start: The values to train; they are not changed.
-            loss: Loss of some values on a batch.
+            loss: Loss of given values on a batch.
             batches: The batches.
 
         Example:
@@ -139,7 +139,7 @@ class MeansServer(Server[StateT]):
 def uploaded_means(uploads: Sequence[Upload], like: Tensor) -> tuple[Tensor, Tensor]:
     """Return the (n, D) class means of some uploads, and their (n,) classes.
 
-    They are in the order of uploads and classes, and the means are of the type of ``like``.
+    They are in the order of uploads and classes; the means have the type of ``like``.
     """
     means = torch.cat([upload.extra["means"] for upload in uploads])
     classes = torch.cat([upload.extra["classes"] for upload in uploads])
@@ -147,7 +147,7 @@ def uploaded_means(uploads: Sequence[Upload], like: Tensor) -> tuple[Tensor, Ten
 
 
 def stepped(old: State, new: State, scale: float, names: Patterns = ("*",)) -> State:
-    """Return ``old + scale (new - old)`` for the entries with such names; the others are new.
+    """Return ``old + scale (new - old)`` for entries that match ``names``, and ``new`` for others.
 
     Example:
         >>> import torch

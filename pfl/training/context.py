@@ -30,14 +30,14 @@ class StoppedError(ExplainedError):
 
 
 class Context:
-    """The module that plays every client in turn, and what it works with.
+    """The module that plays every client in turn, with its data, device and plans.
 
     Attributes:
         module: The module on its device; its state belongs to the current job.
         data: The federation's data, on the same device.
         scorer: Scores a model by its outputs.
         fabric: Device and precision.
-        gradient_clip_val: Largest norm of a step's gradient; ``None`` does not clip.
+        gradient_clip_val: Largest norm of a step's gradient; ``None`` disables clipping.
         stop: An event; once set, training ends before its next step with :class:`StoppedError`.
         template: The state that every job starts from, before kept values and broadcast.
         entries: The module's own tensors, by their names in its state dict.
@@ -49,24 +49,24 @@ class Context:
         plan: The module's plan for training.
         adapt: The module's plan before a test.
         introduction: The module's plan for a client that joins later.
-        variants: One context for each network of which clients have one, this one first; they
-            share the module, which plays one of them at a time.
+        variants: One context for each network that clients use, this one first; they share the
+            module, which acts as one of them at a time.
 
     Args:
         module: The module; it is moved to the device and converted to the precision.
         data: The federation's data, already on the device.
         stop: An event shared by several contexts; ``None`` creates one.
-        template: Template of another context, of all variants; ``None`` uses the module's current
+        template: Template of another context, for all variants; ``None`` uses the module's current
             values.
         trainable: Names from another context; ``None`` uses the module's ``requires_grad``.
-        beside_others: Whether other threads train clients at the same time, so that what layers
-            draw must leave torch's default stream alone.
-        variant: The number of the variant; ``None`` makes the contexts of all.
+        beside_others: Whether other threads train clients at the same time, so that layers must not
+            draw from torch's default stream.
+        variant: Number of the variant; ``None`` creates the contexts of all variants.
 
     Raises:
         MethodError: A plan is not a declaration, the module overrides ``training_step``, the method
-            does not suit the data's task, a phase has nothing to train in this network, or there
-            are no public data that it needs.
+            does not suit the data's task, a phase has nothing to train in this network, or public
+            data that it needs are missing.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Context:
             self._add_variants(len(self._networks.nets), template)
 
     def _add_variants(self, count: int, template: State | None) -> None:
-        """Make the contexts of the other networks, in which what travels must be alike."""
+        """Create the contexts of the other networks, and check that shared entries agree."""
         first = {name: self.template[name] for name in self.module.shared_names()}
         for number in range(1, count):
             one = Context(
@@ -148,20 +148,20 @@ class Context:
             other = {name: one.template[name] for name in self.module.shared_names()}
             if (apart := per_client.disagreement(first, other)) is not None:
                 raise MethodError(
-                    f"{type(self.module).__name__} sends what is not alike in all networks: "
-                    f"{apart}; networks of clients may differ in what stays with them"
+                    f"{type(self.module).__name__} sends entries that differ between networks: "
+                    f"{apart}; the networks of clients may differ only in entries that they keep"
                 )
         self.module.take_variant(0)
 
     def of(self, client: int) -> Context:
-        """Return the context of a client's network, as which the module then acts.
+        """Return the context of a client's network, and switch the module to it.
 
-        What belongs to no client is played by the first network.
+        Jobs of no client use the first network.
         """
         return self.of_variant(self.variant_of(client))
 
     def of_variant(self, number: int) -> Context:
-        """Return the context of one of the networks, as which the module then acts."""
+        """Return the context of one of the networks, and switch the module to it."""
         if len(self.variants) == 1:
             return self
         one = self.variants[number]
@@ -170,23 +170,23 @@ class Context:
         return one
 
     def each_variant(self) -> Iterator[Context]:
-        """Yield the contexts of all networks, as which the module acts in turn.
+        """Yield the context of each network, with the module switched to it.
 
-        Afterwards it acts as the first.
+        Afterwards the module is switched back to the first.
         """
         for number in range(len(self.variants)):
             yield self.of_variant(number)
         self.of_variant(0)
 
     def variant_of(self, client: int) -> int:
-        """Return which of the networks a client has."""
+        """Return the number of a client's network."""
         if self._networks is None or client == NO_CLIENT:
             return 0
         return self._networks.of_client(client, self.data)
 
     @property
     def initial_values(self) -> State:
-        """The templates of all variants, by the names of :func:`pfl.core.per_client.named`."""
+        """The templates of all variants, under names from :func:`pfl.core.per_client.named`."""
         return {
             per_client.named(one._number, name): value
             for one in self.variants
@@ -194,14 +194,14 @@ class Context:
         }
 
     def start_from(self, values: State) -> None:
-        """Let jobs start from the initial values of a checkpoint, which the module then has."""
+        """Use the initial values of a checkpoint as the template, and load them into the module."""
         for one in self.each_variant():
             one.template = to(per_client.of_variant(values, one._number), self.fabric.device)
             one.load({})
 
     @property
     def constants(self) -> str:
-        """Hash of what no state holds, such as the frozen parts of a network."""
+        """Hash of values outside the state, such as the frozen parts of a network."""
         return fingerprint([constants(one.module) for one in self.each_variant()])
 
     def replica(
@@ -216,7 +216,7 @@ class Context:
         """Return a context with a copy of the module on another Fabric; the rest is shared.
 
         By default, the Fabric has the same device and precision. ``alone`` copies this variant
-        only, as which every client of the data is then played.
+        only, for all clients of the data.
         """
         if fabric is None:
             fabric = self._like(self.fabric.strategy.precision.precision)
@@ -234,21 +234,21 @@ class Context:
         )
 
     def in_double(self, data: FederatedData | None = None) -> Context:
-        """Return a copy in float64, by which two ways are compared, with one network for all."""
+        """Return a copy in float64, to compare two ways, with one network for all clients."""
         template = {name: doubled(value) for name, value in self.initial_values.items()}
         return self.replica(self._like("64-true"), data, template, alone=True)
 
     def _like(self, precision: Any) -> Fabric:  # noqa: ANN401
-        """Return a Fabric of the same device with a precision."""
+        """Return a Fabric on the same device with the given precision."""
         device = self.fabric.device
         index: int | list[int] = 1 if device.index is None else [device.index]
         return devices.fabric(device.type, index, precision)
 
     def samples_of(self, part: Phase | Pass, client: int) -> ClientSplit:
-        """Return the samples that a part of a plan goes through at a client.
+        """Return a client's samples for a part of a plan.
 
         Raises:
-            MethodError: They are public, and there are none.
+            MethodError: The part uses public data, and there are none.
         """
         if part.split != "public":
             return self.data.split(client, part.split)
@@ -258,12 +258,12 @@ class Context:
         """Reset the module to the template, with the kept values in place.
 
         Raises:
-            MethodError: The client keeps its state at its site.
+            MethodError: The client's state is stored at its site.
         """
         if reference_of(kept) is not None:
             raise MethodError(
-                "what this client keeps is at its site, and its model exists only there: ask the "
-                "site's owner for it, or train with an engine of this machine"
+                "this client's state and model exist only at its site: ask its owner for them, or "
+                "train with a local engine"
             )
         values = [kept.get(name, value) for name, value in self.template.items()]
         copy_all([self.entries[name] for name in self.template], values)
@@ -339,11 +339,11 @@ class Context:
 
 
 def doubled(value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in float64 if it has floating-point numbers."""
+    """Convert a floating-point tensor to float64; return others unchanged."""
     return value.double() if value.is_floating_point() else value
 
 
 def drops_out(layer: nn.Module) -> bool:
-    """Return ``True`` for a layer of dropout, and one that has dropout inside."""
+    """Return ``True`` for a dropout layer, and for a layer that contains dropout."""
     within = isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)) and layer.dropout > 0
     return within or isinstance(layer, (nn.modules.dropout._DropoutNd, nn.RReLU))
