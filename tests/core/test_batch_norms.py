@@ -3,7 +3,6 @@
 import pytest
 from torch import nn
 
-from lightning_modules.nets import ResNet18
 from pfl.core.batch_norms import batch_norms
 
 
@@ -25,10 +24,3 @@ def test_what_is_one(layer, is_one):
     assert batch_norms(nn.Sequential(layer)) == (("0",) if is_one else ())
     # A module may be one itself.
     assert batch_norms(layer) == (("",) if is_one else ())
-
-
-def test_those_of_a_resnets_shortcuts_are_among_them():
-    """Two in each of eight blocks, one behind the stem, three in shortcuts."""
-    names = batch_norms(ResNet18(10))
-    assert len(names) == 2 * 8 + 1 + 3
-    assert "backbone.layer2.0.downsample.1" in names

@@ -1,12 +1,10 @@
 """The client's options, as type checkers and parsers see them."""
 
-from inspect import Parameter, signature
+from inspect import signature
 from typing import get_type_hints
 
 import pytest
 import torch
-from jsonargparse import ArgumentParser
-from typing_extensions import Unpack
 
 from pfl.core.client import ClientModule, ClientOptions
 from pfl.core.types import Broadcast, ClientInfo
@@ -14,36 +12,11 @@ from tests.helpers.messages import parts
 from tests.helpers.toy import mlp
 
 
-class Own(ClientModule):
-    def __init__(self, net, *, pull: float = 0.5, **options: Unpack[ClientOptions]) -> None:
-        super().__init__(net, **options)
-        self.pull = pull
-
-
 def test_the_options_are_those_of_the_constructor():
     hints = get_type_hints(ClientModule.__init__)
     assert get_type_hints(ClientOptions) == {
         name: hints[name] for name in signature(ClientModule).parameters if name != "net"
     }
-
-
-def test_a_parser_finds_defaults_and_descriptions_behind_unpacked_options():
-    parser = ArgumentParser()
-    parser.add_class_arguments(Own, skip={"net", "optimizer", "task"})
-    assert vars(parser.get_defaults()) == {
-        "pull": 0.5,
-        **{
-            name: option.default
-            for name, option in signature(ClientModule).parameters.items()
-            if option.default is not Parameter.empty and name not in {"optimizer", "task"}
-        },
-    }
-    assert "Local epochs per round" in parser.format_help()
-
-
-def test_an_unknown_option_is_refused_by_name():
-    with pytest.raises(TypeError, match="epocs"):
-        Own(mlp(), epocs=3)
 
 
 @pytest.mark.parametrize(

@@ -120,12 +120,6 @@ def test_what_does_not_suit_a_task_is_refused(task, options, says):
         task.with_loss(options)
 
 
-def test_a_task_says_what_differs_from_its_defaults():
-    assert repr(Classification().with_loss({"class_weights": [1.0, 2.0]})) == (
-        "Classification(class_weights=(1.0, 2.0))"
-    )
-
-
 TASKS = [
     Classification(WEIGHTS, 0.2),
     Classification(focal=1.5),

@@ -36,21 +36,6 @@ def test_mean_needs_a_weight_for_each_state():
             state.weighted_mean(states, torch.ones(2) / 2)
 
 
-def test_small_functions():
-    values = {"net.head.weight": torch.ones(3), "net.body.0.bias": torch.tensor(1)}
-    assert list(state.select(values, ("net.head.*",))) == ["net.head.weight"]
-    assert state.nbytes(values) == 3 * 4 + 8
-    copy = state.clone(values)
-    copy["net.head.weight"] += 1
-    assert values["net.head.weight"].tolist() == [1, 1, 1]
-
-
-def test_add_and_subtract():
-    a, b = {"w": torch.tensor([3.0])}, {"w": torch.tensor([1.0])}
-    assert state.add(a, b, 2.0)["w"].item() == 5.0
-    assert state.subtract(a, b)["w"].item() == 2.0
-
-
 def test_assign_refuses_unknown_names():
     with pytest.raises(KeyError, match=parts("Linear ~ 'bais'")):
         state.assign(nn.Linear(1, 1), {"bais": torch.zeros(1)})

@@ -8,9 +8,8 @@ from torch import nn
 
 from datamodules import IID, TensorData
 from lightning_modules.base import ClientModule
-from lightning_modules.nets import SplitNet
 from pfl.core import devices
-from pfl.core.seeds import generator, scoped
+from pfl.core.seeds import generator
 from pfl.core.types import Batch, ClientInfo, Job, Phase
 from pfl.engines import vectorised
 from pfl.engines.sequential import SequentialEngine
@@ -145,22 +144,6 @@ def test_features_on_a_gpu_are_held_or_computed_of_gathered_samples(monkeypatch,
     beside = fit(Head(normed(), optimizer=SGD), VectorisedEngine(), **options)
     assert beside.header["engine"].startswith("vectorised")
     torch.testing.assert_close(beside.server.shared, alone.server.shared, rtol=1e-10, atol=1e-10)
-
-
-def test_stacked_clients_hold_the_same_constant_features():
-    """Also where the frozen part has dropout, which is switched off in it."""
-
-    def net():
-        with scoped(1):
-            body = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU())
-            return SplitNet(body, nn.Linear(6, 3))
-
-    runs = [
-        fit(Head(net(), optimizer=SGD), engine, precision="64-true")
-        for engine in (SequentialEngine(), VectorisedEngine())
-    ]
-    assert runs[1].header["engine"].startswith("vectorised")
-    torch.testing.assert_close(runs[1].server.shared, runs[0].server.shared, rtol=1e-10, atol=1e-10)
 
 
 class Shaken:

@@ -69,12 +69,6 @@ def test_shapes_types_and_names_of_entries_may_be_asked_for():
     context(Reader(look), blobs())
 
 
-def test_every_engine_ends_on_a_plan_that_reads_a_value():
-    for engine in ("sequential", "threads", "vectorised", "auto"):
-        with pytest.raises(MethodError, match="'visits'"):
-            fit(Reader(READS["if"]), blobs(), engine=engine)
-
-
 class Keeps(ClientModule):
     """Its plan carries a tensor of an entry away."""
 
@@ -244,47 +238,6 @@ def test_optimiser_state_outlives_a_round_that_skips_its_phase():
     momentum = of_all_phases(first.kept)
     assert momentum
     assert all(torch.equal(second.kept[name], value) for name, value in momentum.items())
-
-
-class Rows(ClientModule):
-    """Collects its inputs while it trains, and again in a walk over the data."""
-
-    vectorizable = True
-    kept = ("trained", "walked")
-
-    def __init__(self, net):
-        super().__init__(net)
-        self.register_buffer("trained", torch.zeros(6))
-        self.register_buffer("walked", torch.zeros(6))
-
-    def plan(self):
-        def inputs(batch):
-            return {"x": batch.x, "y": batch.y}
-
-        def collecting(batch):
-            return Outcome(self.losses(batch), rows=inputs(batch))
-
-        def summary(name):
-            return lambda t: {name: torch.cat([t.rows["x"].sum(0), t.rows["y"].sum()[None]])}
-
-        return [
-            Phase(name="local", objective=collecting),
-            Pass(name="trained", then=summary("trained")),
-            Pass(name="walked", collect=inputs, then=summary("walked")),
-        ]
-
-
-def test_rows_of_samples_reach_the_next_pass_without_padding():
-    """Each sample once, from training and from the walk; alone and in a stack."""
-    data = blobs(SIZES)
-    ctx = context(Rows(mlp()), data, "64-true")
-    jobs = [job(data, client) for client in (3, 1, 4, 0, 2)]
-    for found in ([client_round.train(ctx, one) for one in jobs], stack_round.train(ctx, jobs)):
-        for result in found:
-            split = data.split(result.client, "train")
-            expected = torch.cat([split.x.double().sum(0), split.targets.sum()[None].double()])
-            torch.testing.assert_close(result.kept["trained"], expected)
-            torch.testing.assert_close(result.kept["walked"], expected)
 
 
 def test_an_entry_that_the_module_does_not_have_cannot_be_set():

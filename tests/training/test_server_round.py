@@ -11,11 +11,8 @@ from datamodules import IID, Digits, TensorData
 from datamodules.view import Store
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import MLP
-from pfl.core.seeds import derive
 from pfl.core.server import Server
 from pfl.engines.guard import disagreement
-from pfl.testing.federation import ToyFederation
-from pfl.testing.toy import mlp
 from pfl.training.declaration import MethodError
 from tests.helpers.federation import context, fit
 from tests.helpers.messages import parts
@@ -48,12 +45,6 @@ def tensors(start, stop, **options):
     )
     data.setup()
     return data
-
-
-@pytest.mark.parametrize("seed", [3, 4])
-def test_a_server_draws_from_the_seed_of_the_run(seed):
-    federation = ToyFederation(ClientModule(mlp()), seed=seed)
-    assert federation.server.seed == derive(seed, "server")
 
 
 def test_a_server_sees_the_training_samples_of_the_public_data():

@@ -15,12 +15,8 @@ import torch
 from scipy import special, stats
 from sklearn import metrics as sk
 
-from datamodules import TabularData
-from lightning_modules.fedavg import FedAvg
 from pfl.core.task import Binary, Classification, MultiLabel, Regression
 from pfl.training.metrics import Scorer
-from tests.helpers.federation import fit
-from tests.helpers.toy import mlp
 
 warnings.filterwarnings("ignore", category=UserWarning, module="sklearn")
 NAN = {"zero_division": np.nan}
@@ -159,28 +155,6 @@ def test_labels_that_are_neither_present_nor_predicted_have_no_f1(y, guess):
     same(found.get("f1"), right)
     same(found.get("f1_score"), right)
     assert found["acc"] == pytest.approx((np.array(y) == np.array(guess)).mean())
-
-
-def test_a_client_without_a_score_is_left_out_of_its_mean_and_counted(tmp_path):
-    """Six clients of whom five have a single test row: R2 is that of the first."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for site in range(6):
-        for _ in range(40 if site == 0 else 4):
-            a = rng.normal()
-            rows.append(f"{a:.4f},C{site},{2 * a + 0.1 * rng.normal():.4f}")
-    (tmp_path / "t.csv").write_text("a,site,t\n" + "\n".join(rows) + "\n")
-    data = TabularData(
-        str(tmp_path / "t.csv"), "t", task="regression", client_column="site", batch_size=8,
-        metrics=[{"metric": "torchmetrics.R2Score", "name": "added"}],
-    )  # fmt: skip
-    run = fit(FedAvg(mlp(1, dim=1), task=data.task), data, rounds=2)
-    row = run.history[-1]
-    for name in ("r2", "added"):
-        assert row[f"test/personal/{name}_clients"] == 1
-    assert row["test/personal/r2"] == pytest.approx(row["test/personal/added"])
-    clients = [one for one in run.latest.clients if "test/personal/r2" in one]
-    assert [one["client"] for one in clients] == [0]
 
 
 def test_large_targets_are_scored_as_they_were_read():
