@@ -59,12 +59,6 @@ def test_batch_statistics():
     assert set(teacher.state_dict()) == {f"module.{n}" for n, _ in net.named_parameters()}
 
 
-def test_gradient_passes_through_a_frozen_copy_to_its_input():
-    head, z = frozen(nn.Linear(4, 2)), torch.rand(3, 4, requires_grad=True)
-    head(z).sum().backward()
-    torch.testing.assert_close(z.grad, head.state_dict()["module.weight"].sum(0).expand(3, 4))
-
-
 @pytest.mark.parametrize("batch_statistics", [False, True])
 def test_copy_into_refreshes_values(batch_statistics):
     net = normalised()
@@ -83,11 +77,3 @@ def test_copy_into_refreshes_values(batch_statistics):
 def test_copy_into_refuses_another_network():
     with pytest.raises(ValueError, match=parts("Linear ~ '0.bias' ~ Sequential")):
         copy_into(frozen(normalised()), nn.Linear(4, 6))
-
-
-def test_frozen_copies_survive_copying_and_loading():
-    teacher = frozen(normalised())
-    clone = copy.deepcopy(teacher).train()
-    assert not clone.module.training
-    clone.load_state_dict(frozen(normalised()).state_dict())
-    assert not list(clone.parameters())

@@ -18,8 +18,7 @@ from lightning_modules.layers import (
     softplus_std_slope,
 )
 from lightning_modules.layers.variational import MIN_STD
-from lightning_modules.nets import SplitNet
-from pfl.core.seeds import generator, scoped
+from pfl.core.seeds import generator
 from tests.helpers.draws import normal
 from tests.helpers.messages import parts, refuses
 
@@ -57,24 +56,6 @@ def test_draws_are_means_plus_scaled_noise():
         bias = built.mean_bias + built.std_bias * noise["bias"][k]
         torch.testing.assert_close(logits[k], z @ weight.mT + bias)
     assert torch.equal(built(z, samples=3, noise=noise), logits)
-
-
-def test_own_draws_follow_torchs_stream():
-    built, z = layer(), normal(5, 4)
-    with scoped(7):
-        first = built(z, 3)
-    assert not torch.equal(first, built(z, 3))
-    with scoped(7):
-        assert torch.equal(first, built(z, 3))
-
-
-def test_moments_of_many_draws():
-    """A logit of z = (1, 2, 0, 0) at std 0.5 has variance 0.25 (1 + 4 + 1) = 1.5."""
-    built, z = layer(0.5), torch.tensor([[1.0, 2.0, 0, 0]], dtype=torch.float64)
-    logits = built(z, samples=40_000)
-    torch.testing.assert_close(logits.mean(0), built(z), rtol=0, atol=0.03)
-    variances = torch.full((1, 3), 1.5, dtype=torch.float64)
-    torch.testing.assert_close(logits.var(0), variances, rtol=0.03, atol=0)
 
 
 def test_standard_deviations_do_not_vanish():
@@ -121,12 +102,6 @@ def test_kl_of_the_first_round_is_zero_and_flat():
     assert float(value.detach()) == 0
     for parameter in built.parameters():
         assert not parameter.grad.any()
-
-
-def test_variational_layer_is_a_head():
-    net = SplitNet(nn.Flatten(), VariationalLinear(12, 5))
-    assert (net.features, net.num_classes) == (12, 5)
-    assert net(torch.zeros(1, 3, 2, 2)).shape == (1, 5)
 
 
 def test_variational_layer_refuses_what_it_cannot_use():

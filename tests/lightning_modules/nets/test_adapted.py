@@ -11,8 +11,6 @@ from torch import nn
 from lightning_modules import FedAvg, FedAvgP, FedPer, FedProx
 from lightning_modules.nets import FrozenParts, LoRA, SplitNet
 from lightning_modules.nets.initial import redraw
-from pfl.cli.config import Experiment
-from pfl.cli.parser import make_parser
 from pfl.core.seeds import scoped
 from pfl.core.state import constants, nbytes
 from pfl.engines.stack.stack import Stack
@@ -142,37 +140,6 @@ def test_a_run_is_not_resumed_with_other_frozen_parts(tmp_path):
     assert run(half(), ckpt_path=str(folder)).round == 2
     with pytest.raises(CheckpointError, match=parts("checkpoint ~ frozen weights")):
         run(half(seed=2), ckpt_path=str(folder))
-
-
-CONFIGURATION = """
-model:
-  class_path: FedPer
-  init_args:
-    net:
-      class_path: LoRA
-      init_args:
-        net: {class_path: MLP, init_args: {hidden: [6, 4]}}
-        rank: 2
-        targets: ["backbone.*"]
-        trained: [backbone.1.weight, head.weight]
-data:
-  class_path: Synthetic
-  init_args: {num_clients: 3, partition: IID, samples: 60, classes: 5}
-"""
-
-
-def test_a_configuration_names_the_network_inside(tmp_path):
-    """Class and inputs of the inner network are the data's to say, as ever."""
-    file = tmp_path / "lora.yaml"
-    file.write_text(CONFIGURATION)
-    experiment = Experiment.parse(make_parser("fit"), ["--config", str(file)])
-    net = experiment.module.net
-    assert {name: tuple(value.shape) for name, value in net.state_dict().items()} == {
-        "backbone.1.weight": (6, 64),
-        "backbone.3.down": (2, 6),
-        "backbone.3.up": (4, 2),
-        "head.weight": (5, 4),
-    }
 
 
 @pytest.mark.parametrize(

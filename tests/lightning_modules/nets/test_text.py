@@ -8,12 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from datamodules import TensorData
-from datamodules.partition.partitioner import IID
-from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import TextNet
 from pfl.core.seeds import generator
-from tests.helpers.federation import fit, sgd
 from tests.helpers.messages import refuses
 
 
@@ -44,27 +40,3 @@ def test_padding_takes_no_gradient():
 
 def test_sizes_below_one_are_refused():
     refuses(partial(TextNet, 2), "at least 1", vocabulary=0)
-
-
-def test_fedavg_comes_close_to_the_best_loss_there_is():
-    """Texts of six tokens, drawn one by one by their class's own frequencies, and padded.
-
-    No model has a smaller expected loss than the true posterior, which is proportional to the
-    product of the tokens' frequencies. FedAvg comes within 5 % of it on the same test texts.
-    """
-    rng = generator(4, "made texts")
-    classes, vocabulary, samples, length = 3, 12, 4000, 6
-    frequencies = (0.7 * torch.randn(classes, vocabulary, generator=rng)).softmax(1)
-    y = torch.randint(classes, (samples,), generator=rng)
-    words = torch.multinomial(frequencies[y], length, replacement=True, generator=rng)
-    posterior = frequencies.log()[:, words].sum(-1).T
-    x = F.pad(words + 1, (0, 3))
-    half = samples // 2
-    arrays = {"x": x[:half], "y": y[:half], "x_test": x[half:], "y_test": y[half:]}
-    data = TensorData(arrays, 4, IID(), batch_size=50, test_protocol="global")
-    net = TextNet(classes, vocabulary + 1, embedding=8, hidden=())
-    run = fit(FedAvg(net, optimizer=sgd(1.0, momentum=0.9)), data, rounds=8)
-    best = float(F.cross_entropy(posterior[half:], y[half:]))
-    chance = float(torch.tensor(classes).log())
-    assert best < 0.7 * chance
-    assert run.history[-1]["test/pooled/loss"] < 1.05 * best

@@ -62,12 +62,6 @@ def test_patches_become_tokens_at_their_own_positions():
     torch.testing.assert_close(change[0, 5], tokens.patches.weight.sum((1, 2, 3)))
 
 
-def test_the_order_of_patches_counts():
-    net, image = make(), torch.zeros(1, 1, 4, 6)
-    image[..., :2, :2] = 1
-    assert not torch.allclose(net(image), net(image.flip(-1)))
-
-
 def test_the_class_token_is_read():
     """The features are the first of the normed tokens."""
     net, image = make(), torch.ones(2, 1, 4, 6)

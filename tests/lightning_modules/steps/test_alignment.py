@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from lightning_modules.layers import frozen
-from lightning_modules.steps.alignment import Alignment, alignment_parts
+from lightning_modules.steps.alignment import Alignment
 from lightning_modules.steps.phases import remember
 from tests.helpers.messages import parts
-from tests.helpers.toy import mlp, normed
+from tests.helpers.toy import normed
 
 
 class Client(nn.Module):
@@ -19,19 +19,6 @@ class Client(nn.Module):
         self.net = net
         self.previous = frozen(net.backbone)
         self.register_buffer("class_means", torch.zeros(net.num_classes, net.features))
-
-
-@pytest.mark.parametrize(
-    ("target", "parts"), [("class_mean", ["targets", "align"]), ("per_sample", ["align"])]
-)
-def test_class_means_are_taken_before_the_backbone_moves(target, parts):
-    plan = alignment_parts(Client(mlp()), Alignment(target, lr=0.5, epochs=2, batch=3))
-    assert [part.name for part in plan] == parts
-    align = plan[-1]
-    assert (align.epochs, align.batch_size, align.trains) == (2, 3, ("net.backbone.*",))
-    assert align.evals == ("net.backbone",)
-    (group,) = align.optimizer([torch.zeros(1)]).param_groups
-    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.5, 0, 0)
 
 
 def test_what_is_remembered_is_the_whole_backbone():

@@ -39,13 +39,6 @@ def test_single_linkage_minimises_the_largest_similarity_across():
         assert float(alike[first][:, ~first].max()) == best
 
 
-@pytest.mark.parametrize("linkage", ["complete", "single"])
-def test_the_order_of_clients_does_not_matter(linkage):
-    rows, order = normal(7, 4, seed=3), torch.tensor([4, 2, 6, 0, 1, 5, 3])
-    one, other = (halves(cosines(found), linkage) for found in (rows, rows[order]))
-    assert torch.equal(other, one[order]) or torch.equal(other, ~one[order])
-
-
 def test_two_clients_are_two_halves():
     assert halves(torch.ones(2, 2)).tolist() == [True, False]
 

@@ -42,9 +42,3 @@ def test_the_head_alone_is_trained_on_features_computed_once():
     assert part_phase(module, "head", 1).inputs is not None
     assert part_phase(module, "head", 1, objective=module.losses).inputs is None
     assert part_phase(module, "body", 1).inputs is None
-
-
-def test_a_phase_is_called_as_its_part_or_as_asked():
-    module = FedAvg(normed())
-    assert part_phase(module, "body", 1).name == "body"
-    assert part_phase(module, "body", 1, name="tune").name == "tune"

@@ -8,7 +8,6 @@ from lightning_modules.steps.prototypes import class_means, class_sums
 from tests.helpers.draws import batch
 
 CLASSES = 4
-SIZE = 4
 
 
 def test_class_sums_add_up_over_batches():

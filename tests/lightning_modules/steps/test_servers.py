@@ -46,11 +46,6 @@ def test_running_statistics_stop_at_the_average(method):
     assert parameters < near.state.shared.keys()
 
 
-def test_without_uploads_it_stays():
-    after = MovingServer(step=0.5).aggregate(START, [])
-    assert (after.shared, after.round) == (START.shared, 1)
-
-
 def test_a_step_backwards_is_refused():
     with pytest.raises(ValueError, match=parts("server_step ~ negative ~ -1")):
         MovingServer(step=-1)
