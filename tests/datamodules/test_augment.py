@@ -1,6 +1,5 @@
 """Random crop and mirror image, sample by sample."""
 
-import pytest
 import torch
 
 from datamodules import CropFlip
@@ -44,22 +43,3 @@ def test_flip_alone_mirrors_about_half():
     mirrored = (results == given.flip(-1)).flatten(1).all(1)
     assert torch.equal(results[~mirrored], given[~mirrored])
     assert 140 < mirrored.sum() < 260
-
-
-@pytest.mark.parametrize("flip", [0.0, 1.0])
-def test_flip_never_and_always(flip):
-    given = images()
-    results = CropFlip(padding=0, flip=flip)(given, rng())
-    assert torch.equal(results, given.flip(-1) if flip else given)
-
-
-def test_the_generator_decides():
-    given = images()
-    assert torch.equal(CropFlip()(given, rng(5)), CropFlip()(given, rng(5)))
-    assert not torch.equal(CropFlip()(given, rng(5)), CropFlip()(given, rng(6)))
-
-
-@pytest.mark.parametrize("arguments", [{"padding": -1}, {"flip": 1.5}])
-def test_numbers_out_of_range_are_refused(arguments):
-    with pytest.raises(ValueError, match=next(iter(arguments))):
-        CropFlip(**arguments)

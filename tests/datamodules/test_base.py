@@ -1,10 +1,7 @@
 """The data module as the loop, the engines and a plain Trainer use it."""
 
-import inspect as python_inspect
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import lightning as L
@@ -12,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules import IID, CropFlip, Digits, Dirichlet, FederatedDataModule, Shards, Synthetic
+from datamodules import IID, CropFlip, Digits, Dirichlet, Shards, Synthetic
 from datamodules.partition import artefact
 from datamodules.partition.splits import divide
-from datamodules.view import Store, View
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
 from tests.helpers.data import held
@@ -48,16 +44,6 @@ def test_digits_are_sixteenths_in_minus_one_to_one(protocol):
         assert batch.y.tolist() == labels[ids].tolist() == view.targets.tolist()
 
 
-def test_normalisation_subtracts_the_mean_and_divides_by_the_deviation():
-    """Bytes 0 and 255 with mean 0.25 and std 0.5: (0 - 0.25) / 0.5 = -0.5 and 0.75 / 0.5 = 1.5."""
-    images = torch.tensor([[[[0]]], [[[255]]]], dtype=torch.uint8)
-    view = View(Store(images, torch.tensor([3, 4]), (0.25,), (0.5,)), torch.tensor([1, 0]))
-    batch = view.batch(torch.tensor([0, 1, 1]))
-    assert batch.x.flatten().tolist() == pytest.approx([1.5, -0.5, -0.5])
-    assert batch.y.tolist() == [4, 3, 3]
-    assert batch.weight is None
-
-
 def test_batches_follow_the_default_float_type():
     view = digits().split(0, "train")
     single = view.batch(torch.arange(3)).x
@@ -70,15 +56,6 @@ def test_batches_follow_the_default_float_type():
     assert torch.allclose(single.double(), double, atol=1e-6)
     # In double precision the arithmetic is exact to the last bits.
     assert torch.allclose((double + 1) / 2 * 255, ((double + 1) / 2 * 255).round(), atol=1e-10)
-
-
-def test_setup_is_idempotent_and_views_are_made_once():
-    data = digits()
-    data.setup("fit")
-    prepared = data._prepared
-    data.setup("test")
-    assert data._prepared is prepared
-    assert data.split(2, "train") is data.split(2, "train")
 
 
 def test_nothing_comes_from_or_goes_to_a_global_stream():
@@ -104,25 +81,6 @@ def test_only_training_batches_drawn_with_an_rng_are_augmented():
     assert torch.equal(train.batch(positions).x, plain)
     test_rng = torch.Generator().manual_seed(0)
     assert torch.equal(test.batch(torch.arange(3), test_rng).x, test.batch(torch.arange(3)).x)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_clients": 0}, "num_clients ~ at least 1 ~ 0"),
-        ({"batch_size": 0}, "batch_size ~ at least 1 ~ 0"),
-        ({"eval_batch_size": 0}, "eval_batch_size ~ at least 1 ~ 0"),
-        ({"std": 0.0}, "std ~ positive ~ 0.0"),
-        ({"std": float("nan")}, "std ~ finite ~ nan"),
-        ({"std": [float("inf")]}, "std ~ finite ~ inf"),
-        ({"std": []}, "std ~ each channel ~ none"),
-        ({"mean": float("nan")}, "mean ~ finite ~ nan"),
-        ({"test_fraction": 2.0}, "test_fraction ~ (0, 1) ~ 2.0"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=parts(message)):
-        digits(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -207,46 +165,3 @@ def test_another_process_gets_the_recipe_and_reads_for_itself(kind):
         there.split(1, "train").batch(torch.arange(9)).x,
         data.split(1, "train").batch(torch.arange(9)).x,
     )
-
-
-def test_the_base_is_abstract():
-    assert python_inspect.isabstract(FederatedDataModule)
-    with pytest.raises(TypeError, match="abstract"):
-        FederatedDataModule(num_clients=1, partition=IID())
-
-
-@pytest.mark.long
-def test_importing_needs_neither_wandb_nor_jsonargparse():
-    code = (
-        "import sys, datamodules\n"
-        "assert 'torch' not in sys.modules\n"
-        "[getattr(datamodules, name) for name in datamodules.__all__]\n"
-        "assert not {'wandb', 'jsonargparse', 'sklearn'} & set(sys.modules)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_unknown_names_are_refused():
-    import datamodules
-
-    with pytest.raises(AttributeError, match=parts("'datamodules' ~ 'Digit'")):
-        _ = datamodules.Digit
-    assert set(dir(datamodules)) == set(datamodules.__all__)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_gpu_gives_the_same_batches(channels):
-    data = Synthetic(num_clients=3, partition=IID(), channels=channels, augment=CropFlip())
-    view = data.split(0, "train")
-    positions = torch.arange(50)
-    on_cpu = view.batch(positions, torch.Generator().manual_seed(0))
-    data.to(torch.device("cuda"))
-    on_gpu = view.batch(positions, torch.Generator().manual_seed(0))
-    assert on_gpu.x.device.type == on_gpu.y.device.type == "cuda"
-    assert view.targets.device.type == "cpu"
-    assert torch.allclose(on_gpu.x.cpu(), on_cpu.x, atol=1e-6)
-    assert torch.equal(on_gpu.y.cpu(), on_cpu.y)
-    also = view.batch(positions.cuda())
-    data.to(torch.device("cpu"))
-    assert torch.allclose(also.x.cpu(), view.batch(positions).x, atol=1e-6)

@@ -14,13 +14,28 @@ from datamodules.partition.partitioner import IID
 from tests.helpers.data import adopted, batch
 from tests.helpers.messages import parts
 
+# Ages 1 and 3 train and 9 is tested on (mean 2, deviation 1), as the time column says.
+OLD = "age,kind,y,who,t\n1,a,no,x,0\n3,b,yes,x,1\n9,b,no,x,2\n"
 OPTIONS = {"time_column": "t", "client_column": "who", "test_protocol": "future"}
+# As many clients as one, whatever the table says.
+ALONE = {"num_clients": 1, "partition": IID()}
 
 
 @pytest.fixture
-def old(write):
-    """Ages 1 and 3 train and 9 is tested on (mean 2, deviation 1), as the time column says."""
-    return write("age,kind,y,who,t\n1,a,no,x,0\n3,b,yes,x,1\n9,b,no,x,2\n", "old.csv")
+def table(write):
+    def table(text=OLD, name="old.csv", **options):
+        return TabularData(write(text, name), "y", **{**OPTIONS, **options})
+
+    return table
+
+
+@pytest.fixture
+def read(table):
+    def read(text, old=OLD, **options):
+        """Return other data as a run on the old ones reads them."""
+        return adopted(table(old, **options), table(text, "new.csv", **options))
+
+    return read
 
 
 def everything(data, client=0):
@@ -28,15 +43,13 @@ def everything(data, client=0):
     return torch.cat([train.x, test.x]), torch.cat([train.y, test.y])
 
 
-def test_moments_categories_and_classes_are_the_runs(old, write):
+def test_moments_categories_and_classes_are_the_runs(read):
     """By hand: (age - 2) / 1, categories a and b, and "yes" stays class 1 though it is alone."""
-    options = {"standardise": "train", "missing": "mean", **OPTIONS}
-    run = TabularData(old, "y", **options)
     # Other columns in another order; an age is missing, and c is a new kind.
     text = "t,y,colour,kind,age\n0,yes,red,b,4\n1,yes,red,c,\n2,yes,red,a,2\n"
-    new = TabularData(write(text, "new.csv"), "y", **options)
     with pytest.warns(UserWarning, match=parts("new.csv: 1 rows ~ 'kind' ~ (c) ~ missing")):
-        x, y = everything(adopted(run, new))
+        new = read(text, standardise="train", missing="mean")
+    x, y = everything(new)
     assert x.tolist() == [[2, 0, 1], [0, 0, 0], [0, 1, 0]]
     assert y.tolist() == [1, 1, 1]
     assert new.class_names == ["no", "yes"]
@@ -44,38 +57,24 @@ def test_moments_categories_and_classes_are_the_runs(old, write):
     assert new.num_clients == 1
 
 
-def test_each_clients_own_moments_stay_its_own(old, write):
-    run = TabularData(old, "y", standardise="client", **OPTIONS)
+def test_each_clients_own_moments_stay_its_own(read):
     text = "age,kind,y,who,t\n4,a,no,v,0\n8,a,no,v,1\n6,a,no,v,2\n"
-    new = TabularData(write(text, "new.csv"), "y", standardise="client", **OPTIONS)
-    x, _ = everything(adopted(run, new))
+    x, _ = everything(read(text, standardise="client"))
     assert x[:, 0].tolist() == [-1, 1, 0]
 
 
-def test_classes_that_are_numbers_are_compared_as_numbers(write):
-    run = TabularData(
-        write("x,y\n1,0.5\n2,1\n3,2\n4,2\n", "a.csv"),
-        "y",
-        1,
-        IID(),
-        task="classification",
-    )
-    run.setup()
-    new = TabularData(
-        write("x,y\n1,2\n2,1\n3,2\n4,1\n", "b.csv"), "y", 1, IID(), task="classification"
-    )
-    _, y = everything(adopted(run, new))
-    assert sorted(y.tolist()) == [1, 1, 2, 2]
+def test_classes_that_are_numbers_are_compared_as_numbers(read):
+    old = "x,y,who,t\n1,0.5,a,0\n2,1,a,1\n3,2,a,2\n4,2,a,3\n"
+    new = read("x,y,who,t\n1,2,a,0\n2,1,a,1\n3,2,a,2\n4,1,a,3\n", old, task="classification")
+    assert everything(new)[1].tolist() == [2, 1, 2, 1]
 
 
-def test_a_category_of_leading_zeros_is_compared_as_a_text(write):
+def test_a_category_of_leading_zeros_is_compared_as_a_text(read):
     """Only 007 is in the training samples, so a later 7 is new."""
-    options = {"categories": ["kind"], "time_column": "t", "test_protocol": "future"}
-    rows = "007,no,0\n008,yes,1\n8,yes,2\n7,no,3\n"
-    run = TabularData(write(f"kind,y,t\n{rows}", "a.csv"), "y", 1, IID(), **options)
-    new = TabularData(write(f"kind,y,t\n{rows}", "b.csv"), "y", 1, IID(), **options)
-    with pytest.warns(UserWarning, match=parts("b.csv: 1 rows ~ 'kind' ~ (7)")):
-        x, _ = everything(adopted(run, new))
+    rows = "kind,y,t\n007,no,0\n008,yes,1\n8,yes,2\n7,no,3\n"
+    with pytest.warns(UserWarning, match=parts("new.csv: 1 rows ~ 'kind' ~ (7)")):
+        new = read(rows, rows, categories=["kind"], client_column=None, **ALONE)
+    x, _ = everything(new)
     assert x.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
 
 
@@ -86,52 +85,41 @@ ANSWERS = {
 }
 
 
-def answers(write, name, values, positive):
-    text = "x,y\n" + "".join(f"{n},{value}\n" for n, value in enumerate(2 * values))
-    negative = [v for v in values if v not in map(str, np.atleast_1d(positive))]
-    options = {"task": "binary", "positive": positive, "negative": negative}
-    return TabularData(write(text, name), "y", 1, IID(), **options)
-
-
 @pytest.mark.parametrize("case", ANSWERS)
-def test_each_value_of_a_binary_task_keeps_its_class_and_no_other_has_one(write, case):
+def test_each_value_of_a_binary_task_keeps_its_class_and_no_other_has_one(read, case):
     values, positive, marked = ANSWERS[case]
-    run = answers(write, "old.csv", values, positive)
+    negative = [v for v in values if v not in map(str, np.atleast_1d(positive))]
+
+    def answers(given):
+        rows = "".join(f"{n},{value},a,{n}\n" for n, value in enumerate(2 * given))
+        return f"x,y,who,t\n{rows}"
+
+    options = {"old": answers(values), "task": "binary", "positive": positive, "negative": negative}
     for some in (values[1:], values[:1]):
-        new = adopted(run, answers(write, "new.csv", some, positive))
-        assert [*new.class_names] == [*run.class_names]
-        assert sorted(everything(new)[1].tolist()) == sorted(v in marked for v in 2 * some)
+        new = read(answers(some), **options)
+        assert everything(new)[1].tolist() == [v in marked for v in 2 * some]
     for other in ("ja", "3"):
-        new = answers(write, "new.csv", [values[0], other], positive)
         with pytest.raises(ValueError, match=parts(f"line 3, column 'y': '{other}' ~ class")):
-            adopted(run, new)
+            read(answers([values[0], other]), **options)
 
 
-REFUSED = {
-    "class": (
-        "age,kind,y,who,t\n1,a,maybe,v,0\n3,a,no,v,1\n",
-        "new.csv, line 2, column 'y': 'maybe' ~ no, yes",
-    ),
-    "column": ("kind,y,who,t\na,no,v,0\na,no,v,1\n", "new.csv ~ 'age' ~ kind, y, who, t"),
-    "word": (
-        "age,kind,y,who,t\nold,a,no,v,0\n3,a,no,v,1\n",
-        "new.csv, line 2, column 'age': 'old' ~ categories",
-    ),
-    "one": ("age,kind,y,who,t\n1,a,no,v,0\n3,a,no,u,1\n4,a,no,u,2\n", "v ~ 1 samples"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_read_as_the_run_read_its_data_is_refused(old, write, case):
-    text, message = REFUSED[case]
-    run = TabularData(old, "y", standardise="train", **OPTIONS)
-    new = TabularData(write(text, "new.csv"), "y", standardise="train", **OPTIONS)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("age,kind,y,who,t\n1,a,maybe,v,0\n3,a,no,v,1\n", "line 2, column 'y': 'maybe' ~ no, yes"),
+        ("kind,y,who,t\na,no,v,0\na,no,v,1\n", "new.csv ~ 'age' ~ kind, y, who, t"),
+        ("age,kind,y,who,t\nold,a,no,v,0\n3,a,no,v,1\n", "column 'age': 'old' ~ categories"),
+        ("age,kind,y,who,t\n1,a,no,v,0\n3,a,no,u,1\n4,a,no,u,2\n", "v ~ 1 samples"),
+    ],
+    ids=["class", "column", "word", "one"],
+)
+def test_what_cannot_be_read_as_the_run_read_its_data_is_refused(read, text, message):
     with pytest.raises(ValueError, match=parts(message)):
-        adopted(run, new)
+        read(text, standardise="train")
 
 
-def test_weights_of_a_balanced_loss_are_the_runs(old, write):
-    options = {"loss": {"class_weights": "balanced"}, "num_clients": 1, "partition": IID()}
+def test_weights_of_a_balanced_loss_are_the_runs():
+    options = {"loss": {"class_weights": "balanced"}, **ALONE}
     source = {"x": np.zeros((8, 2)), "y": np.array([0, 0, 0, 0, 0, 0, 1, 1])}
     run = TensorData(source, **options)
     new = TensorData({"x": np.zeros((4, 2)), "y": np.array([0, 1, 1, 1])}, **options)
@@ -161,35 +149,23 @@ def test_series_are_standardised_by_the_runs_moments(write):
 
 
 def test_folders_of_images_keep_the_runs_classes(pictures):
-    options = {"num_clients": 1, "partition": IID()}
-    run = ImageFolder(pictures({"cat": 4, "dog": 4}, "old"), **options)
+    run = ImageFolder(pictures({"cat": 4, "dog": 4}, "old"), **ALONE)
     later = pictures({"Bern/dog": 4, "Chur/dog": 4}, "new")
-    new = adopted(run, DomainFolder(later, **{**options, "num_clients": 5}))
+    new = adopted(run, DomainFolder(later, **{**ALONE, "num_clients": 5}))
     assert [*new.client_names] == ["Bern", "Chur"]
     assert set(everything(new, 1)[1].tolist()) == {1}
     with pytest.raises(ValueError, match=parts("'cow' ~ run ~ cat, dog")):
-        adopted(run, ImageFolder(pictures({"cow": 4}, "cow"), **options))
+        adopted(run, ImageFolder(pictures({"cow": 4}, "cow"), **ALONE))
 
 
 def test_a_fifth_hospital_brings_a_table_with_a_header(write):
     """No file of the four hospitals is needed for it."""
-    names = [
-        "age",
-        "sex",
-        "cp",
-        "trestbps",
-        "chol",
-        "fbs",
-        "restecg",
-        "thalach",
-        "exang",
-        "oldpeak",
-    ]
-    features = dict.fromkeys(names) | {"cp": ["1", "4"], "restecg": ["0"]}
+    head = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak"
+    features = dict.fromkeys(head.split(",")) | {"cp": ["1", "4"], "restecg": ["0"]}
     moments, classes = {"x": [[0.0] * 11, [1.0] * 11]}, [["0"], ["1", "2", "3", "4"]]
     learnt = Learnt("Binary", ["healthy", "ill"], [], features, moments, classes)
     rows = [f"{age},1,4,120,0,0,0,140,0,{age / 10},{age % 3},?" for age in range(50, 58)]
-    text = ",".join([*names, "num", "slope"]) + "\n" + "\n".join(rows) + "\n"
+    text = f"{head},num,slope\n" + "\n".join(rows) + "\n"
     new = HeartDisease(write(text, "fifth.csv"), test_protocol="matched")
     new.adopt(learnt.content())
     new.setup()
@@ -198,23 +174,18 @@ def test_a_fifth_hospital_brings_a_table_with_a_header(write):
     assert y.tolist() == [int(age % 3 > 0) for age in x[:, 0].tolist()]
 
 
-def test_damaged_transforms_are_refused(old):
-    data = TabularData(old, "y", standardise="train", **OPTIONS)
+def test_damaged_transforms_are_refused(table):
+    data = table(standardise="train")
     sound = data.transforms()
-    for name, value in (
-        *(("format", "other"), ("task", 3), ("class_names", "no"), ("class_names", [1])),
-        *(("features", {"age": 3}), ("features", []), ("class_weights", ["1"])),
-        *(("class_values", [["no"]]), ("features", {"kind": ["x"] * 1001})),
-        *(
-            ("moments", {"x": [[float("nan")] * 3]}),
-            ("moments", {"x": [[10**400]]}),
-            ("moments", None),
-        ),
-    ):
+    damage = [("format", "other"), ("task", 3), ("class_names", "no"), ("class_names", [1])]
+    damage += [("features", {"age": 3}), ("features", []), ("class_weights", ["1"])]
+    damage += [("class_values", [["no"]]), ("features", {"kind": ["x"] * 1001})]
+    damage += [("moments", {"x": [[value] * 3]}) for value in (float("nan"), 10**400)]
+    for name, value in (*damage, ("moments", None)):
         with pytest.raises(ValueError, match=name):
             data.adopt({**sound, name: value})
     fewer = replace(Learnt.of(sound), moments={"x": [[1.0], [1.0]]}).content()
-    new = TabularData(old, "y", standardise="train", **OPTIONS)
+    new = table(standardise="train")
     new.adopt(fewer)
     with pytest.raises(ValueError, match=parts("moments ~ 3 columns of x")):
         new.setup()
@@ -230,22 +201,18 @@ def test_a_table_of_many_columns_is_read_in_time_that_grows_as_they_do(write):
 
 @pytest.mark.parametrize("how", ["none", "train"])
 @pytest.mark.parametrize("missing", ["refuse", "mean"])
-def test_a_number_that_is_not_finite_as_an_input_is_refused(old, write, how, missing):
+def test_a_number_that_is_not_finite_as_an_input_is_refused(read, how, missing):
     """1e308 is finite in a table and infinite in a network."""
-    options = {"standardise": how, "missing": missing, **OPTIONS}
-    run = TabularData(old, "y", **options)
     text = "age,kind,y,who,t\n1e308,a,no,x,0\n3,b,yes,x,1\n9,b,no,x,2\n"
-    new = TabularData(write(text, "new.csv"), "y", **options)
     with pytest.raises(ValueError, match=parts("not finite, first ~ sample 0")):
-        everything(adopted(run, new))
+        everything(read(text, standardise=how, missing=missing))
 
 
-def test_a_deviation_that_makes_inputs_infinite_is_refused(old, write):
+def test_a_deviation_that_makes_inputs_infinite_is_refused(table):
     """Of 3 and 9, by a run's file in which ages deviate by 1e-300."""
-    options = {"standardise": "train", **OPTIONS}
-    content = TabularData(old, "y", **options).transforms()
+    content = table(standardise="train").transforms()
     content["moments"]["x"][1][0] = 1e-300
-    new = TabularData(old, "y", **options)
+    new = table(standardise="train")
     new.adopt(content)
     with pytest.raises(ValueError, match=parts("after standardisation ~ not finite ~ sample 0")):
         new.setup()

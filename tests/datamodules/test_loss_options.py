@@ -45,22 +45,6 @@ def test_tensors_of_a_binary_task_are_zeros_and_ones():
         TensorData({**source, "y": [0, 1, 2, 1]}, task="binary").setup()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("option", "value"), [("class_weights", "balanced"), ("label_smoothing", "0.2"), ("focal", "2")]
-)
-def test_a_loss_from_the_command_line_reaches_training(tmp_path, option, value):
-    config = ["--config", "configs/quickstart.yaml", "--loop.rounds=1"]
-
-    def losses(*more):
-        folder = tmp_path / f"run{len(more)}"
-        assert main(["fit", *config, f"--loop.default_root_dir={folder}", *more]) == 0
-        (file,) = folder.rglob("metrics.csv")
-        return file.read_text()
-
-    assert losses() != losses(f"--data.init_args.loss.{option}={value}")
-
-
 def test_an_unknown_option_of_the_loss_is_refused_by_name(capsys):
     argv = ["fit", "--config", "configs/quickstart.yaml", "--data.init_args.loss.smoothing=0.1"]
     assert main(argv) != 0

@@ -20,7 +20,7 @@ from datamodules.dates import dates_of
 from datamodules.tables import Spelling, read_table
 from lightning_modules.fedavg import FedAvg
 from tests.helpers.federation import fit
-from tests.helpers.messages import parts
+from tests.helpers.messages import parts, says
 from tests.helpers.toy import mlp
 
 
@@ -61,52 +61,22 @@ def test_another_outcome_is_refused_or_named(outcomes, spelling):
         outcomes(spelling, negative="no").setup()
 
 
-@pytest.mark.parametrize("spelling", ["unknown", "-", "None", "#DIV/0!"])
-def test_a_word_that_may_say_that_a_class_is_missing_is_warned_of(outcomes, spelling):
-    data = outcomes(spelling, task=None, positive=None)
-    with pytest.warns(UserWarning, match=parts(f"'ill' has '{spelling}' in 30 rows")):
-        data.setup()
-    assert len(data.class_names) == 3
-
-
-def test_a_number_that_stands_for_a_missing_value_is_warned_of_and_can_be_named(write):
-    """Of the ages 20 to 59 and -999, everybody's mean would be negative."""
-    rows = "".join(f"{20 + n if n % 4 else -999},{'pq'[n % 2]},S\n" for n in range(40))
-    file = write(f"age,y,site\n{rows}")
-    data = TabularData(file, "y", client_column="site")
-    with pytest.warns(UserWarning, match=parts("'age' is -999 in 10 rows ~ missing_values")):
-        data.setup()
-    named = TabularData(
-        file, "y", client_column="site", missing="mean", missing_values=[-999], standardise="none"
-    )
-    named.setup()
-    assert named.inputs(np.arange(40))[0].nan_to_num(30).min() >= 20
-
-
 DAYS = [dt.date(2026, 1, 1) + dt.timedelta(n) for n in range(90)]
-MONTHS = [(2024 + n // 12, n % 12 + 1) for n in range(30)]
-WEEKS = [(dt.date(2026, 1, 5) + dt.timedelta(7 * n)).isocalendar() for n in range(60)]
+MONTHS = [dt.date(2024 + n // 12, n % 12 + 1, 1) for n in range(30)]
+WEEKS = [dt.date(2026, 1, 5) + dt.timedelta(7 * n) for n in range(60)]
 MINUTES = [dt.datetime(2026, 1, 31, 23) + dt.timedelta(minutes=n) for n in range(90)]
 
 
 @pytest.mark.parametrize(
     ("stamps", "form"),
     [
-        ([f"{t}" for t in DAYS], None),
-        ([f"{t:%Y%m%d}" for t in DAYS], None),
-        ([f"{t}T00:00:00Z" for t in DAYS], None),
-        ([f"{t} 00:00" for t in DAYS], None),
         ([f"{t:%d.%m.%Y}" for t in DAYS], "%d.%m.%Y"),
-        ([f"{t:%b %d %Y}" for t in DAYS], "%b %d %Y"),
-        ([f"{y}-{m:02}" for y, m in MONTHS], None),
-        ([f"{y}{m:02}" for y, m in MONTHS], None),
-        ([f"{y}-W{w:02}" for y, w, _ in WEEKS], None),
-        ([f"{y}{w:02}" for y, w, _ in WEEKS], None),
+        ([f"{t:%Y-%m}" for t in MONTHS], None),
+        ([f"{t:%Y%m}" for t in MONTHS], None),
+        ([f"{t:%G-W%V}" for t in WEEKS], None),
         ([f"{2010 + n // 4}Q{n % 4 + 1}" for n in range(30)], None),
         ([f"{2010 + n}" for n in range(30)], None),
-        ([f"{t:%Y-%m-%dT%H:%M:%S}" for t in MINUTES], None),
         ([f"{t:%Y%m%d%H%M}" for t in MINUTES], None),
-        ([f"{t:%Y%m%d%H%M%S}" for t in MINUTES], None),
     ],
 )
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -146,6 +116,8 @@ def test_a_date_in_another_form_is_refused_and_its_form_asked_for(write, stamp):
         (["1970Q2"], [90 * 86400]),
         (["1970032", "1971001"], [31 * 86400, 365 * 86400]),
         (["1970010123"], [23 * 3600]),
+        (["19700101000102"], [62]),
+        (["1970-01-02 00:00", "1970-01-01T00:00:30"], [86400, 30]),
         # Seconds since 1970 are numbers.
         (["1774735200", "1774738800"], None),
         (["1970-01-01T00:00", "1970-01-01T00:00Z"], None),
@@ -230,12 +202,6 @@ def test_a_name_in_two_forms_of_unicode_is_one(write, column):
     assert [*found] == ["Bonn", "Zürich"]
 
 
-def test_names_that_differ_in_case_or_blanks_alone_are_warned_of(write):
-    rows = "".join(f"{n},{['Bonn', 'bonn', 'Ulm'][n % 3]},{'pq'[n % 2]}\n" for n in range(12))
-    with pytest.warns(UserWarning, match=parts("'site' has 'Bonn' and 'bonn'")):
-        TabularData(write(f"a,site,y\n{rows}"), "y", client_column="site").setup()
-
-
 def test_columns_of_lists_are_refused_only_where_they_are_used(parquet):
     columns = {"a": [*range(8)], "y": ["p", "q"] * 4, "site": ["A", "B", "B", "A"] * 2}
     nested = {"scan": [[1, 2]] * 8, "who": [{"age": 3}] * 8, "raw": [b"x"] * 8}
@@ -258,28 +224,9 @@ def test_the_index_of_pandas_is_no_input(tmp_path):
     assert data.input_shape == (1,)
 
 
-HOSTILE = {
-    "long": (f"a,note,y\n1,{'x' * 200_000},p\n2,z,q\n", None),
-    "archive": (b"PK\x03\x04 a,y\n1,p\n", "t.csv"),
-    "zeros": (b"a,y\n1\x00,p\n", "NUL"),
-    "utf16": ("a,y\n1,p\n".encode("utf-16"), "UTF-8"),
-    "control": ("a,\x1b[2Jb,y\n1,1,p\n", "control character"),
-    "short": ("a,b,y\n1,2,p\n2,q\n", "line 3: 2 values for 3 columns"),
-    "shorter": ('a,b,y\n1,"\n\n",p\n2,q\n', "line 5: 2 values for 3 columns"),
-    "long row": ("a,y\n1,p\n2,q,r\n", "Expected 2 fields in line 3, saw 3"),
-    "formula": ("a,y\n=1+1,p\n2,q\n", "line 2, column 'a': '=1+1' is not a finite number"),
-}
-
-
-@pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_file_is_read_as_it_stands_or_refused(write, case):
-    content, message = HOSTILE[case]
-    data = TabularData(write(content), "y", 1, "x", features=["a"])
-    if message is None:
-        assert len(data.read()["x"]) == 2
-        return
-    with pytest.raises(ValueError, match=parts(message)):
-        data.read()
+def test_a_long_cell_is_read(write):
+    file = write(f"a,note,y\n1,{'x' * 200_000},p\n2,z,q\n")
+    assert len(TabularData(file, "y", 1, "x", features=["a"]).read()["x"]) == 2
 
 
 def test_columns_may_be_separated_by_another_sign(write):
@@ -328,39 +275,40 @@ def test_gaps_of_numbers_that_may_be_dates_are_warned_of(write, stamps, gap):
         series.setup()
 
 
+PRECISE = "'a' has numbers that single precision does not tell"
+
+
 @pytest.mark.parametrize(
-    ("cell", "warning"),
+    ("column", "cell", "options", "doubt"),
     [
-        (lambda n: f"0{1000 + n % 5}", "'a' is read as numbers, but '01000' may be a code"),
-        (lambda n: f"{17 * 10**11 + n % 9}", "'a' has numbers that single precision does not tell"),
-        (lambda n: f"{n % 9}e-50", "'a' has numbers that single precision does not tell"),
-        (lambda n: f"{2**60 + n % 9}", "'a' has numbers that single precision does not tell"),
-        (lambda n: f"0{n % 7}", None),
-        (lambda n: f"{n % 9}e-30", None),
-        (lambda n: f"{5 + n % 9 * 1e-5}", None),
+        ("a", lambda n: f"0{1000 + n % 5}", {}, "'a' is read as numbers ~ '01000' may be a code"),
+        ("a", lambda n: f"{17 * 10**11 + n % 9}", {}, PRECISE),
+        ("a", lambda n: f"{n % 9}e-50", {}, PRECISE),
+        ("a", lambda n: f"{2**60 + n % 9}", {}, PRECISE),
+        ("a", lambda n: f"{2**60 + n % 9}", {"standardise": "train"}, None),
+        ("a", lambda n: f"0{n % 7}", {}, None),
+        ("a", lambda n: f"{n % 9}e-30", {}, None),
+        ("a", lambda n: f"{5 + n % 9 * 1e-5}", {}, None),
+        # Everybody's mean would be negative.
+        ("a", lambda n: f"{20 + n if n % 4 else -999}", {}, "'a' is -999 in 15 rows ~ missing"),
+        ("y", lambda n: f"{n}e-50", {"task": "regression"}, "'y' has numbers ~ single precision"),
+        ("y", lambda n: "p", {}, "all samples have the class 'p'"),
+        ("y", lambda n: ["no", "yes", "unknown"][n % 3], {}, "'y' has 'unknown' in 20 rows"),
+        ("y", lambda n: ["no", "yes", "-"][n % 3], {}, "'y' has '-' in 20 rows"),
+        ("y", lambda n: ["no", "yes", "#DIV/0!"][n % 3], {}, "'y' has '#DIV/0!' in 20 rows"),
+        ("site", lambda n: ["Bonn", "bonn", "Ulm"][n % 3], {}, "'site' has 'Bonn' and 'bonn'"),
     ],
-)
-def test_numbers_that_a_network_would_not_see_as_they_are(write, cell, warning):
-    rows = "".join(f"{cell(n)},S{n % 3},{'pq'[n // 2 % 2]}\n" for n in range(60))
-    file = write(f"a,site,y\n{rows}")
-    data = TabularData(file, "y", client_column="site")
-    data.setup()
-    assert [one.startswith(str(warning)) for one in data.reading.doubts] == [True] * bool(warning)
-    scaled = TabularData(file, "y", client_column="site", standardise="train")
-    assert not [one for one in scaled.reading.doubts if "precision" in one]
-
-
-def test_targets_that_single_precision_does_not_tell_apart_are_warned_of(write):
-    rows = "".join(f"{n % 5},S{n % 3},{n}e-50\n" for n in range(60))
-    data = TabularData(write(f"a,site,y\n{rows}"), "y", task="regression", client_column="site")
-    with pytest.warns(UserWarning, match=parts("'y' has numbers ~ single precision")):
+)  # fmt: skip
+def test_what_is_doubtful_is_warned_of(write, column, cell, options, doubt):
+    usual = {"a": lambda n: n % 5, "site": lambda n: f"S{n % 3}", "y": lambda n: "pq"[n // 2 % 2]}
+    cells = {**usual, column: cell}.values()
+    rows = "".join(f"{','.join(str(make(n)) for make in cells)}\n" for n in range(60))
+    data = TabularData(write(f"a,site,y\n{rows}"), "y", client_column="site", **options)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         data.setup()
-
-
-def test_a_set_of_a_single_class_is_warned_of(write):
-    file = write("a,site,y\n" + "".join(f"{n % 5},S{n % 3},p\n" for n in range(60)))
-    with pytest.warns(UserWarning, match=parts("all samples have the class 'p'")):
-        TabularData(file, "y", client_column="site").setup()
+    assert [says(one, str(doubt)) for one in data.reading.doubts] == [True] * bool(doubt)
+    assert [says(str(one.message), str(doubt)) for one in told] == [True] * bool(doubt)
 
 
 LABELS = torch.arange(60) % 3
@@ -384,18 +332,6 @@ def test_targets_of_a_type_that_may_mean_another_task(y, task, warning):
     assert [warning in one for one in doubts] == [True] * (warning is not None)
     meant = TensorData(arrays, task=task).reading.doubts
     assert len(meant) == (task == "classification")
-
-
-def test_nothing_is_warned_of_where_nothing_is_doubtful(write):
-    rng = np.random.default_rng(0)
-    rows = "".join(
-        f"{rng.normal():.3f},{'uv'[n % 2]},S{n % 3},{'pq'[n // 2 % 2]}\n" for n in range(60)
-    )
-    data = TabularData(write(f"a,kind,site,y\n{rows}"), "y", client_column="site")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        data.setup()
-    assert data.reading.doubts == ()
 
 
 def test_a_table_is_read_to_the_bit(write):

@@ -221,6 +221,12 @@ NO_SHARED_TESTS = {"standardise": "client", "test_protocol": "global"}
     [
         ("a,y\n1,p\n2,q,r\n", {}, "csv: Expected 2 fields in line 3, saw 3"),
         ("a,b,y\n1,2,p\n\n2,q\n", {}, "csv, line 4: 2 values ~ 3 columns"),
+        ('a,b,y\n1,"\n\n",p\n2,q\n', {}, "csv, line 5: 2 values for 3 columns"),
+        (b"PK\x03\x04 a,y\n1,p\n", {"features": ["a"]}, "t.csv"),
+        (b"a,y\n1\x00,p\n", {}, "t.csv ~ NUL"),
+        ("a,y\n1,p\n".encode("utf-16"), {}, "t.csv ~ UTF-8"),
+        ("a,\x1b[2Jb,y\n1,1,p\n", {}, "control character"),
+        ("a,y\n=1+1,p\n2,q\n", {}, "line 2, column 'a': '=1+1' is not a finite number"),
         ('a,y\n1,p\n"2,q\n', {}, "csv: EOF inside string"),
         ('a,y\n"1\n",p\nx,q\n', {}, "csv, line 4, column 'a': 'x' ~ finite ~ categories"),
         ("a,y\n1,p\n\n1_0,q\n", {}, "csv, line 4, column 'a': '1_0' ~ finite"),
@@ -245,7 +251,6 @@ NO_SHARED_TESTS = {"standardise": "client", "test_protocol": "global"}
         (",a,y\n0,1,p\n", {}, "csv, line 1: column 1 ~ no name; pandas ~ index=False"),
         ("a;y\n1;p\n", {}, "csv, line 1: ~ ';', not by ',' ~ separator: ';'"),
         ("a,y\n", {}, "csv ~ no rows"),
-        ("", {}, "csv ~ no rows"),
         ('x,y\n"1,5",a\n"-2,25",b\n', {}, "'x' ~ '1,5': give decimal or thousands ~ categories"),
         ("n,y\n" + "".join(f"n{i},p\nn{i},q\n" for i in range(1001)), {}, "csv: 'n' ~ 1,001"),
     ],
@@ -321,13 +326,6 @@ def test_the_positive_class_is_named_and_comes_last_and_each_ward_is_a_client(wa
 def test_several_values_are_of_one_class(wards, options, labels, names):
     data = wards("age,ward,ill\n1,a,0\n2,a,3\n3,a,1\n4,a,0\n", "ill", **options)
     assert (data.contents.targets.labels.tolist(), [*data.class_names]) == (labels, names)
-
-
-@pytest.mark.parametrize(("count", "name"), [(4, "1 or 2 or 3 or 4"), (5, "other")])
-def test_many_values_of_one_class_have_no_long_name(wards, count, name):
-    rows = "".join(f"30,a,{value}\n" for value in range(count + 1))
-    options = {"positive": 0, "negative": [*range(1, count + 1)]}
-    assert [*wards(f"age,ward,ill\n{rows}", "ill", **options).class_names] == [name, "0"]
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,6 @@ TARGETS = Targets(np.array([0, 0, 1, 1]), np.array([0, 1, 2, 3]), np.array([0, 1
 CATALOGUE = Catalogue(TARGETS, 3, ("x", "y"), tuple("abcd"), ("one", "two", "three"), "digest")
 
 
-def test_taking_samples_takes_all_that_is_known_of_them():
-    taken = TARGETS.take(np.array([3, 0]))
-    assert (taken.labels.tolist(), taken.fine.tolist()) == ([1, 0], [3, 0])
-    assert taken.domains.tolist() == [2, 0]
-    assert len(taken) == 2
-
-
 def test_kinds_are_pairs_of_subclass_and_domain():
     """Three domains: subclass * 3 + domain; no two pairs share a number."""
     assert TARGETS.kinds().tolist() == [0, 4, 6, 11]

@@ -1,6 +1,5 @@
 """Tensors of any shape and type: what they are taken for, and what is refused."""
 
-import pickle
 from io import BytesIO
 from zipfile import ZipFile
 
@@ -136,14 +135,6 @@ def test_official_test_samples_follow_the_training_samples():
     assert joined.description() == data.description()
 
 
-def test_natural_clients_are_domains():
-    origin = np.array(["b", "a"] * 6)
-    data = tensors(x=FLOATS, y=CLASSES, client=origin, partition=ByDomain())
-    assert data.contents.domain_names == ("a", "b")
-    for client, name in enumerate("ab"):
-        assert set(origin[held(data, client)]) == {name}
-
-
 def test_clients_can_be_ordered_by_a_column():
     """Ages 11, 10, ..., 0 over three clients: the first has 0 to 3, the last samples."""
     data = tensors(3, ByColumn("age"), x=FLOATS, y=CLASSES, **{"column.age": range(11, -1, -1)})
@@ -229,13 +220,6 @@ def test_classes_that_are_numbered_from_one_on_are_told(recwarn):
 def test_a_label_that_would_need_a_billion_outputs_is_refused():
     with pytest.raises(ValueError, match=parts("classes ~ 999,999 ~ 1,000,000,000")):
         tensors(x=FLOATS, y=CLASSES * 500_000_000).setup()
-
-
-def test_a_copy_for_another_process_reads_again():
-    data = tensors(x=FLOATS, y=CLASSES)
-    copy = pickle.loads(pickle.dumps(data))
-    assert "_tensors" not in copy.__dict__
-    assert copy.description() == data.description()
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])

@@ -95,20 +95,6 @@ def test_by_domain_holds_out_whole_domains():
     assert len(held.unseen) == len(held.validation) == 2
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        ({}, "unseen ~ share ~ by: domain ~ clients"),
-        ({"share": 0.5, "clients": [1]}, "unseen ~ share ~ clients"),
-        ({"share": 1.0}, "share ~ (0, 1) ~ 1.0"),
-        ({"share": 0.5, "validation": 1.0}, "validation ~ [0, 1) ~ 1.0"),
-    ],
-)
-def test_a_rule_that_cannot_be_is_refused(rule, message):
-    with pytest.raises(ValueError, match=parts(message)):
-        Unseen(**rule)
-
-
 def test_the_partition_file_stores_who_is_held_out(tmp_path):
     data = digits(Unseen(share=0.3))
     file = tmp_path / "partition.json"

@@ -15,7 +15,7 @@ from pfl.core.state import clone
 from pfl.core.types import Broadcast, ClientInfo, Job, Outcome, Pass, Phase
 from pfl.training import batching, client_round
 from pfl.training.batching import Length
-from tests.helpers.federation import context, equal
+from tests.helpers.federation import SGD, context, equal, sgd
 from tests.helpers.messages import parts
 from tests.helpers.toy import Line, ToyData, blobs, mlp, normed
 
@@ -38,7 +38,7 @@ def numbers(*x):
 
 
 def pull(**options):
-    return Pull(Line(), optimizer=partial(torch.optim.SGD, lr=0.1), **options)
+    return Pull(Line(), optimizer=SGD, **options)
 
 
 def spatial():
@@ -67,7 +67,7 @@ class Planned(Pull):
     ids=["two steps", "decay", "steps", "full batch"],
 )
 def test_steps_by_hand(options, given, round, w, steps):
-    module = Planned(Line(), optimizer=partial(torch.optim.SGD, lr=0.1), **options)
+    module = Planned(Line(), optimizer=SGD, **options)
     module.given = given
     ctx = context(module, numbers(1.0, 2.0, 3.0, 4.0))
     result = client_round.train(ctx, job(round=round))
@@ -156,7 +156,7 @@ def test_the_norm_is_clipped_and_no_single_value():
     net = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(net.weight)
     data = ToyData([(torch.tensor([[3.0, 4.0]]), torch.zeros(1, dtype=torch.long))])
-    module = Mean(net, optimizer=partial(torch.optim.SGD, lr=1.0))
+    module = Mean(net, optimizer=sgd(1.0))
     result = client_round.train(context(module, data, gradient_clip_val=2.5), job())
     found = result.upload.shared["net.weight"].flatten().tolist()
     assert found == pytest.approx([-1.5, -2.0])
@@ -201,7 +201,7 @@ def test_entries_of_an_outcome_are_written_after_the_step():
         def losses(self, batch):
             return Outcome(super().losses(batch), {"net.w": torch.tensor([5.0])})
 
-    ctx = context(Sets(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0))
+    ctx = context(Sets(Line(), optimizer=SGD), numbers(1.0))
     assert client_round.train(ctx, job()).upload.shared["net.w"].item() == 5
 
 
@@ -212,7 +212,7 @@ def test_only_the_personalised_model_is_adapted():
         def adapt(self):
             return self.plan()
 
-    ctx = context(Adapts(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0))
+    ctx = context(Adapts(Line(), optimizer=SGD), numbers(1.0))
     sent = job(broadcast=Broadcast({"net.w": torch.tensor([2.0])}))
     for model, expected in (("personal", 1.9), ("global", 2.0)):
         client_round.test(ctx, replace(sent, model=model))
@@ -221,8 +221,8 @@ def test_only_the_personalised_model_is_adapted():
 
 def test_a_phase_trains_its_parameters_only():
     """Not even momentum and weight decay move what a phase does not train."""
-    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
-    ctx = context(Halves(normed(), optimizer=sgd), blobs())
+    decayed = sgd(momentum=0.9, weight_decay=0.1)
+    ctx = context(Halves(normed(), optimizer=decayed), blobs())
     start = {name: value.clone() for name, value in ctx.entries.items()}
     head, body = ctx.module.plan()
     tally = client_round.Tally()
@@ -243,12 +243,9 @@ def test_kept_state_and_optimiser_state_come_back():
     the second 0.1 * (1 + 0.9), the third 0.1 * (1 + 0.9 * 1.9).
     """
 
-    class Full(Pull):
-        def plan(self):
-            return [Phase(name="local", objective=self.losses, full_batch=True)]
-
-    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    ctx = context(Full(Line(), optimizer=sgd, persist_optimizer=True), numbers(1.0, 1.0))
+    module = Planned(Line(), optimizer=sgd(momentum=0.9), persist_optimizer=True)
+    module.given = {"full_batch": True}
+    ctx = context(module, numbers(1.0, 1.0))
     first = client_round.train(ctx, job())
     assert first.upload.shared["net.w"].item() == pytest.approx(0.9)
     before = clone(first.kept)
@@ -274,7 +271,7 @@ def test_what_is_kept_is_finite_or_reported():
         kept = ("net.*",)
 
     for rate, finite in ((0.1, True), (1e38, False)):
-        module = Alone(Line(), optimizer=partial(torch.optim.SGD, lr=rate))
+        module = Alone(Line(), optimizer=sgd(rate))
         result = client_round.train(context(module, numbers(10.0)), job())
         assert result.train["local/pull"] == 10
         assert result.finite == finite
@@ -345,24 +342,13 @@ def test_a_phase_may_stop_before_its_epochs():
     """Asked after each epoch, with the last loss of each: 1, 0.9, 0.8; stops after three."""
     asked = []
 
-    class Until(Pull):
-        def plan(self):
-            return [
-                Phase(
-                    name="local",
-                    objective=self.losses,
-                    epochs=50,
-                    full_batch=True,
-                    until=self.enough,
-                )
-            ]
+    def enough(losses):
+        asked.append(list(losses))
+        return len(losses) == 3
 
-        def enough(self, losses):
-            asked.append(list(losses))
-            return len(losses) == 3
-
-    ctx = context(Until(Line(), optimizer=partial(torch.optim.SGD, lr=0.1)), numbers(1.0, 1.0))
-    assert client_round.train(ctx, job()).steps == 3
+    module = Planned(Line(), optimizer=SGD)
+    module.given = {"epochs": 50, "full_batch": True, "until": enough}
+    assert client_round.train(context(module, numbers(1.0, 1.0)), job()).steps == 3
     assert [len(losses) for losses in asked] == [1, 2, 3]
     assert asked[-1] == pytest.approx([1.0, 0.9, 0.8])
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datamodules.partition import draws
-from datamodules.partition.partitioner import ClientDirichlet, Dirichlet, Shards
+from datamodules.partition.partitioner import ClientDirichlet, Dirichlet
 from datamodules.partition.slices import QuantitySkew
 from datamodules.targets import Targets
 
@@ -21,10 +21,6 @@ def dirichlet(labels, clients, alpha, generator, cap):
 
 def client_dirichlet(labels, clients, alpha, generator):
     return ClientDirichlet(alpha).draw(Targets(labels), clients, generator)
-
-
-def shards(labels, clients, per_client, generator):
-    return Shards(per_client).draw(Targets(labels), clients, generator)
 
 
 def cut_points(size, blocks, quantity, sigma, generator):
@@ -137,22 +133,3 @@ def test_client_dirichlet_has_the_concentration_of_the_distribution(alpha, class
         found += ((counts / counts.sum(1, keepdims=True)) ** 2).sum(1).tolist()
     law = (alpha / classes + 1) / (alpha + 1)
     assert 0.98 * law < np.mean(found) < 1.15 * law
-
-
-def test_client_dirichlet_deals_in_random_order():
-    """The client dealt last gets the rest, of more classes than it drew: no client more often than
-    another, within four standard errors."""
-    labels = np.repeat(np.arange(10), 60)
-    found = []
-    for seed in range(300):
-        shares = client_dirichlet(labels, 10, 1.0, rng(seed))
-        found.append([len(np.unique(labels[share])) for share in (shares[0], shares[-1])])
-    difference = np.diff(found)
-    assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(300)
-
-
-def test_shards_are_dealt_at_random():
-    """8 shards of one class each: over 40 seeds the first client has many of the 28 pairs."""
-    labels = np.repeat(np.arange(8), 5)
-    pairs = {tuple(np.unique(labels[shards(labels, 4, 2, rng(s))[0]])) for s in range(40)}
-    assert len(pairs) > 14

@@ -17,7 +17,7 @@ from datamodules import (
     Shards,
     Targets,
 )
-from tests.helpers.messages import parts, refuses
+from tests.helpers.messages import parts
 
 QUANTITIES = st.sampled_from(["random_cuts", "equal", "lognormal"])
 SEEDS = st.integers(0, 2**32)
@@ -130,17 +130,6 @@ def test_quantity_skew_keeps_the_proportions(data, clients, seed, quantity):
     assert (np.abs(counts - fractions[:, None] * totals) <= 1 + 1e-9).all()
 
 
-@pytest.mark.parametrize("partitioner", [FixedClasses(), ConceptDrift()])
-def test_classes_are_dealt_at_random_in_each_group(partitioner):
-    """Ten (sub)classes in five groups of clients: the first clients of all groups never agree."""
-    fine = np.repeat(np.arange(10), 30)
-    data = Targets(fine // 5 if isinstance(partitioner, ConceptDrift) else fine, fine=fine)
-    group = 5 if isinstance(partitioner, ConceptDrift) else 2
-    shares = deal(partitioner, data, 5 * group, 0)
-    firsts = {tuple(np.unique(fine[share])) for share in shares[::group]}
-    assert len(firsts) > 2
-
-
 def test_dirichlet_takes_the_first_draw_in_which_all_have_enough():
     """The first draw's smallest client is just enough; one sample more, and it is not."""
     data = Targets(np.tile(np.arange(5), 40))
@@ -174,21 +163,6 @@ def test_by_domain_divides_a_domain_as_asked():
     data = Targets(np.tile(np.arange(4), 50), domains=np.repeat([0, 1], 100))
     shares = deal(ByDomain(within=Shards(1)), data, 8, 0)
     assert all(len(np.unique(data.labels[share])) == 1 for share in shares)
-
-
-def test_numbers_out_of_range_are_refused():
-    refuses(Dirichlet, "positive", alpha=(0, -0.5))
-    refuses(ClientDirichlet, "positive", alpha=0)
-    refuses(Dirichlet, "negative", min_samples=-1)
-    refuses(QuantitySkew, "negative", sigma=-1)
-    refuses(Dirichlet, "at least 1", max_tries=0)
-    refuses(Shards, "at least 1", shards_per_client=0)
-    refuses(FixedClasses, "at least 1", classes_per_client=0)
-    refuses(ConceptDrift, "at least 1", subclasses_per_client=0)
-    refuses(Dirichlet, "finite", alpha=float("nan"))
-    refuses(ClientDirichlet, "finite", alpha=float("inf"))
-    refuses(QuantitySkew, "finite", sigma=float("inf"))
-    refuses(QuantitySkew, "random_cuts, equal, lognormal", quantity="even")
 
 
 HUNDRED = Targets(np.zeros(100, np.int64))

@@ -60,15 +60,6 @@ def test_fedas_generator_on_cifar10(shuffled):
     assert digest(tests) == "fcd914c7edef1e4d"
 
 
-@pytest.mark.parametrize(
-    ("alpha", "sizes"), [(0.1, [3020, 3053, 2753, 3029, 2640]), (0.5, [2600, 3093, 3005])]
-)
-def test_fedas_generator_on_cifar100(alpha, sizes):
-    data = cifar(100)
-    division = divide(data, PFLlibDirichlet(alpha), 20, Rule(split_seed=1))
-    assert division.sizes.sum(1)[: len(sizes)].tolist() == sizes
-
-
 def by_turns(labels, alpha, clients, seed, least, fraction):
     """Return training and test samples as the released generator draws them, in plain steps."""
     stream, smallest = np.random.RandomState(seed), 0

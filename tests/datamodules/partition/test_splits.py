@@ -21,7 +21,6 @@ from datamodules import (
     Targets,
 )
 from datamodules.partition.splits import Rule, divide
-from tests.helpers.messages import parts
 
 
 def catalogue(train=200, test=100, classes=5, domains=False):
@@ -32,22 +31,6 @@ def catalogue(train=200, test=100, classes=5, domains=False):
     return Catalogue(
         Targets(labels, domains=domain), train, tuple("abcdefghij")[:classes], (), names
     )
-
-
-def by_writers(writers=300, seed=0):
-    """Return three classes of about 6, 3 and 1 samples a writer; 10 % are for testing."""
-    rng = np.random.default_rng(seed)
-    counts = rng.poisson([6, 3, 1], (writers, 3))
-    labels = np.repeat(np.tile(np.arange(3), writers), counts.ravel())
-    writer = np.repeat(np.arange(writers), counts.sum(1))
-    testing = np.zeros(len(labels), bool)
-    for w in range(writers):
-        own = np.flatnonzero(writer == w)
-        testing[rng.choice(own, len(own) // 10, replace=False)] = True
-    order = np.argsort(testing, kind="stable")
-    names = tuple(map(str, range(writers)))
-    targets = Targets(labels[order], domains=writer[order])
-    return Catalogue(targets, int((~testing).sum()), ("a", "b", "c"), (), names)
 
 
 def counts_of(data, division, name, classes):
@@ -134,24 +117,6 @@ def test_official_classes_mean_domains_too_where_these_are_divided():
         assert len(holding.test) == 50
 
 
-@pytest.mark.parametrize("partitioner", [Dirichlet(0.1, min_samples=1), IID(), Shards(2)])
-def test_matched_goes_by_what_is_partitioned_however_many_writers_there_are(partitioner):
-    """A writer has 0.3 test samples of a class: matched by writer, most would be rounded away.
-
-    By class, each client is within one sample of its share of each class, none is left over, and
-    neither half of the clients is tested on more for its training samples than the other.
-    """
-    data = by_writers()
-    division = divide(data, partitioner, 20, Rule("matched"))
-    train, test = (counts_of(data, division, name, 3) for name in ("train", "test"))
-    assert (np.abs(test - train / train.sum(0) * test.sum(0)) < 1).all()
-    assert sorted(flat(division, "test").tolist()) == division.pooled_test.tolist()
-    assert division.pooled_test.tolist() == list(range(data.num_train, len(data.targets)))
-    low, high = (test[half].sum() / train[half].sum() for half in (slice(10), slice(10, 20)))
-    # 30 units (3 classes, 10 clients) of one sample at most, of about 1,350 samples a half.
-    assert low == pytest.approx(high, abs=2 * 30 / train[:10].sum())
-
-
 def test_matched_follows_subclasses_where_there_are_any():
     """A client is tested on the subclasses that it trains on, and not on their siblings."""
     fine = np.tile(np.arange(10), 30)
@@ -197,20 +162,6 @@ def test_max_samples_takes_classes_and_parts_in_proportion():
     assert np.bincount(labels[division.pooled_test]).tolist() == [4] * 5
 
 
-@pytest.mark.parametrize("part", [10, 2])
-def test_max_samples_keeps_the_classes_in_proportion_where_kinds_are_tiny(part):
-    """Of about 6, 3 and 1 samples a writer a tenth by writer and class would be nearly all of
-    class 0; by class each of six (class, training or test) groups gets its tenth, within one."""
-    data = by_writers()
-    count = len(data.targets) // part
-    used = divide(data, IID(), 4, Rule("matched", max_samples=count)).samples()
-    testing = np.arange(len(data.targets)) >= data.num_train
-    group = 2 * data.targets.labels + testing
-    shares = np.bincount(group) * count / len(group)
-    assert len(used) == count
-    assert (np.abs(np.bincount(group[used]) - shares) < 1).all()
-
-
 def test_max_train_samples_comes_after_max_samples_and_the_test_set():
     """Without an official test set: 150 of 300, of which a quarter tests, 38 rounded; of the other
     112 then 40 train."""
@@ -219,24 +170,6 @@ def test_max_train_samples_comes_after_max_samples_and_the_test_set():
     division = divide(data, IID(), 4, rule)
     assert len(division.pooled_test) == 38
     assert counts_of(data, division, "train", 5).sum(0).tolist() == [8] * 5
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"test_fraction": 0.0}, "test_fraction ~ (0, 1) ~ 0.0"),
-        ({"test_fraction": 1.0}, "test_fraction ~ (0, 1) ~ 1.0"),
-        ({"val_fraction": 1.0}, "val_fraction ~ [0, 1) ~ 1.0"),
-        ({"val_fraction": -0.1}, "val_fraction ~ [0, 1) ~ -0.1"),
-        ({"max_samples": 0}, "max_samples ~ at least 1 ~ 0"),
-        ({"max_train_samples": 0}, "max_train_samples ~ at least 1 ~ 0"),
-        ({"max_train_samples": 9}, "max_train_samples ~ 9 ~ test_protocol pooled ~ max_samples"),
-        ({"test_protocol": "futur"}, "test_protocol ~ pooled, ~ future, got 'futur'"),
-    ],
-)
-def test_a_rule_that_is_none_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=parts(message)):
-        Rule(**arguments)
 
 
 def fingerprint(division):
