@@ -1,4 +1,4 @@
-"""APFL: each client mixes a local model with the global one, in a proportion that it learns.
+"""APFL: each client mixes a local model with the global one, in a learned proportion.
 
 Deng et al., "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461.
 """
@@ -42,8 +42,8 @@ class APFL(ClientModule):
         alpha_update: When alpha is updated: at the first step of each ``round``, as in the authors'
             code, at every ``step``, or ``never``. If alpha is 0 and never updated, v is not
             trained.
-        v_grad: Gradient that v follows: ``chain`` is that of the mixture's loss with respect to v,
-            ``alpha G``; ``plain`` is G.
+        v_grad: Gradient of v: ``chain`` is that of the mixture's loss with respect to v, ``alpha
+            G``; ``plain`` is G.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -92,7 +92,7 @@ class APFL(ClientModule):
         return [Phase(name="local", objective=self._step, epochs=self.epochs, trains=self.trains)]
 
     def server(self) -> Server[ServerState]:
-        """Return a server that averages networks; newcomers copy the received one."""
+        """Return a server that averages networks; newcomers copy the received network."""
         return Server(self.weighting, inherits=("net.", "personal."))
 
     def load_global(self, broadcast: Broadcast) -> None:

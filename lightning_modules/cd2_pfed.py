@@ -51,9 +51,9 @@ class CD2PFed(ClientModule):
     those channels if activations map zero to zero, as ReLU does; a group norm's statistics count
     silent channels as zeros.
 
-    The paper's abstract and reviews leave open, and we chose: which channels are private (the last
-    ones of each layer, the same for all clients), that the classifier is divided by its inputs,
-    that gradients flow through both directions of the distillation, and every default value.
+    The paper's abstract and reviews leave some points open. Our choices: the last channels of each
+    layer are private, the same for all clients; the classifier is divided by its inputs; gradients
+    flow through both directions of the distillation; and every default value.
 
     Args:
         net: A network of convolutions, linear layers and normalisation layers; its last linear
@@ -62,8 +62,7 @@ class CD2PFed(ClientModule):
         ramp_rounds: T_ramp; the share in round t is ``p min(1, t / T_ramp)``. ``None`` is the
             planned number of rounds; 0 makes the share p from the start.
         distillation: lambda, the weight of the distillation.
-        average_max: Final value of b; 1 together with ``average_ramp: 0`` switches the averaging
-            off.
+        average_max: Final value of b; 1 with ``average_ramp: 0`` switches the averaging off.
         average_ramp: Fraction of the rounds over which b grows from 0.
         options: See :class:`ClientModule`.
 
@@ -207,8 +206,8 @@ class CD2State(ServerState):
     """The server's state, with the planned number of rounds.
 
     Attributes:
-        rounds: T. The entries of ``shared`` are whole tensors; private channels keep the last value
-            that they had while they were shared.
+        rounds: T. The entries of ``shared`` are whole tensors; private channels keep their last
+            shared value.
     """
 
     rounds: int = 0
@@ -245,7 +244,7 @@ class CD2Server(Server[CD2State]):
         members: Sequence[ClientInfo],
         upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
-        """Return the broadcast, and whole entries if a newcomer keeps any."""
+        """Return the broadcast, and the whole entries if newcomers keep any."""
         _, kept = Server(inherits=self.inherits).welcome(state, info, members)
         return self.broadcast(state, info.client, info.round), kept
 

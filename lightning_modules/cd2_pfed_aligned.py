@@ -41,7 +41,7 @@ class CD2PFedAligned(CD2PFed):
 
     Raises:
         TypeError: ``net`` has no backbone or no head.
-        ValueError: A number is out of range, or a word is unknown.
+        ValueError: A number is out of range, or ``align_target`` is unknown.
     """
 
     kept = ("own.*", "previous.*")

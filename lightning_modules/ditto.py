@@ -84,7 +84,7 @@ class Ditto(ClientModule):
         ]
 
     def server(self) -> Server[ServerState]:
-        """Return a server that averages networks; newcomers copy the received one."""
+        """Return a server that averages networks; newcomers copy the received network."""
         return Server(self.weighting, inherits=("net.", "personal."))
 
     def load_global(self, broadcast: Broadcast) -> None:

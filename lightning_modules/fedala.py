@@ -43,7 +43,7 @@ class FedALA(ClientModule):
         threshold: The first learning of W stops when the standard deviation of the losses of the
             last ``window`` epochs falls below this value; later ones last one epoch. The loss of an
             epoch is that of its last batch, and more than ``window`` epochs are needed to stop.
-        window: See ``threshold``.
+        window: Number of epochs; see ``threshold``.
         max_init_epochs: Maximum number of epochs of the first learning of W.
         options: See :class:`ClientModule`.
 
@@ -98,7 +98,7 @@ class FedALA(ClientModule):
         return [*self.adapt(), train, remember]
 
     def adapt(self) -> Plan:
-        """Declare learning W and mixing, for clients that have a model of their own."""
+        """Declare learning W and mixing, for clients that have their own model."""
         learn = Phase(
             name="mix",
             objective=self._mixing,

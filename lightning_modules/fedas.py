@@ -27,7 +27,7 @@ from pfl.core.state import assign
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
 Normaliser: TypeAlias = Literal["sum", "softmax", "min_max"]
-# A newcomer takes the received backbone as its last one: it has no other that was trained.
+# A newcomer takes the received backbone as its last one, as it has trained none.
 LAST = ("net.backbone.", "previous.module.")
 StepScale: TypeAlias = Literal["one", "one_over_m"]
 
@@ -42,15 +42,15 @@ class FedAS(ClientModule):
     - CS, client synchronisation (Eqs. 5-8): the server weights each upload by the trace of the
       client's Fisher information.
 
-    The backbone travels both ways, and each client also uploads one number, its trace. The head
-    stays, and so does the backbone as the client last trained it; these two are the model that is
-    tested. Without ``alignment`` and ``synchronisation`` training is that of FedPer. Before any
-    broadcast, under a plain Trainer, the objective is the cross-entropy of the whole network.
+    The backbone travels both ways, and each client also uploads one number, its trace. The head and
+    the client's last trained backbone stay, and are the model that is tested. Without ``alignment``
+    and ``synchronisation`` training is that of FedPer. Before any broadcast, under a plain Trainer,
+    the objective is the cross-entropy of the whole network.
 
     Where the released code differs from the paper, defaults follow the code, and options give the
-    paper's version. There are two exceptions to the code: each client aligns a copy of the received
-    backbone (the released code aligns the server's own tensors, so each client of a round receives
-    what the previous one aligned), and no sample is left out of the class means or the trace.
+    paper's version. There are two exceptions: each client aligns a copy of the received backbone
+    (the released code aligns the server's own tensors, so each client of a round receives the
+    backbone that the previous one aligned), and class means and trace use all samples.
 
     Args:
         net: A ``SplitNet``; its backbone gives the features (B, D).
@@ -63,15 +63,15 @@ class FedAS(ClientModule):
         align_batch: Batch size of the alignment, in samples.
         synchronisation: Whether to run CS, with weights ``trace_i / sum_k trace_k`` (Eq. 7).
             Without it no trace is computed or sent, and the server uses ``weighting``.
-        fisher_estimator: Estimator of the trace: ``batch_sum`` is the released code's,
+        fisher_estimator: Estimator of the trace: ``batch_sum`` as in the released code,
             ``full_data`` is Eqs. 5-6 as printed. The trace is taken after training, in eval mode,
             over all parameters and all samples, in batches of the data module's size; see
             :func:`~lightning_modules.steps.fisher.fisher_trace`.
         trace_normaliser: How traces become weights: ``sum`` is Eq. 7; ``softmax`` and ``min_max``,
             which is ``(trace - min) / (max - min)`` divided by its sum, are the paper's
             comparisons.
-        server_step_scale: c in ``global + c sum_i weight_i (base_i - global)``: ``one`` is the
-            released code's; ``one_over_m`` is one over the number of uploads (Eq. 8 as printed).
+        server_step_scale: c in ``global + c sum_i weight_i (base_i - global)``: ``one``, as in the
+            released code; ``one_over_m`` is one over the number of uploads (Eq. 8 as printed).
         buffers: As in :class:`ClientModule`; the released code sends parameters only.
         options: See :class:`ClientModule`. ``lr_decay`` and ``lr_schedule`` also apply to the
             alignment.
@@ -147,7 +147,7 @@ class FedAS(ClientModule):
         return parts
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Become the client's own last backbone and head; the broadcast is not used."""
+        """Load the client's last backbone and its head; the broadcast is not used."""
         assign(self.net.backbone, self.previous.module.state_dict())
 
     def server(self) -> Server[ServerState]:
@@ -168,12 +168,12 @@ class FedAS(ClientModule):
 class FedASServer(Server[ServerState]):
     """A server that weights uploads by their Fisher traces (Eqs. 7-8).
 
-    If all traces are zero, one is not finite, or ``min_max`` finds them all equal, the round falls
-    back on ``weighting``. The server reports ``trace_fallback``, which is 1 in such a round and 0
+    If all traces are zero, one is not finite, or all are equal with ``min_max``, the round falls
+    back to ``weighting``. The server reports ``trace_fallback``, which is 1 in such a round and 0
     otherwise, and each client's ``trace``.
 
     Args:
-        weighting: Weighting on which a round falls back.
+        weighting: Weighting to which a round falls back.
         normaliser: See :class:`FedAS`, ``trace_normaliser``.
         step_scale: See :class:`FedAS`, ``server_step_scale``.
     """

@@ -59,7 +59,7 @@ class FedASVariant(FedAS):
 
     Raises:
         ValueError: A number is out of range, ``alignment`` is off, or ``global`` features are
-            requested without class means or without synchronisation, whose server holds them.
+            requested without class means or without synchronisation, whose server stores them.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class FeatureServer(FedASServer):
         )
 
     def broadcast(self, state: ServerState, client: int, round: int) -> Broadcast:
-        """Return the backbone and the class means; the row of a class that nobody has is NaN."""
+        """Return the backbone and the class means; a class without samples has a row of NaN."""
         held = cast(FeatureState, state)
         sums, counts = held.sums.sum(0), held.counts.sum(0)
         means = torch.where(counts[:, None] > 0, class_means(sums, counts), torch.nan)

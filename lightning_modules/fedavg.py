@@ -15,7 +15,7 @@ class FedAvg(ClientModule):
 
     Each participant trains the received network on its own data; the server averages the uploaded
     networks, weighted by samples. The whole network travels both ways, and nothing stays with the
-    client. There is no departure from the paper. :class:`ClientModule` lists the arguments.
+    client. There are no departures from the paper. :class:`ClientModule` lists the arguments.
     """
 
     vectorizable = True

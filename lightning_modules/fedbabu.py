@@ -22,7 +22,7 @@ class FedBABU(FineTuned, Freeze):
 
     Args:
         net: A ``SplitNet``.
-        ft_epochs: Epochs of fine-tuning; the official code's default is 5.
+        ft_epochs: Epochs of fine-tuning (5 in the official code).
         options: See :class:`FineTuned`, :class:`Freeze` and :class:`ClientModule`.
     """
 

@@ -25,29 +25,29 @@ from pfl.core.types import Broadcast, ClientInfo, State, Upload
 
 
 class FedCAC(ClientModule):
-    """FedAvg, but critical parameters come only from clients whose own lie in the same places.
+    """FedAvg, but critical parameters are averaged only over clients whose critical ones overlap.
 
     A parameter is critical for a client if it is large and has changed much in the round: the share
-    ``tau`` of each tensor with the largest ``|(w_i - w_i^0) w_i|``, where w_i^0 is what the client
-    received. Critical parameters are replaced by the plain mean over the client itself and those
-    whose critical places overlap with its own by more than a threshold, which rises from the mean
-    overlap in round 0 to the largest in round ``beta``; all others by the mean over all. The server
-    finds the places from what is sent, and keeps a network and the places for each client.
+    ``tau`` of each tensor with the largest ``|(w_i - w_i^0) w_i|``, where w_i^0 is the received
+    value. Critical parameters are replaced by the plain mean over the client itself and the clients
+    whose critical positions overlap with its own by more than a threshold, which rises from the
+    mean overlap in round 0 to the largest in round ``beta``; all others by the mean over all. The
+    server computes the positions from what is sent, and stores them and a network for each client.
 
     Overlaps and means are those of a round's participants; a client that was away gets its last
     critical parameters and the new mean of the rest. Batch-norm statistics are averaged over all
-    (``buffers: local`` keeps them, as Fling does). Where messages down are encoded, changes are
-    counted from what was sent before that.
+    (``buffers: local`` keeps them, as Fling does). If messages to clients are encoded, changes are
+    relative to the values before encoding.
 
     Args:
         net: The network.
         tau: The share of critical parameters; the authors use 0.5 for CIFAR-10, 0.4 for CIFAR-100.
-        beta: Rounds after which critical parameters are shared with nobody; the authors use 100 and
-            170 of 300.
+        beta: Rounds after which critical parameters are not shared; the authors use 100 and 170 of
+            300.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     global_model = False
@@ -70,7 +70,7 @@ class FedCAC(ClientModule):
         )
 
     def server(self) -> CACServer:
-        """Return the server, which customises networks."""
+        """Return a server that customises networks."""
         names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
         return CACServer(self.weighting, self.tau, self.beta, names)
 
@@ -80,8 +80,8 @@ class CACState(ServerState):
     """The customised network of each of N clients; ``shared`` has a leading axis of N.
 
     Attributes:
-        masks: (N, ...) which parameters are critical for a client.
-        mean: The mean over all clients of a round.
+        masks: (N, ...) masks of each client's critical parameters.
+        mean: The mean over all clients of the last round.
     """
 
     masks: State
@@ -90,7 +90,7 @@ class CACState(ServerState):
 
 @dataclass(eq=False)
 class CACServer(ModelsServer[CACState]):
-    """Mixes a network for each client; the arguments are those of FedCAC.
+    """A server that mixes a network for each client; the arguments are those of FedCAC.
 
     Attributes:
         parameters: Names of the parameters that travel.
@@ -102,7 +102,7 @@ class CACServer(ModelsServer[CACState]):
     parameters: tuple[str, ...] = ()
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> CACState:
-        """Start every client from the common network, of which nothing is critical."""
+        """Start every client from the common network, without critical parameters."""
         masks = {n: torch.zeros_like(shared[n], dtype=torch.bool) for n in self.parameters}
         count = len(clients)
         return CACState(repeated(shared, count), masks=repeated(masks, count), mean=shared)
@@ -114,7 +114,7 @@ class CACServer(ModelsServer[CACState]):
         return Broadcast({**state.mean, **mixed})
 
     def merge(self, state: CACState, uploads: Sequence[Upload]) -> CACState:
-        """Find the critical places, and who collaborates with whom."""
+        """Find the critical positions, and each client's collaborators."""
         before = [self.broadcast(state, u.client, state.round + 1).shared for u in uploads]
         masks = [
             {n: critical(old[n], upload.shared[n], self.tau) for n in self.parameters}
@@ -142,5 +142,5 @@ class CACServer(ModelsServer[CACState]):
         members: Sequence[ClientInfo],
         upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
-        """Send the mean, as nobody knows what is critical for a newcomer."""
+        """Send the mean, as a newcomer has no known critical parameters."""
         return Broadcast(state.mean), {}

@@ -51,9 +51,9 @@ class FedDyn(ClientModule):
     Args:
         net: The network.
         alpha: Strength of both terms; the authors' examples use 0.01. A smaller alpha weakens the
-            pull and so makes H_i larger. Training diverges if the learning rate times alpha reaches
-            2.
-        weighting: How uploads are weighted; ``uniform`` is the paper's.
+            proximal term and so makes H_i larger. Training diverges if the learning rate times
+            alpha reaches 2.
+        weighting: Weighting of uploads; the paper's is ``uniform``.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -123,11 +123,11 @@ class FedDyn(ClientModule):
 
 @dataclass(frozen=True, kw_only=True)
 class DynState(ServerState):
-    """The server's state: the model that is sent, and how far it is ahead of the clients' mean.
+    """The server's state: the model that is sent, and its offset from the clients' mean.
 
     Attributes:
         ahead: Mean of H_i over all clients by parameter name, -h / alpha in the paper's symbols.
-        clients: N, the number of clients that hold training data.
+        clients: N, the number of clients that have training data.
     """
 
     ahead: State
@@ -161,7 +161,7 @@ class DynServer(Server[DynState]):
         return self._ahead(super().merge(state, uploads), ahead)
 
     def merge_mean(self, state: DynState, mean: Upload, count: float) -> DynState:
-        """Return the new model, from the mean of so many uploads."""
+        """Return the new model, from the mean of ``count`` uploads."""
         old = select(state.shared, self.parameters)
         way = subtract(select(mean.shared, self.parameters), old)
         ahead = add(state.ahead, way, count / state.clients)

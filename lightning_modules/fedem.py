@@ -1,4 +1,4 @@
-"""FedEM: each client's data are a mixture of M distributions, each with a network that all share.
+"""FedEM: each client's data are a mixture of M distributions, each with a shared network.
 
 Marfoq et al., "Federated Multi-Task Learning under a Mixture of Distributions", NeurIPS 2021, arXiv
 2108.10252; the authors' released code.
@@ -31,20 +31,20 @@ class FedEM(ClientModule):
     """M shared networks, and private proportions in which a client mixes their predictions.
 
     A round is a step of federated EM. The E step, over all training samples and without training,
-    computes how far each component is responsible for a sample, ``q_m ~ pi_m exp(-loss_m)``; its
+    computes the responsibility of each component for a sample, ``q_m ~ pi_m exp(-loss_m)``; its
     mean over the samples is the client's new mixture pi. The M step trains all components on their
     losses weighted by these responsibilities, which stay constant. All M components travel both
-    ways; the mixture stays. A client is tested with the mixed probabilities. One that has never
-    taken part fits its mixture before the test, by ``e_steps``.
+    ways; the mixture stays. A client is tested with the mixed probabilities; one that has never
+    taken part first fits its mixture by ``e_steps``.
 
     Args:
         net: The first component. The others are copies in which every submodule that has
             ``reset_parameters`` is drawn anew, because equal components would stay equal.
         components: M, the number of components (the authors use 3).
-        damped: Let absent members count in the average with the last global components, as in the
+        damped: Count absent members in the average with the last global components, as in the
             authors' code, which makes the step smaller.
-        e_steps: E steps by which a client that has never taken part fits its mixture before a test;
-            at 0 it is tested with equal shares.
+        e_steps: E steps before the test of a client that has never taken part; at 0 it is tested
+            with equal shares.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -93,10 +93,10 @@ class FedEM(ClientModule):
         return (rows + self.mixture.log()[:, None, None]).logsumexp(0)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the components; the E step compares these, under the client's last mixture."""
+        """Load the components, which the E step compares under the client's last mixture."""
         super().receive(broadcast, info)
         copy_into(self.anchors, self._components())
-        # Equal shares in the run's own precision, in which 1 / M may have more digits.
+        # Equal shares in the run's precision, in which 1 / M may have more digits.
         equal = 1 / len(self.mixture)
         self.mixture.copy_(torch.where(self.participated, self.mixture, equal))
         self.prior.copy_(self.mixture)
@@ -123,7 +123,7 @@ class FedEM(ClientModule):
         return torch.stack([self.task.sample_losses(net(batch.x), batch.y) for net in nets], -1)
 
     def _responsibilities(self, batch: Batch) -> Tensor:
-        """Return (B, M): for each sample, how far each received component is responsible."""
+        """Return the (B, M) responsibilities of the received components for each sample."""
         with torch.no_grad():
             losses = self._losses(self.anchors.module.children(), batch)
         return (self.prior.log() - losses).softmax(-1)
@@ -137,7 +137,7 @@ class FedEM(ClientModule):
         return {"mixture": mixture, "prior": mixture}
 
     def _mix(self, totals: Totals) -> State:
-        """Return the new mixture; the M step still takes the old one."""
+        """Return the new mixture; the M step still uses the old one."""
         mixture = self._fit(totals)["mixture"]
         return {"mixture": mixture, "participated": torch.ones_like(self.participated)}
 

@@ -36,7 +36,7 @@ class FedGH(ClientModule):
     A client trains its backbone and the received head on its data, and then sends the mean feature
     of each of its classes. The server takes gradient steps with the head on these pairs of mean and
     class. The head comes down and C_i rows go up; the backbone stays. A client is tested with its
-    backbone and the received head (or right after training, with the head that it has trained).
+    backbone and the received head (right after training, with its trained head).
 
     Args:
         net: A ``SplitNet``. Clients' backbones may only differ if their number of features D is the
@@ -44,8 +44,8 @@ class FedGH(ClientModule):
         server_lr: eta_h, the learning rate of the server.
         server_epochs: Passes of the server over all pairs.
         server_batch: Batch size of the server, in pairs.
-        order: ``batches`` takes shuffled batches (PFLlib, HtFLlib); ``one_by_one`` one step on each
-            pair, by client and class, as in the paper: once, whatever the two numbers above.
+        order: ``batches`` takes shuffled batches (PFLlib, HtFLlib); ``one_by_one`` takes one step
+            on each pair, by client and class (the paper), without regard to the two numbers above.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -80,7 +80,7 @@ class FedGH(ClientModule):
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
-        """Return rate and passes of the server."""
+        """Return the learning rate and epochs of the server."""
         return (
             Dimension("server_lr", choices=(0.01, 0.1, 1.0)),
             Dimension("server_epochs", choices=(1, 10, 100)),
@@ -94,7 +94,7 @@ class FedGH(ClientModule):
         ]
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return one row for each class that the client holds: C_i (D + 1) numbers."""
+        """Return one row for each of the client's classes: C_i (D + 1) numbers."""
         return means_upload(self.means, info)
 
     def server(self) -> Server[ServerState]:

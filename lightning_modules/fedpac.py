@@ -54,7 +54,7 @@ class FedPAC(ClientModule):
 
     Args:
         net: A ``SplitNet``; the features of its backbone are aligned.
-        alignment: lambda, the strength of the pull towards the centroids. The authors use 1. PFAKD
+        alignment: lambda, the weight of the alignment with the centroids. The authors use 1. PFAKD
             searches {0.001, ..., 10} and uses 1, and 0.001 for CIFAR-100.
         head_lr: eta_h, the learning rate of the head's phase, in place of the optimiser's (the
             authors use 0.1, with 0.01 for the backbone).
@@ -118,7 +118,7 @@ class FedPAC(ClientModule):
         ]
 
     def server(self) -> Server[FedPACState]:
-        """Return a server that averages backbones and centroids and mixes heads."""
+        """Return a server that averages backbones and centroids, and mixes heads."""
         return FedPACServer(self.weighting, self.min_share)
 
     def _guided(self, batch: Batch) -> Terms:
@@ -189,7 +189,7 @@ class FedPACServer(Server[FedPACState]):
         return Broadcast(shared={**state.shared, **state.heads.get(client, {})})
 
     def merge(self, state: FedPACState, uploads: Sequence[Upload]) -> FedPACState:
-        """Return the state with the new body, centroids and heads."""
+        """Return the state with the new backbone, centroids and heads."""
         weights = self.weights(uploads)
         heads = [select(upload.shared, HEAD) for upload in uploads]
         shares = head_shares(
@@ -222,7 +222,7 @@ def head_shares(variances: Tensor, profiles: Tensor, min_share: float = 1e-3) ->
     Args:
         variances: (m,) V.
         profiles: (m, C, D) H.
-        min_share: Smallest share that counts.
+        min_share: Smallest share that is not set to zero.
 
     Returns:
         (m, m) float64; rows are non-negative and sum to one.

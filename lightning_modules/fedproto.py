@@ -31,7 +31,7 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms, Upl
 
 
 class FedProto(ClientModule):
-    """Private networks that exchange class prototypes, towards which they pull their features.
+    """Private networks whose features are pulled towards shared class prototypes.
 
     A prototype is the mean feature of a class. Each client trains its own network on the
     cross-entropy plus lambda times the distance of features from the global prototype of their
@@ -42,9 +42,9 @@ class FedProto(ClientModule):
     Args:
         net: A ``SplitNet``. Clients' backbones may only differ if their number of features D is the
             same.
-        prototype_weight: lambda, the strength of the pull towards the global prototypes. The
-            authors use 1 for MNIST and FEMNIST, 0.1 for CIFAR-10.
-        weighting: ``uniform`` averages the prototypes of a class equally over the clients that hold
+        prototype_weight: lambda, the weight of the distance from the global prototypes. The authors
+            use 1 for MNIST and FEMNIST, 0.1 for CIFAR-10.
+        weighting: ``uniform`` averages the prototypes of a class equally over the clients that have
             it (all code); ``samples`` weights them by the clients' samples of the class (what the
             paper intends).
         options: See :class:`ClientModule`.
@@ -85,7 +85,7 @@ class FedProto(ClientModule):
         return (Dimension("prototype_weight", 0.1, 1.0, log=True),)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the global prototypes, and store how many samples of each class the client holds."""
+        """Load the global prototypes, and store the client's number of samples of each class."""
         super().receive(broadcast, info)
         self.counts.copy_(info.class_counts)
 
@@ -107,7 +107,7 @@ class FedProto(ClientModule):
         }
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return one row for each class that the client holds: C_i (D + 1) numbers, no parameters.
+        """Return one row for each of the client's classes: C_i (D + 1) numbers, no parameters.
 
         With ``weighting: samples`` their counts are sent as well.
         """
@@ -122,7 +122,7 @@ class FedProto(ClientModule):
         return FedProtoServer(self.weighting)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, C) logits: minus the distances from the prototypes, or those of the head.
+        """Return (B, C) logits: the negative distances from the prototypes, or the head's logits.
 
         Classes without a prototype rank behind all others.
         """
@@ -136,9 +136,9 @@ class FedProto(ClientModule):
 
 
 class FedProtoServer(Server[ServerState]):
-    """A server that averages each class's prototypes over the clients that hold the class.
+    """A server that averages each class's prototypes over the clients that have the class.
 
-    Classes that no upload holds keep their prototype.
+    Classes without an upload keep their prototype.
     """
 
     reports: ClassVar = {}

@@ -31,8 +31,8 @@ class FedProx(ClientModule):
 
     Args:
         net: The network.
-        mu: Strength of the pull; the authors search {0.001, 0.01, 0.1, 1}. Training diverges if the
-            learning rate times ``mu`` reaches 2.
+        mu: Weight of the second term; the authors search {0.001, 0.01, 0.1, 1}. Training diverges
+            if the learning rate times ``mu`` reaches 2.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -82,4 +82,4 @@ class FedProxP(FineTuned, FedProx):
     """
 
     def ft_objective(self) -> None:
-        """Return ``None``, plain cross-entropy: the pull belongs to training."""
+        """Return ``None``, plain cross-entropy: the proximal term is for training only."""

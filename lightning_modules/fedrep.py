@@ -22,7 +22,7 @@ class FedRep(ClientModule):
     """A shared backbone and a private head, trained one after the other, the head first.
 
     Each participant trains its head for many epochs on the received backbone, then the backbone for
-    few epochs. While the head is trained, the backbone is in eval mode, and its features are
+    a few epochs. While the head is trained, the backbone is in eval mode, and its features are
     computed once. The backbone travels both ways; the head stays.
 
     Args:
@@ -31,13 +31,13 @@ class FedRep(ClientModule):
             code counts.
         body_epochs: Epochs of the backbone.
         final_head_epochs: Before each test, every client trains the head of a copy for this many
-            more epochs. With 10 (or ``head_epochs``, if larger) the test of the last round is that
-            of the official code, which ends with such a round.
+            more epochs. With 10 (or ``head_epochs``, if larger) the last test is that of the
+            official code, which ends with such a round.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number of epochs is negative, or ``epochs`` is smaller than ``body_epochs``
-            and leaves none to the head.
+        ValueError: A number of epochs is negative, or ``epochs`` is less than ``body_epochs``,
+            which leaves no epoch for the head.
     """
 
     shared = ("net.backbone.*",)

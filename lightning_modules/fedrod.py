@@ -28,13 +28,13 @@ class FedROD(ClientModule):
     Let g be the logits of the generic head, u those of the personal one, and N the client's
     training samples of each class. ``CE(g + gamma log N, y)``, a balanced softmax, trains backbone
     and generic head as if all classes were equally frequent; ``CE(g + u, y)`` trains the personal
-    head alone, on what the generic one gets wrong. Backbone and generic head travel both ways; the
-    personal head stays. Clients are tested with ``g + u``, the global model with g.
+    head alone, on the remaining error. Backbone and generic head travel both ways; the personal
+    head stays. Clients are tested with ``g + u``, the global model with g.
 
-    The paper leaves open how the personal head starts: here at zero, so that a client begins with
-    the generic prediction (public codes copy the generic head, which doubles the first logits). The
-    paper's second variant, in which a shared hypernetwork generates the personal heads, is not
-    implemented.
+    The paper does not say how the personal head is initialised: here with zeros, so that a client
+    starts from the generic prediction (public codes copy the generic head, which doubles the first
+    logits). The paper's second variant, in which a shared hypernetwork generates the personal
+    heads, is not implemented.
 
     Args:
         net: The network; its head is the generic one.
@@ -72,7 +72,7 @@ class FedROD(ClientModule):
             )
         self.gamma = gamma
         self.personal = copy.deepcopy(net.head)
-        # With a copy, too: the global model needs a head of zeros.
+        # Also for a copy: the global model needs a head of zeros.
         zero_last_layer(self.personal)
         if head_init == "copy":
             assign(self.personal, net.head.state_dict())

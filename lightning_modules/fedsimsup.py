@@ -1,14 +1,14 @@
-"""FedSimSup: a private supervisor beside an inter-learning model that the server keeps and mixes.
+"""FedSimSup: a private supervisor beside an inter-learning model that the server stores and mixes.
 
 "Personalized Federated Learning under Local Supervision", ICCV 2025. A client predicts with the sum
 of the logits of two networks (Eq. 3). In a round it first trains the supervisor (Eqs. 4, 11), then
-the inter-learning model (Eqs. 5, 12). The server holds one inter-learning model for each client:
+the inter-learning model (Eqs. 5, 12). The server stores one inter-learning model for each client:
 those of this round's participants stay as uploaded (Eq. 6); the others move towards them, weighted
 by label similarity, with a strength that fades late in training (Eqs. 7-10). With full
 participation nothing is mixed, and every client trains alone. Clients may have supervisors of
 several kinds (Table 4); scores are then averaged over the clients of each kind as well.
 
-The appendix and the code are not public. ``docs/methods`` marks our assumptions, and our readings
+The appendix and the code are not public. ``docs/methods`` marks our assumptions, and our reading
 where the text contradicts itself.
 """
 
@@ -52,7 +52,7 @@ BLOCK = 2**14
 
 LOGITS = "fedsimsup/logits/"
 INPUT = "fedsimsup/input"
-"""Names of what a phase sees: a single input, and the frozen network's logits."""
+"""Names of a phase's inputs: a single input, and the frozen network's logits."""
 
 ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
 
@@ -60,17 +60,17 @@ ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
 class FedSimSup(ClientModule):
     """A private supervisor network beside a network that the server mixes for each client.
 
-    The inter-learning model ``net`` travels, the supervisor stays with its client. The logits of
-    the network that a phase does not train are computed once, unless data are augmented.
+    The inter-learning model ``net`` travels; the supervisor stays with its client. Each phase
+    computes the other network's logits only once, unless data are augmented.
 
     Under a plain Lightning Trainer, before any broadcast, both networks are trained together.
 
     Args:
         net: theta, the inter-learning model; (B, C) logits.
         supervisor: s, the private model; (B, C) logits. In the paper it is about a sixth as large.
-            Given a list, each client has one of them, and trains and keeps only that; the clients
-            of a kind form a group, named after the class of its network.
-        supervisor_draw: How a client gets one of several supervisors: at ``random``, or
+            Given a list, each client trains and keeps one of them; the clients of a kind form a
+            group, named after the class of its network.
+        supervisor_draw: Assignment of several supervisors to clients: at ``random``, or
             ``balanced``, so that each of k kinds occurs once among clients 0 to k - 1, k to 2 k - 1
             and so on. The draw depends on the initial values of ``net``, and so on the run's seed.
         lr_sup: eta_s, learning rate of the supervisor; replaces the optimiser's own.
@@ -80,22 +80,22 @@ class FedSimSup(ClientModule):
         local_unit: Unit of the two lengths: epochs, or single optimiser steps.
         mix_C: C: mixing starts to fade at round ``C T^gamma``; 0 switches mixing off.
         mix_gamma: gamma.
-        absent_rule: What happens to the models of clients without an upload: they are mixed by
-            Eq. 7 with shares by ``similarity``, or by size (``size_mix``); they become the
+        absent_rule: Treatment of the models of clients without an upload: they are mixed by Eq. 7
+            with shares by ``similarity``, or by size (``size_mix``); they become the
             ``size_average`` of this round's uploads (Eq. 2); or they stay (``none``).
-        zero_similarity: What an absent client does that is similar to no participant: it stays
-            (``keep``), or mixes with all of them, ``size_weighted`` or ``uniform``.
+        zero_similarity: Treatment of an absent client that is similar to no participant: its model
+            stays (``keep``), or is mixed with all of theirs, ``size_weighted`` or ``uniform``.
         eval_inter: The inter-learning model that is tested: the server's current copy, or the
             client's own from its last participation (before its first, the server's), which it then
-            keeps too; nothing more travels.
+            keeps; communication is the same.
         supervisor_init: Each client draws its ``own`` initial supervisor (all submodules that have
-            ``reset_parameters``), or all start from the ``common`` given one.
+            ``reset_parameters``), or all start from the given one (``common``).
         sup_zero_init: Set the last layer of every initial supervisor to zero, so that a client that
             has never taken part predicts with its inter-learning model alone.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range, or there is no supervisor.
+        ValueError: A number is out of range, or there is no supervisor.
     """
 
     global_model = False
@@ -167,12 +167,12 @@ class FedSimSup(ClientModule):
 
     @property
     def kept(self) -> Patterns:
-        """The supervisor; the inter-learning model too if the client's own is tested."""
+        """The supervisor; also the inter-learning model if the client's own is tested."""
         names = ("supervisor.*", "participated")
         return (*names, "net.*") if self.eval_inter == "last_local" else names
 
     def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
-        """Return the names of what stays with a client; of several supervisors, its own only."""
+        """Return the names of a client's kept entries; of several supervisors, only its own."""
         names = super().kept_names(info)
         if info is None or not self.kinds:
             return names
@@ -193,7 +193,7 @@ class FedSimSup(ClientModule):
         return int(torch.randperm(count, generator=generator(seed, block))[place])
 
     def forward(self, x: Inputs) -> Tensor:
-        """Return (B, C) logits, the sum over both networks; given logits are not computed again."""
+        """Return (B, C) logits, the sum over both networks; logits in ``x`` are reused."""
         return self._logits("net", x) + self._logits("supervisor", x)
 
     def plan(self) -> Plan:
@@ -207,7 +207,7 @@ class FedSimSup(ClientModule):
     def _phase(
         self, name: str, trained: str, still: str, ending: str = "", kind: int | None = None
     ) -> Phase:
-        """Return a phase that trains one network, of one kind of clients or of all."""
+        """Return a phase that trains one network, for one kind of clients or for all."""
         length: Count = self.lengths[name]
         if kind is not None:
             length = partial(_of_kind, kind, self.lengths[name])
@@ -228,7 +228,7 @@ class FedSimSup(ClientModule):
         return {**inputs, f"{LOGITS}{still}": self._logits(still, batch.x)}
 
     def _logits(self, name: str, x: Inputs) -> Tensor:
-        """Return the logits of one network: those in ``x``, if it holds them."""
+        """Return the logits of one network, from ``x`` if it contains them."""
         if isinstance(x, dict):
             if f"{LOGITS}{name}" in x:
                 return x[f"{LOGITS}{name}"]
@@ -262,14 +262,14 @@ class FedSimSup(ClientModule):
         if self.supervisor_init == "common" or self.participated:
             return
         supervisor = self._own_supervisor()
-        # The seed comes from the given values and the client's number: so it is the same in every
+        # The seed depends on the given values and the client's number, so it is the same in every
         # process and after a resume.
         redraw(supervisor, derive(seed_of(supervisor), "supervisor", info.client))
         if self.sup_zero_init:
             zero_last_layer(supervisor)
 
     def server(self) -> Server[SimSupState]:
-        """Return the server, which holds an inter-learning model for each client."""
+        """Return a server that stores an inter-learning model for each client."""
         return SimSupServer(self.weighting, *self.mixing)
 
 
@@ -305,7 +305,7 @@ class SimSupState(ServerState):
 
 @dataclass(eq=False)
 class SimSupServer(Server[SimSupState]):
-    """Keeps the participants' models as uploaded and mixes those of absent clients.
+    """A server that stores participants' models as uploaded and mixes those of absent clients.
 
     It needs n times the memory of ``net``.
 
@@ -321,7 +321,7 @@ class SimSupServer(Server[SimSupState]):
     zero_similarity: ZeroSimilarity = "keep"
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> SimSupState:
-        """Start every client from the common initial model; compare the label counts, once.
+        """Start every client from the common initial model, and compare label counts once.
 
         Raises:
             ValueError: The number of rounds is not known.
@@ -339,7 +339,7 @@ class SimSupServer(Server[SimSupState]):
         )
 
     def broadcast(self, state: SimSupState, client: int, round: int) -> Broadcast:
-        """Send the client's own model, as the server has it now."""
+        """Send the server's current model of the client."""
         return Broadcast(shared={name: v[client].clone() for name, v in state.shared.items()})
 
     def welcome(
@@ -439,7 +439,7 @@ def time_factor(round: int, rounds: int, mix_C: float, mix_gamma: float) -> floa
 def _mix(models: Tensor, sent: Sequence[Tensor], strength: Tensor, partners: Tensor) -> Tensor:
     """Apply Eq. 7 to one entry: move (n, ...) models towards their shares of K uploads (...).
 
-    Mixed block by block: all models at once in the widest type would need several times their
+    Models are mixed in blocks: all at once in the widest type would need several times their
     memory.
     """
     wide, mixed = widest(models.device), empty_alike(models)

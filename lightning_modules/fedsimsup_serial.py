@@ -20,9 +20,9 @@ class FedSimSupSerial(ClientModule):
     """FedSimSup with one network, whose head and backbone are trained in turn, the head first.
 
     Fig. 4 of the paper compares FedSimSup's two networks with training one network in turn "like
-    FedRep". The backbone travels both ways; the server keeps one backbone for each client and mixes
-    them by Eqs. 6-10. The head stays. The paper does not say how its variant was built; this one is
-    our reading.
+    FedRep". The backbone travels both ways; the server stores one backbone for each client and
+    mixes them by Eqs. 6-10. The head stays. The paper does not say how its variant was built; this
+    one is our reading.
 
     Args:
         net: A ``SplitNet``.
@@ -64,5 +64,5 @@ class FedSimSupSerial(ClientModule):
         return [part_phase(self, "head", self.head_epochs), part_phase(self, "body", self.epochs)]
 
     def server(self) -> Server[SimSupState]:
-        """Return a server that keeps one backbone for each client."""
+        """Return a server that stores one backbone for each client."""
         return SimSupServer(self.weighting, *self.mixing)

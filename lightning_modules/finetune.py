@@ -25,8 +25,8 @@ class FineTuned(ClientModule, ABC):
     """Base of the ``-P`` variants, whose clients are tested with a fine-tuned copy.
 
     Every client trains a copy of the model on its own training data, is tested with that copy, and
-    discards it. Training, what travels and what stays are the method's own. A variant names this
-    class before the method, as in ``class FedProxP(FineTuned, FedProx)``, and defines
+    discards it. Training, what travels and what stays are the method's own. A variant derives from
+    this class before the method, as in ``class FedProxP(FineTuned, FedProx)``, and defines
     ``ft_objective``.
 
     Args:
@@ -38,8 +38,8 @@ class FineTuned(ClientModule, ABC):
         ft_bn: Mode of the batch norms in the fine-tuned part: ``train`` uses the statistics of each
             batch and updates the running ones; ``eval`` uses the federation's running statistics,
             for clients with only one or two batches.
-        p_mode: ``all_clients`` fine-tunes every client. ``participants_only`` is what the released
-            code of FedAS does for its ``-P`` rows: nobody is fine-tuned, and clients are tested
+        p_mode: ``all_clients`` fine-tunes every client. ``participants_only`` follows the released
+            code of FedAS for its ``-P`` rows: no client is fine-tuned, and clients are tested
             before the next broadcast, this round's participants with the model that they just
             trained, the others with the model that they received.
         options: See the method, and :class:`ClientModule`.
@@ -74,7 +74,7 @@ class FineTuned(ClientModule, ABC):
 
     @property
     def evaluate_at(self) -> EvaluationPoint:
-        """Right after training with ``participants_only``, otherwise as the method says."""
+        """Right after training with ``participants_only``, otherwise the method's own."""
         return "post_local" if self.p_mode == "participants_only" else super().evaluate_at
 
     def adapt(self) -> Plan:

@@ -1,4 +1,4 @@
-"""FML: FedAvg's network and a private one on each client teach each other by their predictions.
+"""FML: FedAvg's network and a private one on each client learn from each other's predictions.
 
 Shen et al., "Federated Mutual Learning", 2020, arXiv 2006.16765.
 """
@@ -31,14 +31,14 @@ class FML(ClientModule):
     Args:
         net: The network w.
         private: The network v, of any kind, with its own initial values; ``None`` is a copy of
-            ``net``. With another network there is no global model, and newcomers begin with its
-            initial values; otherwise with the network that they receive.
+            ``net``. With another network there is no global model, and newcomers start with its
+            initial values; otherwise with the received network.
         alpha: Share of the labels in the loss of v.
         beta: Share of the labels in the loss of w.
         detach: Whether teachers are constant. Otherwise each network also follows the other's
             divergence, as in PFLlib.
-        kl: Whether the divergence is a mean over a ``batch``, or divided by the number of classes
-            too (``element``, as in PFLlib).
+        kl: Whether the divergence is a mean over the ``batch``, or also over the classes
+            (``element``, as in PFLlib).
         weighting: Weights in the average of w; ``uniform`` is the authors'.
         options: See :class:`ClientModule`.
 
@@ -84,9 +84,9 @@ class FML(ClientModule):
         return [Phase(name="local", objective=self.losses, epochs=self.epochs)]
 
     def losses(self, batch: Batch) -> Terms:
-        """Return both networks' ``ce`` and what they teach each other, weighted."""
+        """Return both networks' ``ce`` and divergences, weighted."""
         v, w = self.personal(batch.x), self.net(batch.x)
-        # Without stops each divergence reaches both networks.
+        # Without detaching, each divergence has gradients in both networks.
         teacher_v, teacher_w = (v.detach(), w.detach()) if self.detach else (v, w)
         scale = 1 / w.shape[-1] if self.kl == "element" else 1.0
         (of_v,), (of_w,) = (self.supervised(logits, batch).values() for logits in (v, w))
@@ -102,7 +102,7 @@ class FML(ClientModule):
         }
 
     def server(self) -> Server[ServerState]:
-        """Return a server that averages; newcomers copy the received network, if they can."""
+        """Return a server that averages; newcomers copy the received network if it fits."""
         copied = ("net.", "personal.") if self.global_model is None else None
         return Server(self.weighting, inherits=copied)
 

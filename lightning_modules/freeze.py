@@ -23,16 +23,15 @@ from pfl.core.types import Plan
 class Freeze(ClientModule):
     """FedAvg on the backbone, under one random head that all clients share and never train.
 
-    The backbone travels both ways. Nothing stays with the client: the head is a constant that
-    everybody knows from the start. It is left out of the optimiser and of the average, so that
-    momentum and weight decay cannot move it (in FL-bench's FedBABU weight decay shrinks it, because
-    only its gradient is set to zero).
+    The backbone travels both ways. Nothing stays with the client: the head is the same constant
+    everywhere. It is left out of the optimiser and of the average, so that momentum and weight
+    decay cannot move it (in FL-bench's FedBABU weight decay shrinks it, because only its gradient
+    is set to zero).
 
     Args:
-        net: A ``SplitNet``. Its head keeps its initial weights, except as the next two arguments
-            say.
+        net: A ``SplitNet``. Its head keeps its initial weights, subject to the next two arguments.
         head_init: ``default`` keeps the initial weights; ``orthogonal`` replaces them by the
-            nearest weights with orthonormal rows. It is not known which of them UniVarFL used.
+            nearest weights with orthonormal rows. It is not known which one UniVarFL used.
         head_bias: Keep the initial biases; otherwise they are zero (advised with ``orthogonal``).
         options: See :class:`ClientModule`.
 

@@ -46,7 +46,7 @@ class GPFL(ClientModule):
 
     Raises:
         TypeError: ``net`` has no backbone or no head.
-        ValueError: A number is out of range, or a word is unknown.
+        ValueError: A number is out of range.
     """
 
     shared = ("net.backbone.*", "embeddings", "valve.*")
@@ -87,7 +87,7 @@ class GPFL(ClientModule):
         )
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load what travels, and compute the constants of the round."""
+        """Load the shared entries, and compute the constants of the round."""
         super().receive(broadcast, info)
         self.received.copy_(self.embeddings)
         self.class_shares.copy_(info.class_counts / max(1, info.samples))

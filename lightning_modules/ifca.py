@@ -36,12 +36,12 @@ from pfl.core.types import (
 
 
 class IFCA(ClientModule):
-    """k global models, of which each client trains the one that fits its data best.
+    """k global models; each client trains the one that fits its data best.
 
-    ``clusters`` holds the k models; ``net`` is the one that is chosen, trained and tested. A client
-    chooses the model with the lowest loss on its training data; the server averages each model over
-    the clients that chose it. All k models come down; the trained model and its number go up;
-    nothing stays with the client.
+    ``clusters`` contains the k models; ``net`` is the one that is chosen, trained and tested. A
+    client chooses the model with the lowest loss on its training data; the server averages each
+    model over the clients that chose it. All k models come down; the trained model and its number
+    go up; nothing stays with the client.
 
     Args:
         net: The first of the k initial models. The others are copies in which every submodule that
@@ -130,7 +130,7 @@ class IFCAServer(Server[ServerState]):
     k: int = 2
 
     def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
-        """Return the state with new models; clusters that nobody chose keep theirs."""
+        """Return the state with new models; clusters that no client chose keep theirs."""
         groups: list[list[int]] = [[] for _ in range(self.k)]
         for position, number in enumerate(received(uploads, "cluster")):
             groups[int(number)].append(position)

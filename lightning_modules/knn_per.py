@@ -1,4 +1,4 @@
-"""kNN-Per: FedAvg, whose predictions each client mixes with those of its own nearest samples.
+"""kNN-Per: FedAvg, with predictions that each client mixes with votes of its nearest samples.
 
 Marfoq et al., "Personalized Federated Learning through Local Memorization", ICML 2022, arXiv
 2111.09360; the authors' released code.
@@ -24,7 +24,7 @@ from pfl.core.types import Batch, Pass, Plan, State, Terms, Totals
 
 
 class KNNPer(ClientModule):
-    """FedAvg; before a test, each client stores its samples and consults the nearest of them.
+    """FedAvg, with predictions mixed with votes of the client's nearest training samples.
 
     Training is that of FedAvg. Before a test a client stores the features z_j of its training
     samples under the received backbone, with their labels. For a test sample the k rows with the
@@ -32,19 +32,19 @@ class KNNPer(ClientModule):
     their votes are mixed with the network's probabilities: ``lambda p_knn + (1 - lambda) p``. The
     network travels both ways, and nothing stays. The global model is the network alone.
 
-    With ``tune``, a client with validation data takes the lambda of most right predictions on them,
-    in steps of 0.01, before each test.
+    With ``tune``, a client with validation data chooses the lambda with the most correct
+    predictions on them, in steps of 0.01, before each test.
 
     Args:
         net: A ``SplitNet``, whose backbone gives the features (B, D).
-        neighbours: k; a client with fewer samples consults all of them.
-        share: lambda, the share of the neighbours, where it is not tuned.
-        tune: Whether clients with validation data choose lambda on them, as in the paper.
+        neighbours: k; a client with fewer samples uses all of them.
+        share: lambda, the share of the neighbours, unless it is tuned.
+        tune: Whether clients choose lambda on their validation data, as in the paper.
         scale: s, the width of the kernel.
-        capacity: Q, the number of samples that a client can store. Of more than these it stores Q
-            that are evenly spaced in its data; the authors draw them.
-        mix: ``probabilities`` as printed, or ``logits``, which the authors' script mixes with the
-            class shares.
+        capacity: Q, the number of samples that a client can store. If it has more, it stores Q that
+            are evenly spaced in its data; the authors draw them.
+        mix: Mix ``probabilities`` as printed, or ``logits`` with the class shares, as in the
+            authors' script.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -78,7 +78,7 @@ class KNNPer(ClientModule):
         self.scale = scale
         self.mix = mix
         self.share = float(share)
-        # The lambda that the client chose; -1 while it has none.
+        # The client's chosen lambda; -1 before it has chosen one.
         self.chosen = nn.Buffer(torch.tensor(-1.0))
         self.bank = nn.Buffer(torch.zeros(capacity, net.features))
         self.labels = nn.Buffer(torch.zeros(capacity, dtype=torch.int64))
@@ -86,7 +86,7 @@ class KNNPer(ClientModule):
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
-        """Return k as the authors sweep it."""
+        """Return k in the authors' range."""
         return (Dimension("neighbours", choices=(1, 3, 5, 7, 10)),)
 
     def losses(self, batch: Batch) -> Terms:
@@ -100,7 +100,7 @@ class KNNPer(ClientModule):
         return [memorise, tune] if self.tune else [memorise]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, C) logarithms of the mixed probabilities; logits while nothing is stored."""
+        """Return (B, C) logarithms of the mixed probabilities; logits if no sample is stored."""
         logits, own, votes = self._parts(x)
         share = torch.where(self.chosen < 0, self.share, self.chosen.to(own.dtype))
         mixed = torch.lerp(own, votes, share)
@@ -109,7 +109,7 @@ class KNNPer(ClientModule):
         return torch.where(self.filled.any(), mixed, logits)
 
     def _parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (B, C) logits, and the two predictions that are mixed: its own, and the votes."""
+        """Return (B, C) logits, and the two predictions to mix: the network's, and the votes."""
         z = self.net.backbone(x)
         logits: Tensor = self.net.head(z)
         labels = one_hot(self.labels, self.net.num_classes, self.bank)

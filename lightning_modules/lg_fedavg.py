@@ -32,8 +32,8 @@ class LGFedAvg(ClientModule):
         num_global_layers: Number of last layers that travel. The authors use 2 for their CIFAR
             network and 3 for their MLP.
         warm_start_rounds: Number of initial rounds of FedAvg, in which everything travels; after
-            them each client continues with a backbone of its own. The authors start from a FedAvg
-            model trained for hundreds of rounds.
+            them each client continues with its own backbone. The authors start from a FedAvg model
+            trained for hundreds of rounds.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -57,12 +57,12 @@ class LGFedAvg(ClientModule):
         self.warm_start_rounds = warm_start_rounds
         self.num_global_layers = num_global_layers
         last_layers(net, num_global_layers)  # refuses a network with fewer layers
-        # Whether the client has a backbone of its own.
+        # Whether the client has its own backbone.
         self.started = nn.Buffer(torch.tensor(False))
 
     @property
     def head(self) -> Patterns:
-        """The last layers, of the network that the client has."""
+        """The last layers of the client's network."""
         return last_layers(self.net, self.num_global_layers, prefix="net.")[0]
 
     @property
@@ -81,7 +81,7 @@ class LGFedAvg(ClientModule):
         return (*self.body, "started")
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the head, and FedAvg's backbone until the client has a backbone of its own."""
+        """Load the head, and FedAvg's backbone until the client has its own backbone."""
         assign(self, select(broadcast.shared, self.head) if self.started else broadcast.shared)
         self.started.fill_(info.round > self.warm_start_rounds)
 
@@ -102,7 +102,7 @@ class LGState(ServerState):
     """The server's state: the head and, with a warm start, the backbone at its end.
 
     Attributes:
-        started: Clients that have a backbone of their own.
+        started: Clients that have their own backbone.
     """
 
     started: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ class LGState(ServerState):
 
 @dataclass(eq=False)
 class LGServer(Server[LGState]):
-    """A server that averages uploads, and sends FedAvg's backbone to clients that have none yet.
+    """A server that averages uploads, and sends FedAvg's backbone to clients without their own.
 
     Args:
         head: Patterns of the entries that travel after the warm start.
@@ -121,11 +121,11 @@ class LGServer(Server[LGState]):
     warm_start_rounds: int = 0
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> LGState:
-        """Return the initial state, in which no client has a backbone of its own."""
+        """Return the initial state, in which no client has its own backbone."""
         return LGState(shared=shared)
 
     def broadcast(self, state: LGState, client: int, round: int) -> Broadcast:
-        """Return the head; for a client without a backbone of its own, the backbone too."""
+        """Return the head; for a client without its own backbone, also the backbone."""
         started = client in state.started
         return Broadcast(select(state.shared, self.head) if started else state.shared)
 
@@ -140,7 +140,7 @@ class LGServer(Server[LGState]):
         )
 
     def merge_mean(self, state: LGState, mean: Upload, count: float) -> LGState:
-        """Return the state with the mean; who has a backbone of its own stays unknown."""
+        """Return the state with the mean, without knowing which clients have their own backbone."""
         early = state.round < self.warm_start_rounds
         moved = mean.shared if early else select(mean.shared, self.head)
         return replace(state, shared={**state.shared, **moved})

@@ -27,16 +27,16 @@ class LPFT(FedAvg):
     """FedAvg whose global model each client probes linearly, then fine-tunes, before each test.
 
     On a copy, each client first trains the head on fixed features, then the whole network from that
-    head; this distorts the features less than fine-tuning at once. Training is FedAvg's: the whole
-    network travels both ways, and nothing stays with the client, as the copy is discarded after the
-    test.
+    head; this distorts the features less than immediate fine-tuning. Training is FedAvg's: the
+    whole network travels both ways, and nothing stays with the client, as the copy is discarded
+    after the test.
 
     Args:
         net: A ``SplitNet``.
         lp_epochs: Epochs of the head alone, under the frozen backbone in eval mode.
-        lp_lr: Learning rate of these epochs; ``None`` means that of training.
+        lp_lr: Learning rate of these epochs; ``None`` means the training rate.
         ft_epochs: Epochs of the whole network.
-        ft_lr: Learning rate of these epochs; ``None`` means a tenth of that of training.
+        ft_lr: Learning rate of these epochs; ``None`` means a tenth of the training rate.
         ft_bn: Whether batch norms use the federation's running statistics (``eval``) or those of
             each batch (``train``) while the whole network is trained.
         options: See :class:`ClientModule`.

@@ -87,7 +87,7 @@ class MOON(ClientModule):
         )
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the network and store its backbone; for a newcomer it is the previous one, too."""
+        """Load the network and store its backbone, for a newcomer also as the previous one."""
         super().receive(broadcast, info)
         copy_into(self.received, self.net.backbone)
         if not self.participated:

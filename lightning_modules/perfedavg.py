@@ -36,8 +36,8 @@ class PerFedAvg(ClientModule):
     cross-entropy. The whole network travels both ways; nothing stays with the client, as the
     adapted copy is discarded after the test.
 
-    There is no departure from the paper. Public codes differ: there, clients with fewer than two or
-    three batches do not train, while here every client takes at least one meta-step; and the
+    There are no departures from the paper. Public codes differ: there, clients with fewer than two
+    or three batches do not train, while here every client takes at least one meta-step; and the
     baseline in pFedMe's repository adapts on test data, while here clients adapt on training data.
 
     Args:
@@ -49,12 +49,12 @@ class PerFedAvg(ClientModule):
             into two (HF: three) parts.
         adapt_epochs: Adapt for this many epochs before the test; ``None`` takes one step on one
             training batch (paper).
-        weighting: As in :class:`ClientModule`; the paper weights all uploads equally.
+        weighting: As in :class:`ClientModule`; the paper's is ``uniform``.
         options: See :class:`ClientModule`. ``lr_decay`` and ``lr_schedule`` apply to beta and to
             the adaptation.
 
     Raises:
-        ValueError: A number is out of range, or a word is unknown.
+        ValueError: A number is out of range, or a choice is unknown.
     """
 
     vectorizable = True
@@ -147,7 +147,7 @@ def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:
     """Divide a batch into parts: sample j goes to part ``j % parts``.
 
     A part that would get no sample repeats the first part. Real samples of a padded batch come
-    first, so the parts hold the same samples with and without padding.
+    first, so the parts have the same samples with and without padding.
 
     Args:
         batch: At least one sample.
@@ -172,7 +172,7 @@ def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:
 
 
 def _unless_empty(part: Batch, first: Batch) -> Batch:
-    """Return the part, or the beginning of the first part if the part holds padding only."""
+    """Return the part, or the beginning of the first part if the part is only padding."""
     if part.weight is None or first.weight is None:
         return part
     empty = part.weight.sum() == 0

@@ -22,7 +22,7 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
 
 
 class PFAKD(ClientModule):
-    """FedPer in which the received backbone teaches its features to the trained one.
+    """FedPer with distillation of features from the received backbone to the trained one.
 
     The objective is ``CE + beta * D(z, z_T)`` (Eq. 3), where z and z_T, both (B, D), are the
     features that the trained and the received backbone give for the same inputs. The received

@@ -52,7 +52,7 @@ from pfl.core.types import (
     Upload,
 )
 
-# Copies of the network that stay: q, and the two moments of its Adam.
+# Copies of the network that stay: q, and its two moments of Adam.
 COPIES = ("personal", "first", "second")
 
 
@@ -61,10 +61,10 @@ class PFedBayes(ClientModule):
 
     On each batch, q takes ``inner_steps`` steps of Adam on ``CE + zeta/n_i KL(q || v)`` with v
     constant; then v takes one step of the optimiser on ``zeta/n_i KL(q || v)`` with q constant. In
-    each round q continues from where the client left it, and v starts as received. The global
-    Gaussians v travel both ways; q and the state of its optimiser stay. Clients are tested with q;
-    a client that never trained is tested with the initial one. Under a plain Trainer the objective
-    is the cross-entropy of draws from v.
+    each round q continues from its last state, and v starts as received. The global Gaussians v
+    travel both ways; q and the state of its optimiser stay. Clients are tested with q; a client
+    that never trained is tested with the initial one. Under a plain Trainer the objective is the
+    cross-entropy of draws from v.
 
     Args:
         net: The network whose weights become the means; see
@@ -75,17 +75,17 @@ class PFedBayes(ClientModule):
         mc_samples: Draws of the weights in each step.
         inner_lr: Learning rate of q's Adam. It is constant over the rounds.
         init_raw_std: Initial rho of every weight, where sigma = softplus(rho).
-        init_mean_std: Standard deviation of the normal draws with which the means start; ``None``
+        init_mean_std: Standard deviation of the normal draws that initialise the means; ``None``
             keeps the network's own initial values.
         local_steps: R, the number of batches in a round (20 in the code); ``None`` uses ``epochs``
             instead.
         server_step: beta; the server moves to ``(1 - beta) v + beta average``.
         optimizer: Optimiser of v.
-        weighting: As in :class:`ClientModule`; the paper weights all uploads equally.
+        weighting: As in :class:`ClientModule`; the paper's is ``uniform``.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of range, or a word is unknown.
+        ValueError: A number is out of range.
     """
 
     kept = (*(f"{copy}.*" for copy in COPIES), "steps")
@@ -143,7 +143,7 @@ class PFedBayes(ClientModule):
         )
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load v; the entries of q that are not Gaussian are loaded too."""
+        """Load v, and the entries of q that are not Gaussian."""
         super().receive(broadcast, info)
         self.per_sample.fill_(1 / max(1, info.samples))
         assign(self.personal.module, _plain(self.net))
@@ -172,7 +172,7 @@ class PFedBayes(ClientModule):
         return replace(upload, shared=upload.shared | clone(select(plain, tuple(upload.shared))))
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Become q."""
+        """Load q."""
         if broadcast is not None:
             self.receive(broadcast, info)
         assign(self.net, self.personal.module.state_dict())
@@ -189,7 +189,7 @@ class PFedBayes(ClientModule):
         return logits
 
     def losses(self, batch: Batch) -> Terms:
-        """Return the cross-entropy of draws from v; without a federation there is no prior."""
+        """Return the cross-entropy of draws from v; there is no prior without a federation."""
         draws = draw_noise(self.net.noise_shapes(self.mc_samples), next(self.net.parameters()))
         logits = self.net(batch.x, noise=draws)
         losses = self.task.sample_losses
@@ -225,11 +225,11 @@ class PFedBayes(ClientModule):
 
         The derivatives are written out: for weights ``w = mu + sigma eps``, the gradient of CE with
         respect to mu is that with respect to w, and eps times it is that with respect to sigma.
-        Automatic differentiation would pass over all weights twice as often.
+        Automatic differentiation would take twice as many passes over the weights.
 
         Returns:
-            The gradient by the names of q, the cross-entropy, the batch-norm statistics after it,
-            and the moments of q.
+            The gradient by the names of q, the cross-entropy, the new batch-norm statistics, and
+            the moments of q.
         """
         draws, weight = batch.noise or {}, self.kl_weight * self.per_sample
         means = {n.removeprefix("mean."): v for n, v in q.items() if n.startswith("mean.")}

@@ -53,7 +53,7 @@ class PFedFDA(ClientModule):
     Gaussians, blends them with the global ones by coefficients that cross-validation chooses, and
     uploads the result. Before each test a client does the same with the features of the received
     backbone. Backbone, class means and covariance travel both ways; only the blending coefficients
-    stay. The global model takes all classes as equally likely.
+    stay. The global model assumes equal class probabilities.
 
     Args:
         net: A ``SplitNet``; its head is not used.
@@ -61,13 +61,13 @@ class PFedFDA(ClientModule):
         stats: Estimate from the features of all training batches, while the backbone changes
             (``running``, released code), or in one pass over the data after training
             (``fresh_pass``).
-        cov_reg: Matrix that is added to a covariance; see
+        cov_reg: Matrix added to a covariance; see
             :func:`~lightning_modules.steps.gaussians.estimate`.
         options: See :class:`ClientModule`.
 
     Raises:
         TypeError: ``net`` has no backbone or no head.
-        ValueError: ``eps`` is out of range, or a word is unknown.
+        ValueError: ``eps`` is out of range, or a choice is unknown.
     """
 
     shared = ("net.backbone.*", "means", "covariance")
@@ -103,7 +103,7 @@ class PFedFDA(ClientModule):
         self._set_classifier()
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load backbone and Gaussians; the classifier takes the client's class shares."""
+        """Load backbone and Gaussians; the classifier uses the client's class shares."""
         super().receive(broadcast, info)
         shares = info.class_counts.to(self.prior) / max(1, info.samples) + self.eps
         self.prior.copy_(shares / shares.sum())
@@ -155,7 +155,7 @@ class PFedFDA(ClientModule):
             return {}
         z = wide(totals.rows["z"])
         if not z.isfinite().all():
-            # The loop notices this by the loss; here the global Gaussians stay as they are.
+            # The loop detects this by the loss; here the global Gaussians stay unchanged.
             return {}
         y = totals.rows["y"].to(z.device)
         common, prior = self._gaussians(), wide(self.prior)

@@ -38,7 +38,7 @@ class PFedMe(ClientModule):
 
     Args:
         net: The network.
-        proximity: lambda, the strength of the pull towards w (the authors use 15 to 30).
+        proximity: lambda, the weight of the proximal term (the authors use 15 to 30).
         inner_steps: K, the steps of theta on each batch.
         inner_lr: eta_p, the learning rate of theta (the authors use 0.09 for an MLP, 0.01 for a
             CNN). It is constant over the rounds.
@@ -103,7 +103,7 @@ class PFedMe(ClientModule):
         ]
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Become the stored personal model, or the global one if there is none."""
+        """Load the stored personal model, or the global one if there is none."""
         if self.trained:
             assign(self.net, self.personal.module.state_dict())
         elif broadcast is not None:
@@ -136,7 +136,7 @@ class PFedMe(ClientModule):
         return Outcome({self.task.loss_name: loss, "proximal": self.proximity * distance}, entries)
 
     def _approach(self, batch: Batch) -> Outcome:
-        """Take the same K steps with the network itself; the personal copy stands for w.
+        """Take the same K steps with the network itself, with w in the personal copy.
 
         The K steps are expressed as one step of the optimiser, whose learning rate is eta_p times
         the factor of the round.

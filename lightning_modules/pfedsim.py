@@ -1,4 +1,4 @@
-"""pFedSim: bodies are mixed for each client by how similar the private classifiers are.
+"""pFedSim: bodies are mixed for each client by the similarity of private classifiers.
 
 Tan et al., "pFedSim: Similarity-Aware Model Aggregation Towards Personalized Federated Learning",
 2023, arXiv 2305.15706; the version in FL-bench, which an author of the paper maintains.
@@ -42,22 +42,22 @@ class PFedSim(ClientModule):
 
     All parameters are trained in all rounds. After the warm-up each client receives its own head
     and a mean of all clients' bodies with the weights ``-ln(1 - s_ij)``, where s_ij is the cosine
-    similarity of the heads of i and j when both last took part in the same round; ``s_ii`` counts
-    0.9999. The server keeps a network for each client. In the warm-up the mean is tested; a client
-    that has not taken part since has the last mean.
+    similarity of the heads of i and j when both last took part in the same round; ``s_ii`` is taken
+    as 0.9999. The server stores a network for each client. In the warm-up the mean is tested; a
+    client that has not taken part since keeps the last mean.
 
     Args:
-        net: A ``SplitNet`` whose head is a linear layer, whose weights are compared.
+        net: A ``SplitNet``; its head is a linear layer, whose weights are compared.
         warmup: Rounds of FedAvg, as a share of all rounds; as a number of rounds if above 1.
         similarity: ``rows`` is the mean of the cosines of the classes' rows (FL-bench), ``flat``
-            the cosine of the whole matrix (the paper); negative ones count 0.
-        tested: After the warm-up, the network that the client itself has trained last and
-            keeps (``stored``, FL-bench), or the mixture that it would receive (``mixed``).
-        options: See :class:`ClientModule`. ``weighting`` holds in the warm-up.
+            the cosine of the whole matrix (the paper); negative ones are set to 0.
+        tested: After the warm-up, test the network that the client last trained and keeps
+            (``stored``, FL-bench), or the mixture that it would receive (``mixed``).
+        options: See :class:`ClientModule`. ``weighting`` applies to the warm-up.
 
     Raises:
-        TypeError: The head of ``net`` is no linear layer.
-        ValueError: ``warmup`` is negative, or a word is unknown.
+        TypeError: The head of ``net`` is not a linear layer.
+        ValueError: ``warmup`` is negative, or a choice is unknown.
     """
 
     kept = ("last.*", "own")
@@ -79,7 +79,7 @@ class PFedSim(ClientModule):
         must_have_linear_head(net, "PFedSim")
         not_negative(warmup=warmup)
         self.warmup, self.similarity, self.tested = warmup, similarity, tested
-        # The network that was trained last, and whether that was after the warm-up.
+        # The last trained network, and whether it was trained after the warm-up.
         self.last, self.own = frozen(net), nn.Buffer(torch.tensor(False))
 
     @classmethod
@@ -92,19 +92,19 @@ class PFedSim(ClientModule):
         return [*super().plan(), remember(self.net, "last")]
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the network that the server sent; note whether the warm-up is over."""
+        """Load the received network, and store whether the warm-up is over."""
         super().receive(broadcast, info)
         self.own.fill_(info.round > warmup_rounds(self.warmup, info.rounds))
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Become the network that was trained last, if the warm-up was over, or the broadcast."""
+        """Load the network last trained, if that was after the warm-up, or the broadcast."""
         if self.own and self.tested == "stored":
             assign(self.net, self.last.module.state_dict())
         elif broadcast is not None:
             assign(self, broadcast.shared)
 
     def server(self) -> SimServer:
-        """Return the server, which keeps all networks."""
+        """Return a server that stores all networks."""
         return SimServer(self.weighting, self.warmup, self.similarity)
 
 
@@ -123,13 +123,13 @@ class SimState(ServerState):
 
 @dataclass(eq=False)
 class SimServer(ModelsServer[SimState]):
-    """Averages in the warm-up, then keeps uploads and mixes bodies; arguments as in PFedSim."""
+    """A server that averages in the warm-up, then mixes bodies; arguments as in PFedSim."""
 
     warmup: float = 0.5
     similarity: Similarity = "rows"
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> SimState:
-        """Start every client from the common network, similar to itself alone."""
+        """Start every client from the common network, similar only to itself."""
         alike = torch.eye(len(clients), dtype=torch.float64)
         rounds = warmup_rounds(self.warmup, clients[0].rounds)
         return SimState(repeated(shared, len(clients)), similarity=alike, warmup=rounds)
@@ -143,7 +143,7 @@ class SimServer(ModelsServer[SimState]):
         return Broadcast({**row(state.shared, client), **mixed})
 
     def merge(self, state: SimState, uploads: Sequence[Upload]) -> SimState:
-        """Average all, or store the uploads and compare their heads."""
+        """Average all uploads, or store them and compare their heads."""
         if state.round < state.warmup:
             after = super().merge(state, uploads)
             return replace(after, shared=repeated(after.shared, len(state.similarity)))
@@ -158,7 +158,7 @@ class SimServer(ModelsServer[SimState]):
 
 
 def warmup_rounds(warmup: float, rounds: int) -> int:
-    """Return how many of T rounds are the warm-up.
+    """Return the number of warm-up rounds out of T rounds.
 
     Example:
         >>> warmup_rounds(0.5, 9), warmup_rounds(1, 9), warmup_rounds(3, 9)

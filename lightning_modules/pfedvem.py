@@ -43,13 +43,13 @@ TauTerms: TypeAlias = Literal["both", "uncertainty", "deviation"]
 
 
 class PFedVEM(ClientModule):
-    """A Gaussian head for each client, whose means the server weights by a confidence.
+    """A Gaussian head for each client; the server weights its means by a confidence.
 
     The base network is trained as in FedAvg. The head of client j is a Gaussian with means mu_j and
     diagonal covariance Sigma_j. Its prior is centred at the server's head w and has one variance
-    rho_j^2, which has a closed form. The confidence tau_j = 1 / rho_j^2 sets how strongly the prior
-    pulls at the client, and how much mu_j counts in the next w. Base and server head come down;
-    base, mu_j and tau_j go up; the Gaussian head and tau_j stay.
+    rho_j^2, which has a closed form. The confidence tau_j = 1 / rho_j^2 sets the strength of the
+    prior, and the weight of mu_j in the next w. Base and server head come down; base, mu_j and
+    tau_j go up; the Gaussian head and tau_j stay.
 
     All clients train in every round, and a sample of them uploads: use ``BernoulliSampler`` with
     ``probability`` s, ``minimum`` uploads and ``train_all``. With the loop's ``on_nonfinite:
@@ -57,8 +57,8 @@ class PFedVEM(ClientModule):
     uploads nothing. Before any broadcast a plain Trainer minimises the expected cross-entropy over
     base and head.
 
-    Where paper and code differ, this follows the code; the method's documentation page lists the
-    differences and their switches.
+    Where paper and code differ, this class follows the code; the method's documentation page lists
+    the differences and their options.
 
     Args:
         net: A ``SplitNet`` whose head is one linear layer, from D features to C logits. The head's
@@ -187,14 +187,14 @@ class PFedVEM(ClientModule):
         return z
 
     def free_energy(self, batch: Batch) -> Terms:
-        """Compute the head's objective on all features of a client: a sum over the data, and KL."""
+        """Compute the head's objective on all features of a client, a sum over the data plus KL."""
         logits = self.head(batch.x, self.mc_samples, batch.noise)
         nll = self._expected(logits, batch, "sum")
         prior = self.server_head_weight, self.server_head_bias
         return {"nll": nll, "kl": self.head.kl(*prior, self.confidence.rsqrt())}
 
     def losses(self, batch: Batch) -> Terms:
-        """Return the base's objective: a mean over the batch, without KL."""
+        """Return the base's objective: a mean over the batch, without the KL divergence."""
         if self.base_loss == "mean_head":
             return self.supervised(self(batch.x), batch)
         logits = self.head(self.features(batch), self.mc_samples, batch.noise)
@@ -292,7 +292,7 @@ class VEMServer(Server[ServerState]):
         return replace(averaged, shared=self._moved(state.shared, average))
 
     def merge_mean(self, state: ServerState, mean: Upload, count: float) -> ServerState:
-        """Return the state with base and head of the mean, to which all clients count equally."""
+        """Return the state with base and head of the mean, in which all clients count equally."""
         return replace(state, shared=self._moved(state.shared, mean.shared))
 
     def _moved(self, old: State, average: State) -> State:

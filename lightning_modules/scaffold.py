@@ -1,4 +1,4 @@
-"""SCAFFOLD: FedAvg whose clients correct every gradient by control variates, against drift.
+"""SCAFFOLD: FedAvg whose clients correct every gradient by control variates, to avoid drift.
 
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020,
 arXiv 1910.06378. The authors released no code.
@@ -46,17 +46,17 @@ class SCAFFOLD(ClientModule):
     global gradient. The network and c come down; the network and the change of c_i go up; c_i
     stays.
 
-    There is no departure from the paper. Public codes differ: here c_i is stored with the client,
+    There are no departures from the paper. Public codes differ: here c_i is stored with the client,
     and Option II divides by the actual steps and learning rate of the round, not by planned or
     initial ones.
 
     Args:
-        net: The network. Parameters that require no gradient have no control variate.
+        net: The network. Frozen parameters have no control variate.
         eta_g: Step size of the server along the mean change of the uploaded models.
         option: The new c_i is the full gradient at the received model in eval mode (``I``, one more
             pass over the data), or the mean gradient of the round, computed from the change of the
             weights (``II``, as in all public codes).
-        weighting: How uploads are weighted; ``uniform`` is the paper's.
+        weighting: Weighting of uploads; the paper's is ``uniform``.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -160,7 +160,7 @@ class ScaffoldState(ServerState):
 
     Attributes:
         control: c, over all trainable parameters.
-        clients: N, the clients that hold training data.
+        clients: N, the number of clients that have training data.
     """
 
     control: Tensor
@@ -199,13 +199,13 @@ class ScaffoldServer(Server[ScaffoldState]):
         return replace(after, control=state.control + changes.sum(0) / state.clients)
 
     def merge_mean(self, state: ScaffoldState, mean: Upload, count: float) -> ScaffoldState:
-        """Return the state with the next x and c, from the mean of so many uploads."""
+        """Return the state with the next x and c, from the mean of ``count`` uploads."""
         after = self._stepped(state, super().merge(state, [mean]))
         share = count / state.clients
         return replace(after, control=state.control + share * mean.extra["change"])
 
     def _stepped(self, state: ScaffoldState, after: ScaffoldState) -> ScaffoldState:
-        """Return the state after the step ``eta_g``, given that after a step of 1."""
+        """Return the state after a step of ``eta_g``, given the state after a step of 1."""
         if self.eta_g == 1:
             return after
         moved = stepped(state.shared, after.shared, self.eta_g, self.controlled)

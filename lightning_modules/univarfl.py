@@ -25,9 +25,9 @@ from pfl.core.checks import not_negative, positive
 from pfl.core.space import Dimension
 from pfl.core.types import Batch, Terms
 
-# Part of the pairs whose features may coincide without a warning.
+# Share of the pairs whose features may coincide without a warning.
 _COINCIDENT = 0.1
-# Squared distance of orthogonal features in the forms whose energy is 1 / (distance + eps).
+# Squared distance of orthogonal features, in forms with energy 1 / (distance + eps).
 _ORTHOGONAL = {"inverse": 1.0, "chord": 2.0}
 
 
@@ -40,10 +40,9 @@ class UniVarFL(ClientModule):
     nothing stays with the client; one global model is tested.
 
     The paper's text was available without its formulas, and the released code was not available.
-    The equations are reconstructed from the paper's prose. Where the prose says nothing, they
-    follow the public code of FedUV ("FedUV: Uniformity and Variance for Heterogeneous Federated
-    Learning", CVPR 2024), an earlier method with the same two ideas. Every such choice is an
-    argument.
+    The equations are reconstructed from the paper's prose. Where the prose is silent, they follow
+    the public code of FedUV ("FedUV: Uniformity and Variance for Heterogeneous Federated Learning",
+    CVPR 2024), an earlier method with the same two ideas. Every such choice is an argument.
 
     Args:
         net: A ``SplitNet``; its backbone, projector included, gives the features (B, D) that L_HE
@@ -62,8 +61,8 @@ class UniVarFL(ClientModule):
             one a pair. ``inverse`` follows the paper's prose, and needs a network with
             batch norm and a small ``w_he``; LeNet-5 may diverge with it.
         eps: Bounds the energy of coinciding features by 1 / eps, except in ``rbf``; its value is
-            lost. The gradient near them grows as eps^-1.5.
-        normalize_for_head: Let the classifier, too, read features of length one.
+            lost. The gradient near such features grows as eps^-1.5.
+        normalize_for_head: Whether the classifier also gets features of length one.
         lr_schedule: As in :class:`ClientModule`. ``cosine`` is FedUV's; the paper does not say.
         options: See :class:`ClientModule`.
 
@@ -131,7 +130,7 @@ class UniVarFL(ClientModule):
     def loss_warning(self, losses: Mapping[str, float]) -> str | None:
         """Return a warning if the energy is as high as if many pairs of features coincided.
 
-        Pairs that coincide have the energy 1 / eps, and the others are taken as orthogonal.
+        Pairs that coincide have the energy 1 / eps; the others are assumed to be orthogonal.
         """
         if self.he_form not in _ORTHOGONAL:
             return None
