@@ -1,4 +1,4 @@
-"""A small analysis, for tests of what all analyses have in common."""
+"""A small analysis, for tests of behaviour common to all analyses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pfl.core.held_out import holders
 
 
 class Norms(Analysis):
-    """Writes the norm of each client's personalised model."""
+    """An analysis that writes the norm of each client's personalised model."""
 
     file = "norms.csv"
 

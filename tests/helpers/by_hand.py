@@ -1,7 +1,7 @@
-"""Federated training written out: what plain loops of the tests of methods share.
+"""Federated training written out: common parts of the plain loops in tests of methods.
 
-Nothing here is of the project but data, initial values and the order of samples, so that a method
-can be compared with a loop that follows its paper. Everything is in float64.
+Only data, initial values and the order of samples come from the project, so that a method can be
+compared with a loop that follows its paper. Everything is in float64.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.helpers.toy import blobs, normed
 
 SIZES = (10, 6, 7, 8)
 COHORTS = {"all": [(0, 1, 2, 3)] * 3, "half": [(0, 1), (2, 3), (0, 2)]}
-"""Who takes part in three rounds."""
-# Without a bias before the batch norm, whose gradient would be rounding noise.
+"""The participants of three rounds."""
+# No bias before the batch norm: its gradient would be rounding noise.
 NET = normed(bias=False).double()
 OPTIMIZER = sgd(0.03, momentum=0.9, weight_decay=0.01)
 
@@ -35,18 +35,18 @@ def initial(stem=""):
 
 
 def of(state, stem):
-    """Return the entries whose names begin so, without that beginning."""
+    """Return the entries whose names begin with ``stem``, without that prefix."""
     found = {n.removeprefix(stem): v for n, v in state.items() if n.startswith(stem)}
     return {n: v for n, v in found.items() if v.is_floating_point()}
 
 
 def outputs(w, x, train=False, net=NET):
-    """Return the network's outputs; in training, statistics of its batch norm in ``w`` move."""
+    """Return the network's outputs; training updates the batch-norm statistics in ``w``."""
     return functional_call(net.train(train), w, (x,))
 
 
 def samples(fed, client, split="train"):
-    """Return inputs and labels of a client."""
+    """Return a client's inputs and labels."""
     x, y = fed.data.splits[split][client]
     return x.double(), y
 
@@ -71,7 +71,7 @@ def features(w, x, train=False):
 
 
 def class_means(fed, client, w):
-    """Return the classes that a client holds, and the mean features of each, after training."""
+    """Return a client's classes, and the mean features of each, after training."""
     x, y = samples(fed, client)
     classes = y.unique()
     return classes, torch.stack([features(w, x)[y == k].mean(0) for k in classes]).detach()
@@ -108,7 +108,7 @@ def vector(w):
 
 
 def averaged(states, weights):
-    """Return the mean of some states by weights, which need not sum to one."""
+    """Return the weighted mean of some states; weights need not sum to one."""
     pairs = [*zip(states, weights, strict=True)]
     return {n: sum(k * s[n] for s, k in pairs) / sum(weights) for n in states[0]}
 
@@ -120,19 +120,19 @@ def fedavg(fed, w, clients):
 
 
 def distance(one, other):
-    """Return the largest difference of two states, which must have the same names."""
+    """Return the largest difference between two states with the same names."""
     assert one.keys() == other.keys()
     return max(float((one[n].detach() - other[n]).abs().max()) for n in one)
 
 
 def predicted(fed, client):
-    """Return the outputs of the model with which a client is tested, on its samples of the test."""
+    """Return the outputs of a client's tested model on its test samples."""
     fed.test(client)
     return fed.module(samples(fed, client, "test")[0]).detach()
 
 
 def disagreement(fed, client, w, stem="net."):
-    """Return how far a client's tested network, or an output of it, is from one by hand."""
+    """Return the distance of a client's tested network, and of its outputs, from ``w``."""
     x, _ = samples(fed, client, "test")
     found = {"": predicted(fed, client)}
     return max(distance(of(fed.module.state_dict(), stem), w), distance(found, {"": outputs(w, x)}))

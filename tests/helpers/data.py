@@ -1,4 +1,4 @@
-"""What a data module gives, whole splits at a time."""
+"""Access to a data module, a whole split at a time."""
 
 import json
 
@@ -17,7 +17,7 @@ def held(data, client=0, name="train"):
 
 
 def adopted(data, other):
-    """Return other data, set up with the transforms of the first, as JSON passes them on."""
+    """Return other data, set up with the transforms of the first, passed through JSON."""
     other.adopt(json.loads(json.dumps(data.transforms())))
     other.setup()
     return other

@@ -1,7 +1,7 @@
-"""A second device, simulated on the CPU: what would fail on a GPU, or on any other, fails here.
+"""A second device, simulated on the CPU: code that fails on a GPU or another device fails here.
 
-Its tensors compute on the CPU, and refuse to meet tensors of the CPU where a GPU's would. It has a
-random stream of its own, has autocast, and counts what it has to do.
+Its tensors compute on the CPU, and cannot be combined with CPU tensors where a GPU's cannot. It has
+its own random stream, supports autocast, and counts its operations.
 
     with simulated() as device:
         FederatedLoop(accelerator=NAME).fit(module, data)
@@ -9,10 +9,10 @@ random stream of its own, has autocast, and counts what it has to do.
 
 Torch calls it ``lazy``, a type of device that nothing else here uses. Torch can rename a type for
 devices like this one, but autograd then gives it a thread that must exist before the first backward
-pass of the process. All that differs inside :func:`simulated` is undone at its end, so these tests
-share a process with the others.
+pass of the process. All changes inside :func:`simulated` are undone at its end, so these tests can
+share a process with others.
 
-What it cannot show: how long something takes, and what a real kernel computes.
+It cannot show run times, or the results of real kernels.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _MAKERS = (torch.tensor, torch.as_tensor, torch.asarray)
 _ARRAYS = (torch.Tensor.numpy, torch.Tensor.__array__)
 
 
-# What autocast computes in fewer bits, and what always in 32.
+# What autocast computes in the reduced type, and what always in float32.
 _NARROW = {F.linear, F.conv2d, torch.matmul, torch.mm, torch.bmm, torch.Tensor.__matmul__}
 _NARROW |= {torch.Tensor.matmul, torch.Tensor.mm, torch.addmm, torch.baddbmm}
 _WIDE = {F.cross_entropy, F.softmax, F.log_softmax, F.mse_loss, F.binary_cross_entropy_with_logits}
@@ -72,15 +72,15 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class Device:
-    """What the simulated device is, and what it was asked to do.
+    """Properties of the simulated device, and a record of its work.
 
     Attributes:
-        memory: Bytes that the device says it has free.
+        memory: Bytes that the device reports as free.
         stream: State of its random stream.
         operations: Number of calls by the operation's name.
         reads: Where the host waited for a value: a number, a shape or a whole tensor.
-        copies: Where something was copied to the device.
-        autocast: The type of fewer bits, where autocast is on.
+        copies: Where a value was copied to the device.
+        autocast: The reduced type, if autocast is on.
         float64: Whether it has float64.
     """
 
@@ -127,11 +127,11 @@ _lock = threading.RLock()
 
 
 class DeviceTensor(torch.Tensor):
-    """A tensor on the simulated device; ``host`` is the tensor of the CPU behind it."""
+    """A tensor on the simulated device; ``host`` is the CPU tensor behind it."""
 
     @staticmethod
     def __new__(cls, host):
-        """Wrap a tensor of the CPU."""
+        """Wrap a CPU tensor."""
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             host.size(),
@@ -157,7 +157,7 @@ class DeviceTensor(torch.Tensor):
 
 
 def _run(call, args, kwargs):
-    """Run one operation on the CPU, as the device whose tensors it has or makes."""
+    """Run one operation on the CPU, as the device of its inputs or outputs."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     here = any(isinstance(leaf, DeviceTensor) for leaf in tensors)
     asked = kwargs.get("device")
@@ -192,7 +192,7 @@ def _run(call, args, kwargs):
 
 
 def _refuse(call, name, args, tensors):
-    """Raise an error where a GPU would; a single number on the host is welcome in most places."""
+    """Raise an error where a GPU would; most operations accept a single number on the host."""
     host = [leaf for leaf in tensors if not isinstance(leaf, DeviceTensor)]
     first = args[0] if args else None
     if name in COPY or name in _LENGTHS or not host:
@@ -203,7 +203,7 @@ def _refuse(call, name, args, tensors):
             isinstance(v, DeviceTensor) or not v.dim() for v in values
         )
     else:
-        # What is written to must be on the device.
+        # The output tensor must be on the device.
         aliases = (argument.alias_info for argument in call._schema.arguments[:1])
         written = any(alias and alias.is_write for alias in aliases)
         to_host = isinstance(first, torch.Tensor) and not isinstance(first, DeviceTensor)
@@ -224,14 +224,14 @@ def _held(leaf):
 
 
 class _Dispatch(TorchDispatchMode):
-    """Catches what makes tensors out of nothing, such as ``torch.zeros(2, device="accel")``."""
+    """Catches calls without tensors, such as ``torch.zeros(2, device="accel")``."""
 
     def __torch_dispatch__(self, call, types, args=(), kwargs=None):
         return _run(call, args, kwargs or {})
 
 
 class _Functions(TorchFunctionMode):
-    """Catches what does not reach an operation."""
+    """Catches calls that do not reach an operation."""
 
     def __torch_function__(self, call, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -279,7 +279,7 @@ class _AnyGenerator(type(_generator)):
 
 
 class _Generator(_generator, metaclass=_AnyGenerator):
-    """A generator of the CPU that can say that it is the device's."""
+    """A CPU generator that can report the simulated device as its own."""
 
     def __new__(cls, device=HOST):
         place = torch.device(device)
@@ -293,7 +293,7 @@ class _Generator(_generator, metaclass=_AnyGenerator):
 
 
 def _inference_mode(mode=True):
-    """Stand in for ``torch.inference_mode``, as wrappers of tensors are no inference tensors."""
+    """Replace ``torch.inference_mode``, as wrappers of tensors are no inference tensors."""
     return torch.no_grad() if mode else nullcontext()
 
 
@@ -318,7 +318,7 @@ def _cast(leaf, dtype):
 
 
 class _Module:
-    """What torch and the project ask about the device."""
+    """Torch's and the project's interface to the device."""
 
     def mem_get_info(self, device=None):
         return _now.memory, 2 * _now.memory
@@ -330,14 +330,14 @@ class _Module:
         _now.stream = state
 
 
-# Torch lets Adam count its steps on some devices alone.
+# Torch lets Adam count its steps on some devices only.
 _ADAM = import_module("torch.optim.adam")
-# One for all scopes, as torch remembers which module it has found.
+# One for all scopes, as torch caches the module.
 _MODULE = _Module()
 
 
 class _Lightnings(Accelerator):
-    """What Lightning asks about the device; a CPU's accelerator would have the CPU's device."""
+    """Lightning's interface to the device; a CPU accelerator would have the CPU's device."""
 
     def setup_device(self, device):
         pass
@@ -368,7 +368,7 @@ class _Lightnings(Accelerator):
 
 @contextmanager
 def simulated(float64=True):
-    """Make the device available in this scope; everything else is as before afterwards.
+    """Make the device available in this scope; restore everything afterwards.
 
     Args:
         float64: Whether the device has float64.
@@ -379,7 +379,7 @@ def simulated(float64=True):
     usual, enabled = torch.autocast, torch.is_autocast_enabled
 
     def autocast(device_type, dtype=None, enabled=True, **more):
-        """Stand in for ``torch.autocast``, which does not know the device."""
+        """Replace ``torch.autocast``, which does not support the device."""
         if device_type != NAME:
             return usual(device_type, dtype, enabled, **more)
         return mock.patch.object(device, "autocast", (dtype or torch.float16) if enabled else None)

@@ -1,4 +1,4 @@
-"""All methods, and how the tests build each of them."""
+"""All methods, and how tests build each of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def methods() -> list[type[ClientModule]]:
         found += [
             item
             for _, item in inspect.getmembers(module, inspect.isclass)
-            # First, as Python 3.10 takes aliases such as tuple[str, ...] for classes.
+            # First, because Python 3.10 takes aliases such as tuple[str, ...] for classes.
             if item.__module__ == module.__name__
             and issubclass(item, ClientModule)
             and item is not ClientModule
@@ -48,7 +48,7 @@ def build(method, net, **options):
     return module
 
 
-# Methods that take many steps by default take few while promises are examined.
+# Methods that take many steps by default take few when promises are checked.
 FEWER = {
     "CFL": {"start_round": 0, "min_size": 1, "eps1": 9.0, "eps2": 0.0},
     "FedALA": {"window": 2, "max_init_epochs": 3},
@@ -65,7 +65,7 @@ FEWER = {
 
 
 def subject(method):
-    """Return the method as :mod:`pfl.testing` examines it."""
+    """Return the method as :mod:`pfl.testing` checks it."""
     few = FEWER.get(method.__name__, {})
     return Subject(method, lambda net, **options: build(method, net, **{**few, **options}), floats)
 

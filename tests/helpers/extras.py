@@ -1,4 +1,4 @@
-"""Which extras are here: the suite passes in a copy without any of them."""
+"""Which extras are present: the suite passes in a copy without any of them."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ def has(name):
 
 
 def needs(*names):
-    """Return the mark of a test that uses some extras."""
+    """Return the mark for a test that needs some extras."""
     missing = [name for name in names if not has(name)]
     return pytest.mark.skipif(bool(missing), reason=f"the extra {', '.join(missing)} was removed")
 
 
-# An engine of sites, as a parameter of tests of what travels.
+# An engine of sites, as a parameter for tests of messages.
 LOOPBACK = pytest.param("loopback", marks=needs("sites"))

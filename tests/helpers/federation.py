@@ -1,4 +1,4 @@
-"""Short federations, run by the loop or stepped by hand, one client or one round at a time."""
+"""Short federations, run by the loop or stepped one client or round at a time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Diverges(FedAvg):
 
 
 class LacksKernel(FedAvg):
-    """A method with an operation that half precision does not have."""
+    """A method with an operation that half precision does not support."""
 
     def losses(self, batch):
         if torch.is_autocast_enabled("cpu"):
@@ -98,12 +98,12 @@ class Federation(ToyFederation):
     """A federation whose personalised models can be inspected."""
 
     def test(self, client, split="test"):
-        """Return the scores of the client's personalised model, and leave the module in it."""
+        """Return the scores of the client's personalised model, which stays loaded."""
         job = self.job(client, self.number, (split,))
         return client_round.test(self.context, job).get(split)
 
     def personal(self, client):
-        """Return the state of the client's personalised model, and leave the module in it."""
+        """Return the state of the client's personalised model, which stays loaded."""
         client_round.test(self.context, self.job(client, self.number))
         return clone(self.module.net.state_dict())
 
@@ -117,7 +117,7 @@ class Federation(ToyFederation):
 
 
 def own(federation, client, stem="own.module."):
-    """Return the client's own network, from what it keeps."""
+    """Return the client's own network, from its kept state."""
     kept = federation.kept[client]
     return {f"net.{n.removeprefix(stem)}": v for n, v in kept.items() if n.startswith(stem)}
 

@@ -7,7 +7,7 @@ import pytest
 
 
 def locks_fail(monkeypatch, number=errno.ENOLCK):
-    """Let every lock fail with this error, by default as on file systems that have no locks."""
+    """Make every lock fail with this error, by default that of file systems without locks."""
 
     def fail(descriptor, how):
         raise OSError(number, os.strerror(number))

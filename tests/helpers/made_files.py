@@ -114,7 +114,7 @@ def ham10000(folder, each=8):
 
 
 def sun397(root, each=8):
-    """Write 150 classes, and the file that tells the superclass of each."""
+    """Write 150 classes, and the file of their superclasses."""
     kinds = ("indoor", "outdoor_man-made", "outdoor_natural")
     names = [(f"{kind[0]}{kind[8:9]}{n:02}", kind) for kind in kinds for n in range(50)]
     for name, _ in names:

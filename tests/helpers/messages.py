@@ -1,4 +1,4 @@
-"""Messages are compared by what they must name, so that rewording one changes no test."""
+"""Messages are compared by their essential parts, so that rewording one changes no test."""
 
 import re
 
@@ -6,22 +6,22 @@ import pytest
 
 
 def parts(text: str) -> str:
-    """Return the pattern of a message that holds some parts in this order.
+    """Return the pattern of a message that contains some parts in this order.
 
     Args:
-        text: The place, the key, what was given and what would be right; `` ~ `` stands for any
-            words between them.
+        text: The place, the key, the given value and the right one; `` ~ `` stands for any words
+            between them.
     """
     return "(?s)" + ".*?".join(map(re.escape, text.split(" ~ ")))
 
 
 def refuses(make, right: str, **wrong) -> None:
-    """Check that a number out of range is refused by the argument's name, the range and the number.
+    """Check that the error for a number out of range names the argument, the range and the number.
 
     Args:
-        make: What takes the arguments.
-        right: The range, in the words of :mod:`pfl.core.checks`: ``negative`` for those that must
-            not be.
+        make: The callable that takes the arguments.
+        right: The range, in the words of :mod:`pfl.core.checks`; ``negative`` for numbers that must
+            not be negative.
         wrong: The number by argument, or a tuple of them; each is passed alone.
     """
     for name, values in wrong.items():
@@ -31,5 +31,5 @@ def refuses(make, right: str, **wrong) -> None:
 
 
 def says(said: str, text: str) -> bool:
-    """Return whether an output holds some parts in this order (see :func:`parts`)."""
+    """Return whether an output contains some parts in this order (see :func:`parts`)."""
     return re.search(parts(text), said) is not None

@@ -1,4 +1,4 @@
-"""What the printer of tables writes in a terminal."""
+"""The output of the table printer in a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pfl.results.sheets import show
 
 
 def printed(sheets, width=80):
-    """Return the text of tables in a terminal of some columns."""
+    """Return the text of tables in a terminal of ``width`` columns."""
     file = io.StringIO()
     show(sheets, Console(width=width, file=file))
     return file.getvalue()

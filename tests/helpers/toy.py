@@ -42,7 +42,7 @@ class Point(nn.Module):
 
 
 def contradicting(sizes=(8, 8, 12, 12), flipped=(2, 3), seed=0, batch_size=4):
-    """Return two well separated classes; some clients have the labels exchanged."""
+    """Return two well separated classes; for some clients the labels are swapped."""
     rng, train = generator(seed, "clusters"), []
     for client, size in enumerate(sizes):
         y = torch.arange(size) % 2
@@ -64,12 +64,12 @@ class Sequences(nn.Module):
 
 
 def drawing(*layers):
-    """Make a network with layers that draw; each function gives one, from (B, 6) to (B, 6)."""
+    """Make a network with random layers; each function returns one, from (B, 6) to (B, 6)."""
     with scoped(1):
         body = nn.Sequential(nn.Linear(5, 6), *(make() for make in layers), nn.Tanh())
         return SplitNet(body, nn.Linear(6, 3))
 
 
 def attention(**options):
-    """Make a layer of attention with dropout."""
+    """Make an attention layer with dropout."""
     return Sequences(nn.TransformerEncoderLayer(6, 2, 8, 0.3, **options))
