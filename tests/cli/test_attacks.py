@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pfl.__main__ import _shown, main
+from pfl.__main__ import main
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
@@ -201,14 +201,6 @@ def test_a_class_that_does_not_exist_is_told_where_any_value_may_stand(capsys):
     assert main(["fit", "--config", "quickstart", "--model.net", json.dumps(net)]) == 2
     said = capsys.readouterr().err
     assert "--model.net: model.net.device: there is no planted" in said
-
-
-def test_a_message_keeps_its_lines_and_words_of_usual_length():
-    """A word of 400 characters is cut to its first 200, a message to 3,000."""
-    assert _shown("a\x1b\nb") == "a\\x1b\nb"
-    assert _shown(f"{'a' * 399} {'b' * 400}") == f"{'a' * 399} {'b' * 200}..."
-    assert _shown("a b " * 750) == "a b " * 750
-    assert _shown("a b " * 751) == "a b " * 750 + "..."
 
 
 def test_a_message_repeats_no_escape_sequences_and_no_long_text(capsys):

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import lightning as L
@@ -20,18 +19,15 @@ import torch
 import yaml
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_modules.base import ClientModule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from pfl.__main__ import Terminated, main
-from pfl.cli import explain
-from pfl.cli.commands import commands
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.federation import checkpoint
 from pfl.imports.trust import TrustError
-from tests.helpers.messages import parts, says
+from tests.helpers.messages import parts
 
 # Line numbers matter: the tests of errors name them.
 CONFIG = """\
@@ -127,52 +123,6 @@ def test_a_warning_is_one_line_without_its_place_in_the_code(words, told):
     assert subprocess.run(command, capture_output=True, text=True, check=True).stderr == told
 
 
-def test_without_a_command_the_first_three_are_shown(capsys):
-    assert main([]) == 2
-    said = capsys.readouterr().out
-    assert all(f"  pfl {words} " in said for words in ("fit --config quickstart", "list", "init"))
-    assert "sweep" not in said
-    assert max(map(len, said.splitlines())) <= 80
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="jsonargparse needs Python 3.11 for it")
-def test_help_lists_the_optimisers_of_torch(capsys):
-    with pytest.raises(SystemExit):
-        main(["fit", "--model.help=FedAvg"])
-    said = " ".join(capsys.readouterr().out.split())
-    (known,) = re.findall(r"--model.optimizer OPTIMIZER .*? known: ([\w, ]+)\)", said)
-    assert {"SGD", "AdamW"} <= {*known.split(", ")}
-    assert "Optimizer" not in known.split(", ")
-
-
-@pytest.mark.parametrize(
-    ("flag", "meant"),
-    [
-        ("--model=Pfakd", "PFAKD"),
-        ("--model=fedavg", "FedAvg"),
-        ("--model.optimizer=sgd", "SGD"),
-        ("--model.optimizer=torch.optim.adamw", "torch.optim.AdamW"),
-        ("--model.net=mlp", "MLP"),
-    ],
-)
-def test_a_name_in_the_wrong_case_finds_the_right_one(flag, meant, capsys):
-    assert pfl("fit", flag) == 2
-    assert f"'{meant}'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["ModelCheckpoint", "lightning.pytorch.callbacks.ModelCheckpoint"])
-def test_a_callback_of_lightning_is_refused_and_ours_named(name, capsys):
-    wanted = (
-        "ModelCheckpoint is not a callback of a federation, which has rounds and clients, not "
-        "a single training loop; use checkpoint_every of the loop"
-    )
-    assert pfl("fit", f"--loop.callbacks+={name}") == 2
-    check(capsys, f"--loop.callbacks+: {wanted}")
-    Path("d.yaml").write_text(f"loop:\n  callbacks:\n    - class_path: {name}\n")
-    assert main(["fit", "--config", "c.yaml", "--config", "d.yaml"]) == 2
-    check(capsys, f"d.yaml:3: loop.callbacks.0: {wanted}")
-
-
 @pytest.mark.long
 def test_the_packages_need_neither_wandb_nor_jsonargparse_nor_ray():
     code = (
@@ -185,58 +135,18 @@ def test_the_packages_need_neither_wandb_nor_jsonargparse_nor_ray():
     assert not done.stderr, "a module was left out"
 
 
-def test_help_of_a_method_shows_its_own_arguments_and_those_of_every_client(capsys):
-    assert pfl("fit", "--model.help", "FedPer") == 0
-    shown = capsys.readouterr().out
-    for argument in ("personal_layers", "epochs", "buffers", "lr_decay"):
-        assert f"--model.{argument}" in shown
-    assert "LeNet5" in shown
-    assert "torch.nn.Conv2d" not in shown
-    usage = "usage: pfl fit --model FedPer [--model.ARGUMENT VALUE ...]"
-    assert shown.startswith(f"{usage}\n\nA shared backbone")
-    assert not re.search("``|:class:|<class|Literal", shown)
-
-
-def test_help_of_no_class_says_what_to_name(capsys):
-    assert pfl("fit", "--model.help") == 2
-    assert "'pfl list methods'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", commands())
-def test_a_help_opens_with_what_for_and_two_examples(command, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "80")
-    with suppress(SystemExit):
-        main([*command.split(), "--help"])
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 80
-    _, purpose, examples, *_ = shown.split("\n\n")
-    assert purpose.endswith(".")
-    title, *lines = examples.splitlines()
-    assert title == "examples:"
-    assert [f"pfl {command} " in f"{line} " for line in lines] == [True, True]
-
-
-def test_data_inspect(capsys):
-    assert pfl("data", "--nothing") == 2
-    assert main(["data", "inspect", "--config", "c.yaml", "--out", "split.png"]) == 0
+def test_data_inspect_draws_a_picture_over_no_other_file(capsys):
+    """It needs no model, and draws beside the runs where nothing else is said."""
+    content = yaml.safe_load(CONFIG)
+    Path("d.yaml").write_text(yaml.safe_dump({"data": content["data"]}))
+    assert main(["data", "inspect", "--config", "d.yaml"]) == 0
     assert "Digits, 4 clients" in capsys.readouterr().out
-    assert Path("split.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("name", ["c.yaml", "split.pdf"])
-def test_data_inspect_writes_its_picture_over_no_other_file(name, capsys):
-    assert main(["data", "inspect", "--config", "c.yaml", "--out", name]) == 2
-    assert f"{name}: the picture is a .png file\n" in capsys.readouterr().err
+    assert Path("runs/digits/partition.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("c.yaml", "split.pdf"):
+        assert main(["data", "inspect", "--config", "c.yaml", "--out", name]) == 2
+        assert f"{name}: the picture is a .png file\n" in capsys.readouterr().err
     assert Path("c.yaml").read_text() == CONFIG
     assert not Path("split.pdf").exists()
-
-
-def test_data_inspect_needs_no_model(capsys):
-    content = yaml.safe_load(CONFIG)
-    Path("c.yaml").write_text(yaml.safe_dump({"data": content["data"]}))
-    assert main(["data", "inspect", "--config", "c.yaml"]) == 0
-    assert Path("runs/digits/partition.png").exists()
-    assert not Path("partition.png").exists()
 
 
 # Configurations.
@@ -307,22 +217,18 @@ def test_short_names_of_all_kinds():
 
 
 def test_networks_are_told_what_the_data_say():
-    """Digits: 10 classes, 1x8x8 pixels; 64 inputs to the first layer."""
+    """Digits: 10 classes, 1x8x8 pixels; 64 inputs to the first layer, if it asks for them."""
     net = experiment().module.net
-    assert net.backbone[1].in_features == 64
-    assert net.num_classes == 10
-
-
-def test_nested_and_further_networks_are_told_too():
+    assert (net.backbone[1].in_features, net.num_classes) == (64, 10)
     words = ["--model.net=Projected", "--model.net.net=MLP", "--model.net.width=5"]
     net = experiment(*words).module.net
     assert (net.backbone.encoder[1].in_features, net.num_classes) == (64, 10)
     module = experiment("--model=FedSimSup", "--model.supervisor=MLP").module
     assert module.supervisor.backbone[1].in_features == 64
-
-
-def test_an_explicit_value_wins():
     assert experiment("--model.net.num_classes=12").module.net.head.out_features == 12
+    Path("my_net.py").write_text(MY_NET)
+    net = experiment("--model=FedAvg", "--model.net=my_net.Plain", "--model.net.width=5").module.net
+    assert net[1].out_features == 5
 
 
 def test_a_sampler_of_ones_own_without_types_is_told_what_is_expected(capsys):
@@ -341,34 +247,11 @@ def test_a_sampler_of_ones_own_without_types_is_told_what_is_expected(capsys):
         assert "(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort" in said
 
 
-def test_an_argument_of_ones_own_network_without_a_type_is_told(capsys):
-    Path("untyped.py").write_text(
-        "import torch\n\n\nclass Net(torch.nn.Linear):\n"
-        "    def __init__(self, width):\n        super().__init__(width, 10)\n"
-    )
-    assert pfl("fit", "--model.net=untyped.Net") == 2
-    check(capsys, "--model.net: declare the type of the argument 'width' of untyped.Net\n")
-
-
 def test_integers_that_a_network_does_not_take_are_told(capsys):
     np.savez("whole.npz", x=np.zeros((40, 3), int), y=np.arange(40) % 2)
     words = ["--data", "TensorData", "--data.source=whole.npz", "--data.partition=IID"]
     assert pfl("fit", *words, "--data.max_samples=null") == 2
     check(capsys, " ~ MLP ~ shape (3,) and type int64: ~ give floats")
-
-
-def test_a_network_of_ones_own_needs_no_such_arguments():
-    Path("my_net.py").write_text(MY_NET)
-    net = experiment("--model=FedAvg", "--model.net=my_net.Plain", "--model.net.width=5").module.net
-    assert net[1].out_features == 5
-
-
-def test_a_number_in_the_place_of_a_section_is_refused(tmp_path, capsys):
-    sections = yaml.safe_load((ROOT / "configs/quickstart.yaml").read_text())
-    file = tmp_path / "n.yaml"
-    file.write_text(yaml.safe_dump(sections | {"loop": 0.5}))
-    assert main(["fit", "--config", str(file)]) == 2
-    assert says(capsys.readouterr().err, "n.yaml:10: loop: ~ keys and values")
 
 
 def test_initial_weights_depend_on_the_seed_alone():
@@ -387,63 +270,44 @@ def test_initial_weights_depend_on_the_seed_alone():
 # What stands in the configuration, what stands there instead, what is said of it.
 IN_FILES = r"""
 epochs: 2 | epoch: 2 | c.yaml:11: model.epoch: FedPer ~ 'epoch' ~ 'epochs'
-rounds: 2 | round: 2 | c.yaml:3: loop.round: FederatedLoop ~ 'round' ~ 'rounds'
 loop: | lop: | c.yaml:2: lop: ~ 'lop' ~ 'loop'
-hidden | hiden | c.yaml:9: model.net.hiden: MLP ~ 'hiden' ~ 'hidden'
-lr: 0 | lrr: 0 | c.yaml:10: model.optimizer.lrr: SGD ~ 'lrr' ~ 'lr'
-alpha | alfa | c.yaml:18: data.partition.alfa: Dirichlet ~ 'alfa' ~ 'alpha'
 init_args: {fr | init_arg: {fr | c.yaml:5: loop.sampler.init_arg: UniformSampler ~ 'init_arg' ~ fraction, numpy_seed, train_all
 class_path: FedPer | class_path: os.system | c.yaml:7: model: ~ os.system ~ torch.nn
 class_path: FedPer | class: FedPer | c.yaml:7: model.class: ~ 'class_path'
 FedPer | FedPerr | c.yaml:7: model: ~ 'FedPerr' ~ 'FedPer'
-MLP | MPL | c.yaml:9: model.net: ~ 'MPL' ~ 'MLP'
-MLP | torch.nn.Liner | c.yaml:9: model.net: ~ 'torch.nn.Liner' ~ 'torch.nn.Linear'
 MLP | no_such.Net | c.yaml:9: model.net: ~ 'no_such.Net'
 rounds: 2 | callbacks: [{class_path: EarlyStopping, init_args: {patience: 2, mod: max}}] | c.yaml:3: loop.callbacks.0.mod: EarlyStopping ~ 'mod' ~ 'mode'
+rounds: 2 | callbacks: [{class_path: lightning.pytorch.callbacks.ModelCheckpoint}] | c.yaml:3: loop.callbacks.0: ModelCheckpoint ~ checkpoint_every
 rounds: 2 | rounds: two | c.yaml:3: loop.rounds: ~ int ~ two
-hidden: 7 | hidden: wide | c.yaml:9: model.net.hidden: ~ int ~ wide
 lr: 0.005 | lr: slow | c.yaml:10: model.optimizer.lr: ~ float ~ slow
 rounds: 2 | precision: 16 | c.yaml:3: loop.precision: ~ '32-true', '64-true', 'bf16-mixed', '16-mixed' ~ 16
     num_clients: 4\n |  | c.yaml:14: data: ~ num_clients
 seed: 1 | seed: 1\nseed: 2 | c.yaml:2: ~ 'seed' ~ twice
-seed: 1 | seed: 1\nconfig: d.yaml | c.yaml:2: config: ~ --config
 seed: 1 | seed: [ | c.yaml:3: ~ YAML ~ ',' or ']' ~ ':'
 rounds: 2 | rounds: 0 | c.yaml:3: loop.rounds: rounds ~ 1 ~ 0
-fraction: 0.5 | fraction: 1.5 | c.yaml:5: loop.sampler.fraction: fraction ~ (0, 1] ~ 1.5
-alpha: 0.3 | alpha: 0 | c.yaml:18: data.partition.alpha: alpha ~ positive ~ 0.0
 clients: 4 | clients: 0 | c.yaml:16: data.num_clients: num_clients ~ 1 ~ 0
 clients: 4 | clients: 400 | c.yaml:16: data.num_clients: num_clients ~ 400 ~ 200
 {class_path: MLP, init_args: {hidden: 7}} | LeNet5 | c.yaml:9: model.net: LeNet5 ~ (1, 8, 8) ~ 1x16x16
 hidden: 7 | num_classes: 3 | c.yaml:7: model: ~ MLP ~ (3,) ~ 10
 hidden: 7 | input_shape: [1, 9, 9] | c.yaml:7: model: ~ MLP ~ (1, 8, 8)
 MLP | M\x07LP | c.yaml:9: ~ 0x07
-epochs: 2 | epochs: &x [*x] | c.yaml:1: ~ levels
 epochs: 2 | ? [a, b]\n    : 2 | c.yaml:11: ~ YAML ~ key
 epochs: 2 | epochs: null | c.yaml:11: model.epochs: ~ int ~ null
-lr: 0.005 | lr: 0.005, momentum: null | c.yaml:10: model.optimizer.momentum: ~ float ~ null
 {class_path: torch.optim.SGD, init_args: {lr: 0.005}} | null | c.yaml:10: model.optimizer: ~ Optimizer ~ null
-{class_path: UniformSampler, init_args: {fraction: 0.5}} | null | c.yaml:5: loop.sampler: ~ Sampler ~ null
 MLP | '..' | c.yaml:9: model.net: ~ '..'
 class_path: MLP | class_path: [MLP] | c.yaml:9: model.net: ~ name
 init_args: {hidden: 7} | hidden: 7 | c.yaml:9: model.net.hidden: put hidden under init_args
 init_args: {hidden: 7} | init_args: 7 | c.yaml:9: model.net.init_args: ~ arguments
-init_args: {hidden: 7} | init_args: [7] | c.yaml:9: model.net.init_args: ~ arguments
 rounds: 2 | devices: 99 | c.yaml:3: loop.devices: devices ~ one ~ 99 ~ engine
 rounds: 2 | accelerator: tpux | c.yaml:3: loop.accelerator: ~ accelerator
 torch.optim.SGD | torch.optim.SparseAdam | c.yaml:10: model.optimizer: ~ SparseAdam ~ sparse
 torch.optim.SGD | torch.optim.LBFGS | c.yaml:10: model.optimizer: ~ LBFGS ~ several times
-rounds: 2 | kept_memory: .inf | c.yaml:3: loop.kept_memory: kept_memory ~ finite ~ inf
-rounds: 2 | gradient_clip_val: .nan | c.yaml:3: loop.gradient_clip_val: ~ number ~ nan
 lr: 0.005 | lr: .inf | c.yaml:10: model.optimizer.lr: ~ finite ~ inf
-lr: 0.005 | lr: .nan | c.yaml:10: model.optimizer.lr: ~ number ~ nan
 samples: 200 | samples: 200\n    mean: .nan | c.yaml:18: data.mean: ~ number ~ nan
-hidden: 7 | hidden: 0 | c.yaml:9: model.net.hidden: hidden ~ 1 ~ 0
 {class_path: UniformSampler, init_args: {fraction: 0.5}} | {class_path: BernoulliSampler, init_args: {probability: 1.0e-12}} | ~ probability=1e-12 ~ minimum=2 ~ 4
 {class_path: torch.optim.SGD, init_args: {lr: 0.005}} | {class_path: os.system, init_args: {command: touch ran}} | c.yaml:10: model.optimizer: ~ os.system ~ torch.nn
 {class_path: UniformSampler, init_args: {fraction: 0.5}} | 0.5 | c.yaml:5: loop.sampler: expected Sampler: ~ class_path ~ got 0.5
-{class_path: MLP, init_args: {hidden: 7}} | 7 | c.yaml:9: model.net: expected Module: ~ class_path ~ got 7
 {class_path: MLP, init_args: {hidden: 7}} | {hidden: 7} | c.yaml:9: model.net: no class ~ class_path ~ init_args
-{class_path: Dirichlet, init_args: {alpha: 0.3}} | {alpha: 0.3} | c.yaml:18: data.partition: no class ~ class_path ~ init_args
 samples: 200 | samples: 200\n    metrics: torchmetrics.AUROC | c.yaml:18: data.metrics: expected list, got torchmetrics.AUROC
 rounds: 2 | name: ../../x | c.yaml:3: loop.name: name ~ default_root_dir ~ '../../x'
 rounds: 2 | name: /x | c.yaml:3: loop.name: name ~ default_root_dir ~ '/x'
@@ -451,23 +315,21 @@ rounds: 2 | name: "\0" | c.yaml:3: ~ '\x00'
 rounds: 2 | name: "a\e[2Jb" | c.yaml:3: ~ '\x1b'
 clients: 4 | clients: 10000000000000000000 | c.yaml:16: data.num_clients: ~ 2**63
   class_path: Digits\n |   class_path: ImageFolder\n | c.yaml:14: data: ~ required: root
+Digits\n  init_args: | ImageFolder\n  init_args:\n    root: gone/x | c.yaml:16: data.root: ~ gone/x ~ root/train/
 """  # noqa: E501
 
 # A flag, and what is said of it.
 IN_FLAGS = """
---model.init_args.net.init_args.hiden=3 | --model.init_args.net.init_args.hiden: MLP ~ 'hiden' ~ 'hidden'
---model.net=LeNet6 | --model.net: ~ 'LeNet6' ~ 'LeNet5'
+--model=Pfakd | --model: ~ 'PFAKD'
+--model.optimizer=torch.optim.adamw | --model.optimizer: ~ 'torch.optim.AdamW'
+--model.help | ~ 'pfl list methods'
+--loop.callbacks+=ModelCheckpoint | --loop.callbacks+: ModelCheckpoint is not a callback of a federation ~ use checkpoint_every of the loop
 --model.net=torch.nn.Liner | --model.net: ~ 'torch.nn.Liner' ~ 'torch.nn.Linear'
 --model.help=FedPre | --model.help: ~ 'FedPre' ~ 'FedPer'
 --model.net.hidden=x | --model.net.hidden: ~ int ~ x
 --model.optimizer.lrr=1 | --model.optimizer.lrr: SGD ~ 'lrr' ~ 'lr'
---data.num_clients=x | --data.num_clients: ~ int ~ x
---data.num_clients=0 | --data.num_clients: num_clients ~ 1 ~ 0
---model.optimizer.class_path=torch.optim.LBFGS | --model.optimizer.class_path: ~ LBFGS ~ several times
 --data.partition=gone.json | --data.partition: ~ gone.json ~ pfl list partitions
 --data.loss={label_smoothing: 2} | --data.loss: ~ label_smoothing ~ [0, 1) ~ 2.0
---data.loss={focal: -1} | --data.loss: ~ focal ~ negative ~ -1.0
---data.loss={class_weights: [1, 2]} | --data.loss: ~ class_weights ~ 10 ~ [1.0, 2.0]
 --data.metrics=[{name: x}] | metrics: {'name': 'x'} ~ metric ~ torchmetrics.Metric
 --config=/ | --config /: this is a folder
 --model.net={class_path: MLP, hidden: 7} | --model.net: put ~ under init_args
@@ -496,57 +358,6 @@ def test_an_error_in_a_flag_names_the_flag(case, capsys):
     check(capsys, message)
 
 
-# Settings as key, value and place; a message about the section of the first; where it is placed.
-SAMPLES = "data.samples 80 c.yaml:3"
-COLUMNS = ("data.path t.csv --path", "data.target Y --target", "data.client_column hospital --who")
-CLASSES = ("data.class_path Digits c.yaml:14", "data TensorData --data")
-MODEL = ("model.class_path FedPer c.yaml:7", "model.epochs 2 --model.epochs")
-RATE = "model.optimizer.lr -1 --model.lr"
-FEW = "80 samples are too few for 1000 domains"
-LOCATED = [
-    ([SAMPLES], FEW, "c.yaml:3: data.samples: "),
-    # The flag rather than the file.
-    ([SAMPLES, "data.num_clients 1000 --data.num_clients"], FEW, "--data.num_clients: "),
-    # A value in quotes rather than another that the message lists.
-    (COLUMNS, "t.csv has no column 'Y', only a, hospital, y", "--target: "),
-    # The class that stands in the place of the file's.
-    (CLASSES, "the data need x and y", "--data: "),
-    (CLASSES[:1], "the data need x and y", "c.yaml:14: data: "),
-    (["model.net mine.Wide --model.net"], "network Wide has too few outputs", "--model.net: "),
-    # The flag that gives a number.
-    ([*MODEL, RATE], "Invalid learning rate: -1.0", "--model.lr: "),
-    (MODEL, "Invalid learning rate: -1.0", "c.yaml:7: "),
-]
-
-
-@pytest.mark.parametrize(("given", "message", "place"), LOCATED)
-def test_an_error_names_the_setting_that_it_is_about(given, message, place):
-    words = [one.split() for one in given]
-    settings = [explain.UserSetting(tuple(k.split(".")), text, at) for k, text, at in words]
-    said = explain.locate(message, settings, given[0].partition(".")[0])
-    assert said.startswith(place)
-    assert said.endswith(message)
-
-
-def test_a_long_word_of_a_message_takes_nothing_along():
-    said = explain.in_plain_words(f"line 7, column 'a': {'9' * 5000} is no number")
-    assert said.startswith("line 7, column 'a': 99")
-    assert said.endswith("... is no number")
-
-
-def test_a_class_whose_module_lacks_something(capsys):
-    Path("broken_net.py").write_text("import no_such_library\nclass Net: pass\n")
-    assert pfl("fit", "--model.net=broken_net.Net") == 2
-    check(capsys, "--model.net: broken_net.Net ~ 'no_such_lib")
-
-
-@pytest.mark.parametrize("content", ["- 1", "", "text"])
-def test_a_configuration_without_keys(content, capsys):
-    Path("c.yaml").write_text(content)
-    assert pfl("fit") == 2
-    check(capsys, "c.yaml:1: ~ keys and values")
-
-
 def check(capsys, message):
     """Check that standard error is one line of the usual form, and no traceback."""
     said = capsys.readouterr().err
@@ -569,8 +380,10 @@ NINE = b"a%d: &a%d [%s]\n"
             "c.yaml:1: there are more than 100,000 values, aliases included",
         ),
         (b"loop: null\n" + CONFIG[CONFIG.index("model:") :].encode(), "c.yaml:1: loop: expected"),
+        (b"", "c.yaml:1: ~ keys and values"),
+        (b"- 1", "c.yaml:1: ~ keys and values"),
     ],
-    ids=["not UTF-8", "levels", "aliases", "section"],
+    ids=["not UTF-8", "levels", "aliases", "section", "nothing", "list"],
 )
 def test_a_file_that_is_no_configuration(content, message, capsys):
     Path("c.yaml").write_bytes(content)
@@ -603,23 +416,6 @@ def test_a_folder_instead_of_a_configuration_is_told(capsys):
     check(capsys, "--config run: this is a folder; give run/config.yaml\n")
 
 
-def test_a_folder_of_runs_instead_of_a_run_is_told(capsys, run):
-    assert pfl("fit", "--ckpt_path", str(run.parent)) == 2
-    check(capsys, f"{run.parent} is not a run's folder: name a run, such as {run}\n")
-
-
-def test_a_missing_folder_names_the_key(capsys):
-    changed = CONFIG.replace("Digits\n  init_args:", "ImageFolder\n  init_args:\n    root: gone/x")
-    Path("c.yaml").write_text(changed)
-    assert pfl("fit") == 2
-    check(capsys, "c.yaml:16: data.root: ~ gone/x ~ root/train/")
-
-
-def test_a_missing_configuration_says_what_is_required(capsys):
-    assert main(["fit"]) == 2
-    check(capsys, " ~ required: ")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -637,12 +433,6 @@ def test_an_error_in_the_command(words, message, capsys):
     assert said.count("\n") == 1
 
 
-def test_debug_shows_where_an_error_comes_from():
-    with pytest.raises(UsageError, match="at least 1") as caught:
-        pfl("fit", "--loop.rounds=0", "--debug")
-    assert isinstance(caught.value.__cause__, ValueError)
-
-
 # Runs.
 
 
@@ -654,13 +444,6 @@ def test_fit_prints_the_same_fingerprint_twice(capsys):
     summary = json.loads((newest() / "summary.json").read_text())["summary"]
     score = f"test/personal/acc {summary['test/personal/acc/last']:.4f}"
     assert said[0] == said[1] == f"{score}\nfingerprint {fingerprint()}\n"
-
-
-def test_fit_ends_with_a_table(capsys):
-    assert pfl("fit", "--loop.progress=true") == 0
-    shown = capsys.readouterr().out
-    for row in ("FedPer", "personal accuracy", "worst tenth", "bytes moved", fingerprint()):
-        assert row in shown
 
 
 def test_nothing_is_written_over_the_records_of_a_run(capsys, run):
@@ -676,13 +459,6 @@ def test_nothing_is_written_over_the_records_of_a_run(capsys, run):
     assert not Path("a.csv").exists()
 
 
-def test_plots_of_a_column_that_no_run_has_are_refused(capsys, run):
-    """Pictures that show no column are not drawn either."""
-    assert main(["plot", str(run), "--metric", "test/personal/ac"]) == 2
-    assert says(capsys.readouterr().err, "no column 'test/personal/ac' ~ 'test/personal/acc'")
-    assert not (run / "plots").exists()
-
-
 def test_test_prints_the_metrics_of_the_last_round(capsys, run):
     folders = list(Path("runs").glob("*/*"))
     last = (run / "metrics.csv").read_text().splitlines()
@@ -695,26 +471,17 @@ def test_test_prints_the_metrics_of_the_last_round(capsys, run):
     assert list(Path("runs").glob("*/*")) == folders
 
 
-def test_an_exported_client_loads_without_naming_anything(capsys, run):
+def test_an_exported_client_loads_and_is_tuned_without_naming_anything(capsys, run):
+    """Its own file needs no network, and neither does the one that ModelCheckpoint writes."""
     assert pfl("export", "--ckpt_path=last", "--client=3", "out.ckpt") == 0
     assert 'FedPer.load_from_checkpoint("out.ckpt")' in capsys.readouterr().out
-    content = torch.load("out.ckpt", weights_only=True)
     saved = checkpoint.load(run / "checkpoints" / "last.ckpt")
     kept = saved["kept"].get(3, saved["template"])
     module = FedPer.load_from_checkpoint("out.ckpt")
-    assert module.net.head.in_features == 7
-    assert module.epochs == 2
+    assert (module.net.head.in_features, module.epochs) == (7, 2)
     for name, value in module.state_dict().items():
         source = kept if name.startswith("net.head") else saved["server"]["shared"]
         assert torch.equal(value, source[name])
-        assert torch.equal(value, content["state_dict"][name])
-    assert isinstance(module, ClientModule)
-
-
-def test_an_exported_client_is_tuned_by_a_trainer_and_its_file_loads_again(run):
-    """Its own file needs no network, and neither does the one that ModelCheckpoint writes."""
-    assert pfl("export", "--ckpt_path=last", "--client=3", "out.ckpt") == 0
-    module = FedPer.load_from_checkpoint("out.ckpt")
     loader = DataLoader(TensorDataset(torch.randn(8, 1, 8, 8), torch.arange(8)), 4)
     trainer = L.Trainer(max_epochs=1, logger=False, enable_progress_bar=False, accelerator="cpu")
     trainer.fit(module, loader)
@@ -723,6 +490,21 @@ def test_an_exported_client_is_tuned_by_a_trainer_and_its_file_loads_again(run):
         assert torch.equal(again.state_dict()[name], value)
     (first, _) = trainer.predict(again, loader)
     assert torch.allclose(first.sum(1), torch.ones(4))
+
+
+def test_an_export_replaces_no_checkpoint(capsys, run):
+    file = run / "checkpoints" / "last.ckpt"
+    before = file.read_bytes()
+    for name in ("last.ckpt", "other.ckpt"):
+        place = file.with_name(name)
+        assert pfl("export", "--ckpt_path=last", "--client=1", str(place)) == 2
+        assert f"{place} is the place of a run's checkpoint" in capsys.readouterr().err
+    assert pfl("export", "--ckpt_path=last", "--client=4", "out.ckpt") == 2
+    said = capsys.readouterr().err
+    assert said == "pfl export: error: there is no client 4; the clients are 0 to 3\n"
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]
+    assert not Path("out.ckpt").exists()
 
 
 def test_an_export_that_names_somebodys_class_says_how_to_load_it(capsys):
@@ -736,23 +518,6 @@ def test_an_export_that_names_somebodys_class_says_how_to_load_it(capsys):
         FedAvg.load_from_checkpoint("out.ckpt")
     module = FedAvg.load_from_checkpoint("out.ckpt", trust=["my_net.Plain"])
     assert module.net[1].out_features == 3
-
-
-def test_export_of_a_client_that_is_not_there(capsys, run):
-    assert pfl("export", "--ckpt_path=last", "--client=4", "out.ckpt") == 2
-    said = capsys.readouterr().err
-    assert said == "pfl export: error: there is no client 4; the clients are 0 to 3\n"
-    assert not Path("out.ckpt").exists()
-
-
-@pytest.mark.parametrize("name", ["last.ckpt", "other.ckpt"])
-def test_an_export_replaces_no_checkpoint(name, capsys, run):
-    file = run / "checkpoints" / "last.ckpt"
-    before = file.read_bytes()
-    assert pfl("export", "--ckpt_path=last", "--client=1", str(file.with_name(name))) == 2
-    assert f"{file.with_name(name)} is the place of a run's checkpoint" in capsys.readouterr().err
-    assert file.read_bytes() == before
-    assert list(file.parent.iterdir()) == [file]
 
 
 @pytest.mark.parametrize(("kind", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
@@ -810,30 +575,3 @@ def test_an_ended_run_goes_on_to_the_same_result(number, capsys):
 
 def rows(path):
     return len(path.read_text().splitlines())
-
-
-def test_a_plan_that_reads_a_value_ends_with_a_sentence(tmp_path, monkeypatch, capsys):
-    (tmp_path / "curious.py").write_text(
-        "from lightning_modules.fedper import FedPer\n"
-        "class Curious(FedPer):\n"
-        "    def plan(self):\n"
-        "        return super().plan() if self.net.head.bias.sum() < 9 else ()\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    config = Path(__file__).parents[2] / "configs/quickstart.yaml"
-    words = ["fit", "--config", str(config), "--model.class_path=curious.Curious"]
-    assert main([*words, "--loop.engine=sequential"]) == 2
-    said = capsys.readouterr().err
-    assert "Curious.plan() reads the value of the entry 'net.head.bias'" in said
-    assert "Traceback" not in said
-
-
-def test_a_long_line_of_the_header_goes_on_below_its_text(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "60")
-    assert main(["fit", "--config", "c.yaml", "--loop.progress=true", "--loop.name=[a]/b"]) == 0
-    lines = capsys.readouterr().err.partition("round ")[0].splitlines()
-    topics = {line[:10].strip(): line[11:].strip() for line in lines}
-    assert max(map(len, lines)) <= 60
-    assert len(lines) > len(topics)  # a line of no topic is one that goes on
-    assert {"method", "data", "folder"} <= {*topics}
-    assert topics["folder"].startswith("runs/[a]/b/")

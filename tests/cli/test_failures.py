@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
-from tests.helpers.extras import needs
 from tests.helpers.messages import parts, says
 
 CONFIG = """\
@@ -113,12 +112,6 @@ def test_a_client_with_numbers_that_are_not_finite_ends_the_run(capsys):
     assert says(capsys.readouterr().err, "pfl fit: error: round 2, client 2: ~ weights")
 
 
-def test_a_rate_that_is_too_high_is_told(capsys):
-    assert fit("pass", "--model.optimizer.lr=1e30", "--model.epochs=2") == 1
-    error = capsys.readouterr().err
-    assert "pfl fit: error: round 1, client 0: the loss or the weights are not finite" in error
-
-
 SPOILT = """\
 from lightning_modules.fedavg import FedAvg
 from pfl.core.server import Server
@@ -156,22 +149,3 @@ def test_a_run_that_lost_everybody_is_told(capsys):
     with pytest.warns(UserWarning, match=parts("every client ~ loop.on_nonfinite")):
         assert main(["fit", "--config", "c.yaml", *words]) == 1
     assert says(capsys.readouterr().err, "error: no client ~ loop.on_nonfinite")
-
-
-TABLE = """\
-caption: One run
-metric: test/personal/acc/last
-config: c.yaml
-rows: {mine: {reported: false}}
-"""
-
-
-@needs("papers")
-def test_a_failed_run_of_a_table_is_told_without_a_traceback(capsys):
-    Path("mine.py").write_text(MINE.replace("BODY", "1 / 0"))
-    Path("t.yaml").write_text(TABLE)
-    assert main(["table", "t.yaml"]) == 2
-    said = capsys.readouterr()
-    told = "failed: round 2, client 2 (mine.py, line 10): ZeroDivisionError: division by zero"
-    assert told in " ".join((said.out + said.err).split())
-    assert "Traceback" not in said.out + said.err

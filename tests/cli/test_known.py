@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from pfl.__main__ import main
 from pfl.cli import catalogue, known
 from pfl.cli.commands import commands, parser
 from pfl.cli.known import KINDS
@@ -135,12 +134,3 @@ def test_the_help_shows_what_the_parser_takes(command):
         if action.dest.startswith("loop."):
             told = str(action.help).partition(".")[0].replace("``", "").replace(",", "")
             assert " ".join(told.split()) in shown
-
-
-def test_the_help_names_every_word_that_an_engine_may_be(capsys):
-    assert main(["fit", "-h"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "Engine | 'auto' | 'sequential' | 'threads' | 'vectorised' | 'ray'" in shown
-    assert "default: runs" in shown
-    assert "FedPer" in shown
-    assert "Digits" in shown

@@ -58,27 +58,18 @@ def installed(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_list_shows_a_plug_in_with_its_package(capsys):
+def test_a_plug_in_is_listed_with_its_package_and_found_by_its_name(capsys):
     assert main(["list", "nets"]) == 0
     shown = capsys.readouterr().out
     assert "brought_by.Brought" in shown
     assert "A network of somebody else." in shown
     assert "Unannounced" not in shown
-
-
-@pytest.mark.usefixtures("installed")
-def test_the_list_of_metrics_is_that_of_plug_ins_and_points_to_torchmetrics(capsys):
+    assert "Right" not in shown
     assert main(["list", "metrics"]) == 0
     shown = capsys.readouterr().out
     assert "brought_by.Right" in shown
     assert "Brought " not in shown
     assert "torchmetrics.AUROC" in shown
-    assert main(["list", "nets"]) == 0
-    assert "Right" not in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_metric_is_found_by_the_name_of_its_entry_point():
     assert Scorer(Classification(), 3, ["right"]).added == ("right",)
 
 

@@ -12,8 +12,8 @@ import pytest
 from pfl.__main__ import main
 from pfl.cli import preflight, shipped
 from pfl.cli.explain import UsageError
-from tests.helpers.extras import has, needs
-from tests.helpers.messages import parts, says
+from tests.helpers.extras import has
+from tests.helpers.messages import parts
 
 QUICK = ["fit", "--config", "quickstart"]
 # The words of a command, and what is said.
@@ -24,7 +24,6 @@ OF_EXTRAS = {
 }
 SLIPS = {
     "method": ([*QUICK, "--model", "FedPre"], "'FedPre' ~ 'FedPer'"),
-    "short key of a method": ([*QUICK, "--model=FedPre"], "'FedPer'"),
     "data": ([*QUICK, "--data", "Digit"], "'Digit' ~ 'Digits'"),
     "key of the loop": ([*QUICK, "--loop.round=3"], "'rounds'"),
     "key of a method": ([*QUICK, "--model.epoch", "3"], "FedPer ~ 'epoch'"),
@@ -32,7 +31,6 @@ SLIPS = {
     "key of a partition": ([*QUICK, "--data.partition.alfa=1"], "'alpha'"),
     "a table": ([*QUICK, "--data", "my.csv"], "--data TabularData --data.path my.csv"),
     "network": ([*QUICK, "--model.net=MPL"], "'MPL' ~ 'MLP'"),
-    "network by class": ([*QUICK, "--model.net.class_path", "LeNet55"], "'LeNet55' ~ 'LeNet5'"),
     "partition": ([*QUICK, "--data.partition=Dirichlt"], "'Dirichlet'"),
     "optimiser": ([*QUICK, "--model.optimizer", "Adm"], "'Adam'"),
     "engine": ([*QUICK, "--loop.engine=vectorized"], "'vectorized' ~ 'vectorised'"),
@@ -41,12 +39,7 @@ SLIPS = {
         "--loop.on_nonfinite: ~ 'stop', 'skip' ~ stopp",
     ),
     "a word for a number": ([*QUICK, "--model.epochs=two"], "epochs: ~ int ~ two"),
-    "a word for a share": ([*QUICK, "--data.partition.alpha=a"], "float ~ a"),
     "sampler": ([*QUICK, "--loop.sampler=Uniform"], "'UniformSampler'"),
-    "sampler in a file": (
-        [*QUICK, "--loop.sampler.class_path=UniformSamplr"],
-        "--loop.sampler.class_path: ~ 'UniformSamplr'",
-    ),
     "section": ([*QUICK, "--lop.rounds=3"], "'lop' ~ 'loop'"),
     "name of a file": (["fit", "--config", "quickstrat"], "'quickstart'"),
     "file": (["fit", "--config", "no.yaml"], "--config no.yaml: there is no such file"),
@@ -56,7 +49,6 @@ SLIPS = {
     "method of a check": (["check", "FedPre"], "'FedPer'"),
     "data to inspect": (["data", "inspect", "--data", "Digit"], "'Digits'"),
     **OF_EXTRAS,
-    "configuration as a word": (["fit", "quickstart"], "data, model; add --config quickstart\n"),
     "file as a word": (["fit", "mine.yaml"], "data, model; add --config mine.yaml\n"),
     "key of a part without the part": (
         [*QUICK, "--rounds=3"],
@@ -70,8 +62,6 @@ SLIPS = {
         "--loop.rounds: pfl data inspect ignores this option",
     ),
     "runs": (["compare", "no"], "there is no folder no"),
-    "picture": (["plot", "no"], "there is no folder no"),
-    "report": (["report", "no"], "there is no folder no"),
 }
 
 
@@ -85,19 +75,6 @@ def test_a_slip_is_told_in_a_sentence(case, capsys):
     assert re.search(parts(message), capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("words", [["list", "methods", "x"], ["report", "run", "--seed=x"]])
-def test_a_word_too_many_is_refused(words, capsys):
-    """Of a command that passes no flags on to pfl fit."""
-    with pytest.raises(SystemExit, match="2"):
-        main(words)
-    assert f"unrecognized arguments: {words[-1]}\n" in capsys.readouterr().err
-
-
-def test_an_empty_name_is_no_class(capsys):
-    assert main(["check", ""]) == 2
-    assert "no class ''" in capsys.readouterr().err
-
-
 def test_no_slip_waits_for_torch_or_lightning():
     """All in one process, so that the test is fast: none of them may import these."""
     calls = "\n".join(f"assert main({words!r}) == 2" for words, _ in SLIPS.values())
@@ -105,18 +82,6 @@ def test_no_slip_waits_for_torch_or_lightning():
     code += "print({'torch', 'lightning', 'matplotlib', 'scipy', 'optuna'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "set()\n", done.stderr
-
-
-@needs("papers")
-def test_a_slip_in_a_table_waits_for_neither(capsys):
-    Path("t.yaml").write_text(
-        "caption: Toys\nmetric: test/personal/acc/last\nreported: false\n"
-        "config: quickstart\nrows: {FedPer: baselines/fedper}\n"
-    )
-    assert main(["table", "t.yaml", "--loop.round=3"]) == 2
-    assert "'rounds'" in capsys.readouterr().err
-    assert main(["table", "t.yaml", "--rows", "FedPre"]) == 2
-    assert says(capsys.readouterr().err, "t.yaml ~ rows FedPer")
 
 
 @pytest.mark.long

@@ -85,21 +85,6 @@ def test_a_larger_difference_is_different(run, capsys):
     assert says(said[0], "different: off by 0.01 (test/personal/acc after round 2), no radius")
 
 
-def test_another_seed_is_different(run, capsys):
-    config = run / "config.yaml"
-    config.write_text(config.read_text().replace("seed: 42", "seed: 43"))
-    code, said = reproduce(run, capsys)
-    assert code == 1
-    assert said[0].startswith("different: off by ")
-
-
-def test_another_number_of_rounds_is_different(run, capsys):
-    config = run / "config.yaml"
-    config.write_text(config.read_text().replace("rounds: 2", "rounds: 1"))
-    code, said = reproduce(run, capsys)
-    assert (code, said[0]) == (1, "different: 2 rounds then, 1 now")
-
-
 @pytest.mark.long
 def test_the_radius_is_measured_stored_and_used_the_next_time(run, capsys):
     perturb(run, "train/local/ce", 2e-6)
@@ -179,7 +164,6 @@ STRANGE = {
     ),
     "epochs": ("model", {"epochs": 10**9}, "model.epochs: 1,000,000,000: the limit for"),
     "class": ("model", {"net": {"class_path": "evil.Net"}}, "names evil.Net ~ --trust the file"),
-    "text": ("model", {"net": "evil.Net"}, "names evil.Net ~ --trust the file"),
     "metric": ("data", {"metrics": ["evil.Net"]}, "metrics.0: names evil.Net"),
     "download": ("data", {"metrics": [{"download": True}]}, "may not download anything"),
     "dotted": ("model", {"net.class_path": "evil.Net"}, "may not have dotted keys"),

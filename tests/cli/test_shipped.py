@@ -8,9 +8,7 @@ import pytest
 
 from pfl.__main__ import main
 from pfl.cli import shipped
-from pfl.cli.explain import UsageError
 from tests.helpers.extras import needs
-from tests.helpers.messages import parts
 
 
 @pytest.mark.usefixtures("own_folder")
@@ -24,11 +22,6 @@ def test_a_file_of_ones_own_wins():
     Path("quickstart").write_text("")
     assert shipped.config("quickstart") == "quickstart"
     assert shipped.config("no/such.yaml") == "no/such.yaml"
-
-
-def test_a_misspelt_name_is_told_its_neighbour():
-    with pytest.raises(UsageError, match=parts("--config quikstart: ~ 'quickstart'")):
-        shipped.with_config_files(["--config", "quikstart"])
 
 
 @needs("papers", "sweeps")
@@ -48,17 +41,6 @@ def test_a_table_and_a_sweep_find_it_by_its_name_too(capsys):
     )
     assert main(["sweep", "s.yaml", "--loop.rounds=1"]) == 0
     assert "best: point 1" in capsys.readouterr().out
-
-
-@needs("papers")
-@pytest.mark.usefixtures("own_folder")
-def test_a_misspelt_name_in_a_table_is_told_its_line(capsys):
-    Path("t.yaml").write_text(
-        "caption: Toys\nmetric: test/personal/acc/last\nconfig: quikstart\nrows: {FedPer: }\n"
-    )
-    assert main(["table", "t.yaml"]) == 2
-    said = "t.yaml:3: config: quikstart: there is no such file or shipped configuration; did you"
-    assert said in capsys.readouterr().err
 
 
 def test_both_forms_of_the_flag_are_read():
