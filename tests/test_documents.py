@@ -162,16 +162,6 @@ def test_every_block_names_its_language():
     assert not [block.place for block in unknown if not OF_THE_SITE.fullmatch(block.language)]
 
 
-def test_commands_are_told_apart():
-    text = "pip install x && pfl fit a  # why; not\npfl plot A; pfl test \\\n --m='[1, 2]' ~/x\n"
-    assert list(commands(text)) == [
-        ["pip", "install", "x"],
-        ["pfl", "fit", "a"],
-        ["pfl", "plot", "A"],
-        ["pfl", "test", "--m=[1, 2]", "~/x"],
-    ]
-
-
 # The run here has no validation data.
 OF_HELPS = [
     Block(

@@ -23,7 +23,6 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from pfl.__main__ import Terminated, main
 from pfl.cli.config import Experiment
-from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.federation import checkpoint
 from pfl.imports.trust import TrustError
@@ -152,38 +151,11 @@ def test_data_inspect_draws_a_picture_over_no_other_file(capsys):
 # Configurations.
 
 
-@pytest.mark.long
-def test_a_printed_config_says_the_same_as_its_source(capsys):
-    assert pfl("fit", "--print_config") == 0
-    printed = capsys.readouterr().out
-    Path("printed.yaml").write_text(printed)
-    assert pfl("fit", "--print_config", config="printed.yaml") == 0
-    assert capsys.readouterr().out == printed
-    assert "ckpt_path" not in printed
-
-    prints = []
-    for config in ("c.yaml", "printed.yaml"):
-        assert pfl("fit", config=config) == 0
-        prints.append(fingerprint())
-        # What was stored with the run is such a source, too.
-        assert pfl("fit", config=str(newest() / "config.yaml")) == 0
-        prints.append(fingerprint())
-    assert len(set(prints)) == 1
-
-
 def test_later_files_win_and_flags_last():
     Path("later.yaml").write_text("seed: 2\nloop: {rounds: 3}\n")
     found = experiment("--config", "later.yaml", "--loop.rounds=4")
     assert (found.values.seed, found.values.loop.rounds, found.loop.seed) == (2, 4, 2)
     assert found.values.loop.progress is False
-
-
-@pytest.mark.parametrize("how", ["file", "flag"])
-def test_there_is_one_seed_beside_the_loop(how):
-    Path("later.yaml").write_text("loop: {seed: 2}\n")
-    words = ["--config", "later.yaml"] if how == "file" else ["--loop.seed=2"]
-    with pytest.raises(UsageError, match=r"loop\.seed: seed is a top-level key, beside loop"):
-        experiment(*words)
 
 
 @pytest.mark.parametrize("overlay", ["model: {class_path: FedAvg}", "model: FedAvg", None])
@@ -332,6 +304,7 @@ IN_FLAGS = """
 --data.loss={label_smoothing: 2} | --data.loss: ~ label_smoothing ~ [0, 1) ~ 2.0
 --data.metrics=[{name: x}] | metrics: {'name': 'x'} ~ metric ~ torchmetrics.Metric
 --config=/ | --config /: this is a folder
+--loop.seed=2 | loop.seed: seed is a top-level key, beside loop
 --model.net={class_path: MLP, hidden: 7} | --model.net: put ~ under init_args
 --ckpt_path=last | --ckpt_path last: ~ checkpoint ~ runs/fedper_digits
 --ckpt_path | argument --ckpt_path: expected one argument
@@ -391,31 +364,6 @@ def test_a_file_that_is_no_configuration(content, message, capsys):
     check(capsys, message)
 
 
-@pytest.mark.long
-def test_last_is_printed_and_of_the_same_settings(capsys, run):
-    file = run / "checkpoints" / "last.ckpt"
-    assert pfl("fit", "--model.optimizer.lr=0.1", "--seed=7", "--loop.name=r") == 0
-    capsys.readouterr()
-    for words in (["fit"], ["test"], ["export", "--client=1", "out.ckpt"]):
-        assert pfl(*words, "--ckpt_path=last") == 0
-        assert f"reads {file}\n" in capsys.readouterr().out
-    assert pfl("fit", "--model.optimizer.lr=0.1", "--seed=7", "--ckpt_path=last") == 2
-    said = capsys.readouterr().err
-    assert "seed 1 (now 7); model.optimizer.lr 0.005 (now 0.1)" in said
-
-
-def test_a_folder_instead_of_a_configuration_is_told(capsys):
-    Path("d.yaml").mkdir()
-    assert pfl("fit", config="d.yaml") == 2
-    check(capsys, "--config d.yaml: this is a folder\n")
-    Path("run").mkdir()
-    assert pfl("fit", config="run") == 2
-    check(capsys, "--config run: this is a folder\n")
-    Path("run/config.yaml").touch()
-    assert pfl("fit", config="run") == 2
-    check(capsys, "--config run: this is a folder; give run/config.yaml\n")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -457,18 +405,6 @@ def test_nothing_is_written_over_the_records_of_a_run(capsys, run):
         assert told in capsys.readouterr().err
     assert {file: file.read_bytes() for file in run.rglob("*.*") if file.is_file()} == before
     assert not Path("a.csv").exists()
-
-
-def test_test_prints_the_metrics_of_the_last_round(capsys, run):
-    folders = list(Path("runs").glob("*/*"))
-    last = (run / "metrics.csv").read_text().splitlines()
-    row = dict(zip(last[0].split(","), last[-1].split(","), strict=True))
-    assert pfl("test", "--ckpt_path", "last") == 0
-    shown = capsys.readouterr().out
-    for name in ("test/personal/acc", "test/personal/acc_worst10", "test/personal/loss"):
-        assert f"{name} " in shown
-        assert f"{float(row[name]):.4f}" in shown
-    assert list(Path("runs").glob("*/*")) == folders
 
 
 def test_an_exported_client_loads_and_is_tuned_without_naming_anything(capsys, run):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
-from tests.helpers.messages import parts, says
+from tests.helpers.messages import says
 
 CONFIG = """\
 seed: 1
@@ -110,42 +110,3 @@ def test_debug_shows_the_traceback():
 def test_a_client_with_numbers_that_are_not_finite_ends_the_run(capsys):
     assert fit("upload.shared['net.head.bias'][0] = float('nan')") == 1
     assert says(capsys.readouterr().err, "pfl fit: error: round 2, client 2: ~ weights")
-
-
-SPOILT = """\
-from lightning_modules.fedavg import FedAvg
-from pfl.core.server import Server
-import torch
-
-
-class Last(Server):
-    def weights(self, uploads):
-        return super().weights(uploads) * (float("nan") if self.round == ROUND else 1)
-
-    def aggregate(self, state, uploads):
-        self.round = state.round + 1
-        return super().aggregate(state, uploads)
-
-
-class Mine(FedAvg):
-    def server(self):
-        return Last()
-"""
-
-
-def test_an_aggregate_that_is_not_finite_in_the_last_round_is_told(capsys):
-    Path("mine.py").write_text(SPOILT.replace("ROUND", "3"))
-    assert main(["fit", "--config", "c.yaml", "--loop.on_nonfinite=skip"]) == 1
-    error = capsys.readouterr().err
-    assert "pfl fit: error: round 3, the server's aggregation: the new entry 'net.backbone" in error
-    (folder,) = Path("runs").glob("*/*")
-    assert not (folder / "summary.json").exists()
-    assert len((folder / "metrics.csv").read_text().splitlines()) == 3
-
-
-def test_a_run_that_lost_everybody_is_told(capsys):
-    Path("mine.py").write_text("from lightning_modules.fedavg import FedAvg as Mine\n")
-    words = ["--model.optimizer.lr=1e30", "--model.epochs=2", "--loop.on_nonfinite=skip"]
-    with pytest.warns(UserWarning, match=parts("every client ~ loop.on_nonfinite")):
-        assert main(["fit", "--config", "c.yaml", *words]) == 1
-    assert says(capsys.readouterr().err, "error: no client ~ loop.on_nonfinite")

@@ -359,23 +359,13 @@ def test_the_headline_counts_own_methods_and_released_draws():
     assert "methods: 14.16)" in told
 
 
-def test_reasons_belong_to_cells_that_are_not_in():
-    spreads = {PLACE: Noise(0.02, 18, "partitions")}
-    reasons = {(*PLACE[:2], f"{name}, {PLACE[2]}", "own"): ("hard", "look") for name in "AB"}
-    found = ledger(run("A", 0.5, 0.8), run("B", 0.8, 0.8), spreads=spreads, reasons=reasons)
-    assert [row["reason"] for row in found.rows] == ["hard", ""]
-    assert [row["command"] for row in found.rows] == ["look", ""]
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("paper,table,column,sdd,df\n", "spreads.csv: ~ sd"),
-        ("a,b,c,0.1\n", "spreads.csv: sd and df must be positive"),
         ("a,b,c,x,18\n", "spreads.csv: sd and df must be positive"),
         ("a,b,c,nan,18\n", "spreads.csv: sd and df must be positive"),
         ("a,b,c,0.1,-1\n", "spreads.csv: sd and df must be positive"),
-        ("a,b,c,0.1,inf\n", "spreads.csv: sd and df must be positive"),
     ],
 )
 def test_a_damaged_table_of_spreads_is_refused(tmp_path, line, message):

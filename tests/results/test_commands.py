@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -76,13 +74,6 @@ def test_report_of_a_folder_of_runs_is_of_the_newest(runs, capsys):
     assert Path("page.html").read_text(encoding="utf-8") == report(RunFolder.read(runs / newest))
 
 
-def test_report_writes_a_page(runs, capsys):
-    assert main(["report", "runs/FedAS1"]) == 0
-    told = "reads runs/FedAS1\nwrote runs/FedAS1/report.html (test accuracy, personal models)\n"
-    assert capsys.readouterr().out == told
-    assert (runs / "FedAS1" / "report.html").read_text(encoding="utf-8").endswith("</html>\n")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -100,20 +91,3 @@ def test_errors_are_one_line(runs, words, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("code", "module"),
-    [
-        ("import pfl.cli.results", "torch"),
-        ("from pfl.__main__ import main; main(['list', 'nets'])", "pandas"),
-        ("from pfl.__main__ import main; main(['list', 'nets'])", "jinja2"),
-        ("import pfl.cli.runs", "pandas"),
-    ],
-)
-def test_what_a_command_does_not_need_is_not_loaded(code, module):
-    """A process of its own imports the command anew: ten seconds on busy cores."""
-    ends = f"import sys; {code}; sys.exit({module!r} in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", ends], check=False, stdout=subprocess.DEVNULL)
-    assert done.returncode == 0

@@ -29,11 +29,8 @@ def refused(capsys):
     ("file", "old", "new", "said"),
     [
         ("clients.csv", "\n2,1,", "\n2,1000000000,", "client must be a whole number of at most"),
-        ("clients.csv", "\n2,1,", "\n2,500,", "clients.csv: there is no client 500, there are 2"),
         ("clients.csv", "\n2,1,", "\n2,-1,", "clients.csv: there is no client -1, there are 2"),
-        ("clients.csv", "\n2,1,", "\n2,0.5,", "client must be a whole number"),
         ("clients.csv", "\n2,1,", "\n2,nan,", "client must be a whole number"),
-        ("clients.csv", "\n2,1,", "\n1e300,1,", "round must be a whole number of at most"),
         ("metrics.csv", "\n2,", "\n1e300,", "round must be a whole number of at most"),
         ("metrics.csv", "\n2,", "\n1,", "metrics.csv: the rounds must ascend from 1 or more"),
         ("metrics.csv", "\n2,", "\nx,", "metrics.csv is not a table of numbers"),
@@ -83,14 +80,6 @@ def test_files_that_hold_something_else(file, content, said, run, capsys):
     assert says(refused(capsys), said)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("key", ["packages", "reports", "scores", "noise", "rounds", "seed"])
-def test_a_null_is_as_good_as_nothing(key, run):
-    content = json.loads((run / "environment.json").read_text())
-    (run / "environment.json").write_text(json.dumps(content | {key: None}))
-    assert main(["report", "run"]) == 0
-
-
 @pytest.mark.parametrize("kind", [MemoryError, RuntimeError])
 def test_memory_that_does_not_suffice_is_told_in_a_line(kind, run, capsys, monkeypatch):
     def full(found):
@@ -102,16 +91,16 @@ def test_memory_that_does_not_suffice_is_told_in_a_line(kind, run, capsys, monke
     assert capsys.readouterr().err == said
 
 
-def test_a_configuration_of_odd_values_is_another_setting(run):
-    """What it says is compared, and never called."""
-    odd = "model: {class_path: [1], init_args: [2]}\nloop: {callbacks: 3}\n"
-    (run / "config.yaml").write_text(odd)
-    assert main(["report", "run"]) == 0
-
-
 def test_a_folder_whose_name_would_steer_the_terminal_is_not_read(run, capsys):
     run.rename("r\x1b[2Jn")
     assert main(["report", "r\x1b[2Jn"]) == 2
     said = capsys.readouterr()
     assert "control characters" in said.err
     assert "\x1b" not in said.err + said.out
+
+
+def test_a_configuration_of_odd_values_is_another_setting(run):
+    """What it says is compared, and never called."""
+    odd = "model: {class_path: [1], init_args: [2]}\nloop: {callbacks: 3}\n"
+    (run / "config.yaml").write_text(odd)
+    assert main(["report", "run"]) == 0

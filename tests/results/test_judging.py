@@ -39,28 +39,6 @@ def test_a_methods_run_is_reported_and_compared(method, tmp_path, reference, cap
     assert "Test accuracy (personal models, last round)" in capsys.readouterr().out
 
 
-@pytest.mark.long
-def test_without_tests_of_clients_it_is_the_global_model_on_the_common_test_set(tmp_path, capsys):
-    data = blobs()
-    data.splits["test"] = [(x[:0], y[:0]) for x, y in data.splits["test"]]
-    runs = [str(run_of(method, tmp_path, data)) for method in (UniVarFL, FedAvg)]
-    assert main(["report", runs[0]]) == 0
-    told = "test accuracy, global model, common test set"
-    assert capsys.readouterr().out.endswith(f"report.html ({told})\n")
-    assert main(["compare", *runs]) == 0
-    assert "Test accuracy (global model, common test set, last round)" in capsys.readouterr().out
-    assert main(["plot", *runs, "--format", "png"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == [f"reads {run}" for run in runs]
-    first, *files = lines[2:]
-    assert first == f"test/pooled/acc: {told}"
-    assert [file.rpartition("/")[2] for file in files] == [
-        "curves.png",
-        "similarity.png",
-        "weight.png",
-    ]
-
-
 def test_runs_are_judged_by_the_first_score_that_all_have(tmp_path):
     both, personal, pooled = (
         RunFolder.read(write_run(tmp_path / name, [[0.5]], group=group))

@@ -112,33 +112,6 @@ def test_clients_without_training_or_test_have_strokes(tmp_path):
     assert "<tr><td>2</td><td>-</td>" in text
 
 
-def test_a_clients_labels_are_counted_and_drawn(tmp_path):
-    """Bars stand 30 apart; 4 samples are half as high as 8."""
-    run = write_run(tmp_path / "a", [[0.5, 0.6]], labels=[[0, 4, 8], [1, 0, 0]])
-    found = re.findall(r'<td>(\d)</td><td><svg.*?d="(.*?)"', report(RunFolder.read(run)))
-    assert found == [
-        ("2", "M30.0 16v-8.0h25.5V16zM60.0 16v-16.0h25.5V16z"),
-        ("1", "M0.0 16v-16.0h25.5V16z"),
-    ]
-
-
-def test_a_clients_score_stands_beside_its_name(tmp_path):
-    """A phone shows the first columns; the second client is right in 60 % of the cases."""
-    text = report(RunFolder.read(write_run(tmp_path / "a", [[0.5, 0.6]], labels=[[4], [8]])))
-    assert "<tr><td>1</td><td>60.00 %</td>" in text
-
-
-def test_rows_are_grouped_and_columns_of_strokes_left_out(tmp_path):
-    run = RunFolder.read(write_run(tmp_path / "a", [[0.5, 0.6]]))
-    words = " ".join(checked(report(run)).words)
-    places = [words.index(group) for group in ("personal models", "worst tenth of the clients")]
-    assert places == sorted(places)
-    assert "best round by validation" not in words
-    assert "best round by validation" in report(
-        RunFolder.read(write_run(tmp_path / "b", [[0.5, 0.6]], val=[0.5]))
-    )
-
-
 @pytest.mark.parametrize(("accuracy", "verdict"), [(0.55, True), (0.9, False)])
 def test_a_run_that_has_learnt_nothing_is_seen(tmp_path, accuracy, verdict):
     """Two of four and 6 of 10 samples have the client's most frequent of five labels."""
@@ -153,19 +126,3 @@ def test_a_run_that_has_learnt_nothing_is_seen(tmp_path, accuracy, verdict):
     assert levels(run, "test/global/acc")["most frequent label"] == pytest.approx(0.425)
     assert levels(run, "test/pooled/acc")["most frequent label"] == pytest.approx(0.5)
     assert levels(run, "test/personal/loss") == {}
-
-
-def test_the_page_suits_a_phone_and_a_dark_screen(real):
-    """Names wrap, stay in view, and nothing but pictures has a width in pixels."""
-    text = report(RunFolder.read(real["FedAS"].folder))
-    style = text[text.index("<style>") : text.index("</style>")]
-    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
-    assert not re.search(r"(?<![a-z-])width: [0-9.]+(px|r?em)", style)
-    (names,) = re.findall(r"th:first-child, td:first-child \{(.*?)\}", style, re.DOTALL)
-    assert "position: sticky" in names
-    assert "white-space: normal" in names
-    (dark,) = re.findall(r"prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}", style, re.DOTALL)
-    rest = style.replace(dark, "").partition("--bar: #0072B2;")[2]
-    # Every colour is one of those that the dark screen has too, but the ground of pictures.
-    assert re.findall("#[0-9a-fA-F]{3,6}", rest) == ["#fff"]
-    assert {*re.findall("--[a-z]+", dark)} == {*re.findall(r"var\((--[a-z]+)\)", style)}

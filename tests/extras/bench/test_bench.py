@@ -3,12 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.base import FederatedDataModule
 from pfl.disk.reading import FileError
 from pfl.extras.bench import pieces
 from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.forms import check_row
-from tests.extras.bench.conftest import LR, bench, rows, run, task, worked
+from tests.extras.bench.conftest import LR, bench, rows, run, task
 from tests.helpers.messages import says
 
 
@@ -142,42 +141,6 @@ def test_a_changed_source_is_another_piece(copied, monkeypatch):
     }
 
 
-class Permuted:
-    """A client's split with its targets moved by one sample."""
-
-    augmented = False
-
-    def __init__(self, split):
-        self.split, self.targets = split, split.targets.roll(1)
-
-    def __len__(self):
-        return len(self.split)
-
-    def batch(self, positions, rng=None):
-        return self.split.batch(positions, rng)._replace(y=self.targets[positions])
-
-
-def permuted(data, client, name):
-    """Return a split, with permuted targets if it is the test's."""
-    found = split(data, client, name)
-    return Permuted(found) if name == "test" else found
-
-
-split = FederatedDataModule.split
-
-
-@pytest.mark.long
-def test_permuted_test_labels_leave_every_choice_as_it_is(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(FederatedDataModule, "split", permuted)
-    found = worked(bench(finished / "toys.yaml", tmp_path)).rows
-    before = rows(finished / "out")
-    for name in ("FedAvg", "FedAvgP"):
-        for key in ("chosen", "trials", "edges", "budget"):
-            assert json.loads(json.dumps(found[name][key])) == before[name][key]
-        scores = [[run["last"]["acc"] for run in row[name]["tuned"]] for row in (found, before)]
-        assert scores[0] != scores[1]
-
-
 @pytest.mark.long
 def test_a_trial_that_fails_is_no_choice_and_a_method_without_any_has_no_score(tmp_path, capsys):
     file = task(tmp_path, set={"loop.rounds": 1})
@@ -220,7 +183,6 @@ def test_a_method_whose_cost_leaves_it_few_rounds_is_tested_in_equal_rounds_too(
         (["digit"], "did you mean 'bench/digits'"),
         (["toys.yaml", "--methods", "FedPar"], "FedPar"),
         (["toys.yaml", "--beside", "no.json"], "no leaderboard no.json"),
-        (["toys.yaml", "--data.init_args.num_client=2"], "num_clients"),
     ],
 )
 def test_wrong_words_are_refused(tmp_path, monkeypatch, capsys, words, message):

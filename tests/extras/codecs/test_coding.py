@@ -12,7 +12,6 @@ from lightning_modules import IFCA, SCAFFOLD, CD2PFed, FedAvg, FedBN, FedPer, Fe
 from pfl.core.server import Server
 from pfl.core.state import residuals_of
 from pfl.core.types import Broadcast
-from pfl.engines.stack import round as stack_round
 from pfl.extras.codecs import QSGD, Cast, Codecs, TopK
 from pfl.extras.codecs.coding import codec_of, codec_text, codecs, make_codec
 from pfl.federation import checkpoint
@@ -202,17 +201,6 @@ def test_a_residual_waits_until_its_client_takes_part_again():
     assert all(value.equal(after[name]) for name, value in before.items())
 
 
-def test_a_stack_remembers_as_single_clients_do():
-    found = federation(Codecs(up="topk"))
-    round_of(found)
-    jobs = [job_of(found, client) for client in range(3)]
-    alone = [client_round.train(found.context, job) for job in jobs]
-    for one, other in zip(alone, stack_round.train(found.context, jobs), strict=True):
-        for name, value in {**one.kept, **one.upload.shared}.items():
-            found_here = {**other.kept, **other.upload.shared}[name]
-            torch.testing.assert_close(found_here, value, rtol=0, atol=1e-10)
-
-
 @needs("privacy")
 def test_clipped_differences_are_encoded_as_they_are():
     """The bound comes first: what the server adds up is a difference within the clip."""
@@ -299,10 +287,6 @@ def test_a_text_of_no_codec_is_refused(text):
 def test_codecs_of_other_classes_are_refused():
     with pytest.raises(TypeError, match=parts("codec ~ identity, cast, qsgd, topk ~ object")):
         Codecs(up=object())
-
-
-def test_identity_sends_jobs_without_a_step():
-    assert job_of(federation(Codecs()), 0).steps == ()
 
 
 def test_codecs_come_last():

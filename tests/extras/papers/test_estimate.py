@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from pfl.extras.papers import estimate
 from tests.extras.papers.conftest import LR, table, write
 
@@ -49,10 +47,3 @@ def test_time_and_bytes_are_those_of_the_rounds_that_are_left(monkeypatch, capsy
     write(columns=None, rows={"FedPer": None})
     assert table("--dry-run", "--loop.rounds=6", "--loop.evaluate_every=3") == 0
     assert "FedPer, seed 1: missing, 22.0 s, 180 bytes" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(5, "5.0 s"), (90, "1.5 min"), (5400, "1.5 h"), (129_600, "1.5 d")]
-)
-def test_a_duration_has_the_unit_that_suits_it(seconds, said):
-    assert estimate._costs(seconds, 0)[0] == said

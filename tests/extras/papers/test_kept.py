@@ -147,21 +147,6 @@ def test_a_failing_cell_is_told_of_and_retried_while_the_others_go_on(fits, caps
     assert snapshot(finished()[0]) == before
 
 
-def test_a_bug_is_shown_where_it_is_and_the_run_goes_on_from_there(failing, fits, capsys):
-    write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
-    failing(RuntimeError("out of memory\nor so"), seed=1, number=1)
-    assert table() == 2
-    said = capsys.readouterr()
-    assert "Traceback" in said.err
-    assert "[1] RuntimeError: out of memory." in said.out
-    assert len(finished()) == 1
-    failing(None)
-    fits.clear()
-    assert table() == 0
-    assert fits == [(1, 2)]
-    assert "RuntimeError" not in capsys.readouterr().out
-
-
 def test_a_damaged_run_stops_no_other(capsys):
     write(columns=None, rows={"FedPer": None}, seeds=[1, 2])
     assert table("--seeds", "1") == 0

@@ -23,8 +23,3 @@ def test_epsilon_is_below_that_of_renyi_orders():
     renyi.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)), 100)
     assert renyi.get_epsilon(1e-3) == pytest.approx(5.6551, abs=1e-4)
     assert epsilon(0.1, 1.0, 100, 1e-3) < 5
-
-
-def test_the_benchmark_prints_them(capsys):
-    assert privacy.main() == 0
-    assert "7 of 7 agree to 0.001" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pfl.core.server import ServerState
 from pfl.core.types import Upload
 from pfl.extras.privacy.clip import WHOLE
-from pfl.extras.privacy.difference import bounded, norm
+from pfl.extras.privacy.difference import norm
 from tests.extras.privacy.toy import after, passage, played, uploaded
 
 ONE = {"a": [3.0, 0.0], "b": [4.0]}
@@ -151,8 +151,3 @@ def test_the_update_of_an_adaptive_run_has_more_noise():
     wide = {"a": torch.zeros(200_000), "b": torch.zeros(1)}
     found = played(own, start=wide)
     assert found.shared["a"].std().item() == pytest.approx(0.03144854510, rel=0.01)
-
-
-def test_bounded_keeps_what_is_short():
-    change = Upload(0, 1, {"a": torch.tensor([1.0])})
-    assert bounded(change, 1.0) is change

@@ -17,7 +17,7 @@ from pfl.core.types import Broadcast
 from pfl.engines.sequential import SequentialEngine
 from pfl.extras.privacy import accountant
 from pfl.extras.privacy.clients import ClientAccount
-from pfl.extras.privacy.privacy import Privacy, poisson_rate
+from pfl.extras.privacy.privacy import Privacy
 from pfl.extras.privacy.refusal import unsupported_reason
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback
@@ -232,11 +232,6 @@ def test_real_clients_get_no_noise_of_a_seed():
 def test_cohorts_that_are_not_poisson_are_refused(sampler):
     with pytest.raises(ValueError, match=parts("Poisson ~ empty")):
         run(FedAvg, noisy(), sampler=sampler)
-
-
-def test_the_rate_of_a_sampler():
-    assert poisson_rate(POISSON) == 0.5
-    assert poisson_rate(UniformSampler()) == 1
 
 
 def test_cohorts_are_poisson():

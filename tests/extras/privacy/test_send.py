@@ -20,20 +20,6 @@ def sent(step, extra=None, finite=True):
     return upload, step.sent(job, Result(0, upload, {"has": KEPT}, {}, 1, 7, finite=finite))
 
 
-def test_difference_is_clipped_as_one_vector():
-    """The difference is (3, 0) in the network and 4 in the extra: norm 5, so the factor is 1/5."""
-    _, result = sent(Clip(1.0, ("change",)))
-    assert result.upload.shared["a"].tolist() == pytest.approx([0.6, 0])
-    assert float(result.upload.extra["change"]) == pytest.approx(0.8)
-    assert result.upload.shared["a"].dtype == torch.float64
-    assert result.upload.samples == 1
-
-
-def test_short_difference_is_sent_as_it_is():
-    _, result = sent(Clip(5.0, ("change",)))
-    assert result.upload.shared["a"].tolist() == [3, 0]
-
-
 def test_extra_is_sent_by_name_alone_and_from_what_was_received():
     extra = {"c": torch.tensor(10.0), "secret": torch.tensor(1.0)}
     _, result = sent(Clip(math.inf, ("c",)), extra)

@@ -17,7 +17,7 @@ from pfl.extras.sites.transport import SiteError
 from pfl.results.runs import RunFolder
 from tests.engines.agreement import without
 from tests.extras.sites.absent import check_faults, method, random_faults
-from tests.extras.sites.sites import KINDS, Faulty, Recorded, everyone, fit, same, small
+from tests.extras.sites.sites import KINDS, Faulty, everyone, fit, same, small
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs
 
@@ -74,17 +74,6 @@ def test_whoever_fails_is_named_with_the_reason(kind, tmp_path):
     ]
 
 
-def test_a_test_that_fails_leaves_the_training(tmp_path):
-    run = ran(tmp_path, {(1, 3, "test"): "error"})
-    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=everyone)
-    assert run.fingerprint == alone.fingerprint
-    assert run.failures == {"untested": {1: 1}}
-    assert [row["trained"] for row in run.latest.clients] == [True] * 3
-    assert ["test/personal/acc" in row for row in run.latest.clients] == [True, False, True]
-    scores = [row["test/personal/acc"] for row in alone.latest.clients if row["client"] != 1]
-    assert run.history[-1]["test/personal/acc"] == sum(scores) / 2
-
-
 def test_an_absence_is_told_when_it_begins(tmp_path):
     """Client 1 fails in rounds 1, 2 and 4, and client 2 in round 2."""
     faults = {(1, number, "train"): "silence" for number in (1, 2, 4)}
@@ -135,15 +124,3 @@ def test_enough_sites_have_to_answer_all_the_same(tmp_path):
         ran(tmp_path, faults, Faulty(tmp_path / "a", faults, **options))
     del faults[2, 2, "train"]
     assert ran(tmp_path, faults, Faulty(tmp_path / "b", faults, **options)).round == 3
-
-
-@pytest.mark.parametrize(("kind", "error"), [("error", JobError), ("refusal", SiteError)])
-def test_an_error_ends_the_run_unless_it_is_to_go_on(kind, error, tmp_path):
-    faults = {(1, 2, "train"): kind}
-    with pytest.raises(error, match=f"a {kind}"):
-        ran(tmp_path, faults, Faulty(tmp_path / "sites", faults))
-
-
-def test_another_word_is_refused():
-    with pytest.raises(ValueError, match=parts("on_error ~ stop, absent ~ 'skip'")):
-        Recorded("x", on_error="skip")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 
 import pytest
-import torch
 
 from lightning_modules.fedper import FedPer
 from pfl.core.failure import JobError
@@ -17,7 +16,7 @@ from pfl.extras.codecs.coding import Codecs
 from pfl.extras.sites.transport import GoneError, SiteError
 from tests.engines.agreement import without
 from tests.extras.sites.sites import Garbles, Recorded, everyone, fit, same, small
-from tests.helpers.federation import SGD
+from tests.helpers.federation import SGD, Diverges
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
@@ -127,40 +126,26 @@ def test_a_method_that_fails_at_a_site_is_told_as_in_a_worker(tmp_path):
         )
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"on_error": "absent", "workers": 0}, "workers must be at least 1, got 0"),
+        ({"on_error": "absent", "min_sites": 0}, "min_sites must be at least 1, got 0"),
+        ({"min_sites": 2}, "min_sites=2 ~ on_error: absent"),
+        ({"on_error": "skip"}, "on_error ~ stop, absent ~ 'skip'"),
+        ({"on_lost": "Stop"}, "on_lost must be one of stop, initial, got 'Stop'"),
+    ],
+)
+def test_options_out_of_their_range_are_refused(options, told):
+    with pytest.raises(ValueError, match=parts(told)):
+        Recorded("x", **options)
+
+
 def test_a_client_whose_numbers_are_not_finite_is_discarded_as_elsewhere(tmp_path):
-    class Bursts(FedPer):
-        def losses(self, batch):
-            terms = super().losses(batch)
-            return {name: term * self.worse for name, term in terms.items()}
-
-        def receive(self, broadcast, info):
-            super().receive(broadcast, info)
-            self.worse.fill_(float("nan") if (info.client, info.round) == (0, 2) else 1.0)
-
-        def __init__(self, *args, **options):
-            super().__init__(*args, **options)
-            self.worse = torch.nn.Buffer(torch.ones(()))
-
+    options = {"data": blobs(SIZES), "sampler": everyone, "on_nonfinite": "skip"}
     runs = [
-        fit(
-            Bursts(mlp(), optimizer=SGD),
-            engine,
-            data=blobs(SIZES),
-            sampler=everyone,
-            on_nonfinite="skip",
-        )
+        fit(Diverges(mlp(), optimizer=SGD), engine, **options)
         for engine in ("sequential", Recorded(tmp_path))
     ]
     assert same(*runs)
-    assert runs[0].failures == {"discarded": {0: 1}}
-
-
-@pytest.mark.parametrize("option", ["workers", "min_sites"])
-def test_numbers_of_sites_are_at_least_one(option):
-    with pytest.raises(ValueError, match=f"{option} must be at least 1, got 0"):
-        Recorded("x", on_error="absent", **{option: 0})
-
-
-def test_a_least_number_of_sites_is_for_rounds_that_go_on():
-    with pytest.raises(ValueError, match=parts("min_sites=2 ~ on_error: absent")):
-        Recorded("x", min_sites=2)
+    assert runs[0].failures == {"discarded": {1: 3}}

@@ -115,24 +115,3 @@ def test_a_killed_site_and_a_killed_server(terminals):
     terminals.pfl("last", "fit", *run, "--ckpt_path", "last")
     assert terminals.wait("last") == 0, terminals.said("last")
     assert fingerprint(terminals.said("last")) == sequential(terminals, *SHORT)
-
-
-@pytest.mark.slow
-@needs_flower
-def test_a_run_goes_on_without_a_killed_site_and_asks_it_again(terminals):
-    before, run = first_terminal(terminals)
-    terminals.start("link", "bash", "-c", before)
-    run = [word for word in run if not word.startswith(("--loop.engine", "--loop.rounds"))]
-    run += ["--loop.rounds=6", "--loop.engine=FlowerEngine", "--loop.engine.on_error=absent"]
-    for number in (0, 1):
-        site(terminals, number)
-    terminals.pfl("run", "fit", *run, "--loop.progress=false", "--loop.name=fewer")
-    terminals.wait_for("site1", "round 1: trained")
-    terminals.kill("site1")
-    terminals.wait_for("site0", "round 3: trained")
-    site(terminals, 1)
-    assert terminals.wait("run") == 0, terminals.said("run")
-    assert terminals.said("site0").count("trained") == 6
-    trained = terminals.said("site1")
-    assert "round 2: trained" not in trained
-    assert "round 6: trained" in trained

@@ -82,11 +82,6 @@ def test_an_owner_may_keep_class_counts_to_himself(tmp_path):
         ({"pfl": "0.0.1"}, rf"pfl 0\.0\.1 \(here {VERSION}\)"),
         ({"model.optimizer.lr": "0.5"}, r"model\.optimizer\.lr 0\.5 \(here 0\.1\)"),
         ({"data.batch_size": "99"}, r"data\.batch_size 99 \(here 4\)"),
-        (
-            {"model": '"a.Method"'},
-            r'model "a\.Method" \(here "lightning_modules\.fedper\.FedPer"\)',
-        ),
-        ({"new": "1"}, r"new 1 \(here nothing\)"),
         (dict.fromkeys("abcdef", "1"), r"d 1 \(here nothing\); 2 more$"),
     ],
 )
@@ -203,6 +198,14 @@ def test_the_configuration_reaches_the_sites(tmp_path):
         assert hello.config == "seed: 42\nmodel: FedPer\n"
 
 
+ORDER = wire.Order(
+    client=0, round=1, rounds=2, seed=3, splits=["test"], model="personal", sent=False, op_threads=1
+)
+
+
+ENCODED = "pfl.extras.codecs.coding.Encoded"
+
+
 @pytest.mark.parametrize("declares", [True, False])
 def test_a_server_knows_class_counts_only_if_it_declares_it(declares):
     """Under every engine, so that what works on one machine works with sites."""
@@ -222,14 +225,6 @@ def test_a_server_knows_class_counts_only_if_it_declares_it(declares):
     fit(Method(mlp(), optimizer=SGD), "sequential", 1, blobs(SIZES))
     assert len(found) == 3
     assert all((counts is not None) == declares for counts in found)
-
-
-ORDER = wire.Order(
-    client=0, round=1, rounds=2, seed=3, splits=["test"], model="personal", sent=False, op_threads=1
-)
-
-
-ENCODED = "pfl.extras.codecs.coding.Encoded"
 
 
 def order(**changes):
@@ -255,19 +250,9 @@ def order(**changes):
             "must not be an error",
         ),
         ("train", order(client=1), "this is the site of client 0, not of 1"),
-        (
-            "train",
-            order(round=-1),
-            "train.round: Input should be greater than or equal to 0, got -1",
-        ),
         ("train", order(rounds=10**9), "train.rounds: Input should be less than 1000000000"),
         ("train", order(op_threads=257), "train.op_threads: ~ less than or equal to 256, got 257"),
-        ("train", order(op_threads=0), "train.op_threads: ~ greater than or equal to 1, got 0"),
-        (
-            "train",
-            order(splits=["all"]),
-            "train.splits.0: ~ 'train', 'val', 'test' or 'pooled', got 'all'",
-        ),
+        ("train", order(splits=["all"]), "train.splits.0: ~ 'train', 'val', 'test' or 'pooled'"),
         (
             "train",
             order(kept={"digest": "ab", "round": 1}),
@@ -276,9 +261,6 @@ def order(**changes):
         ("bye", container.pack({"bye": {}}, {"w": torch.ones(1)}), "not shared, extra or kept"),
         ("train", order(steps=[{"name": ENCODED, "values": {}}] * 17), "train.steps"),
         ("train", order(steps=[{"name": "x" * 201, "values": {}}]), "steps.0.name"),
-        ("train", order(steps=[{"name": ENCODED, "values": {}, "more": 1}]), "steps.0.more"),
-        ("train", order(seed=2**63), "train.seed"),
-        ("train", order(splits=["test"] * 5), "train.splits"),
         ("train", order(codec="qsgd"), "train.codec"),
         ("train", order(new="x" * 2**20), "its record has 1,0 ~ characters"),
     ],
@@ -328,8 +310,6 @@ QSGD = '["qsgd", {"bits": 4, "bucket": %d}]'
         ("[" * 200, {f"{W}:value": torch.ones(6, 5)}, "cannot parse codec"),
         (None, {f"{W}:value": torch.ones(6, 5)}, "no entry 'net.backbone.0.weight:value'"),
         (None, {W: torch.ones(6, 5, 1)}, "a part of shape [6, 5, 1] of an entry of shape [6, 5]"),
-        (None, {W: torch.ones(7, 5)}, "a part of shape [7, 5]"),
-        (None, {"shared:other": torch.ones(1)}, "no entry 'other'"),
     ],
 )
 def test_a_site_decodes_nothing_of_another_size(codec, tensors, told, tmp_path, monkeypatch):
@@ -350,17 +330,6 @@ def test_a_site_decodes_nothing_of_another_size(codec, tensors, told, tmp_path, 
     assert {*made} <= {"meta"}
 
 
-def test_a_site_refuses_a_codec_of_uploads_before_it_trains(tmp_path):
-    values = {"codec": QSGD % 200_000_000, "names": ["net.backbone.0.weight"]}
-    steps = [{"name": ENCODED, "values": values}]
-    record, _ = wire.read(
-        "train",
-        wire.Report,
-        Site(context(small(), blobs(SIZES)), 0, tmp_path).answer("train", order(steps=steps)),
-    )
-    assert record.kind == "refused"
-
-
 SAMPLES, LEVEL = "privacy.sample_level.PrivateSamples", {"clip": 1.0, "sigma": 1.0}
 
 
@@ -368,11 +337,9 @@ SAMPLES, LEVEL = "privacy.sample_level.PrivateSamples", {"clip": 1.0, "sigma": 1
     ("name", "values", "told"),
     [
         (SAMPLES, {"clip": 1e-38, "sigma": 1e6}, "clip: ~ 1e-38"),
-        (SAMPLES, {"clip": 1.0, "sigma": -1.0}, "Samples.sigma"),
         (SAMPLES, {"clip": 1e300, "sigma": 1e10}, "unbounded noise"),
         (SAMPLES, {**LEVEL, "noise": 0}, "noise: Unexpected"),
         ("privacy.clip.Clip", {"clip": 0.0}, "Clip.clip"),
-        ("codecs.coding.Encoded", {"codec": "x" * 201, "names": []}, "Encoded.codec"),
         ("codecs.coding.Encoded", {"codec": "[]", "names": ["a"] * 70_000}, "Encoded.names"),
         ("codecs.coding.Encoded", {"codec": "[]", "names": []}, "cannot parse codec"),
         ("codecs.coding.Other", {}, "no step ~ codecs.coding.Other' is installed here"),

@@ -17,7 +17,7 @@ from lightning_modules.fedper import FedPer
 from pfl.core.failure import last_words
 from pfl.extras.sites import relay as module
 from pfl.extras.sites.child import end, start_child
-from pfl.extras.sites.relay import LineError, RelayTransport, SocketServer, ask, distinct, relay
+from pfl.extras.sites.relay import LineError, RelayTransport, SocketServer, ask, relay
 from pfl.extras.sites.relayed import RelayedEngine
 from pfl.extras.sites.transport import SiteError
 from tests.helpers.federation import context
@@ -199,12 +199,6 @@ def test_what_a_framework_has_started_ends_if_its_relay_does_not_come(options, c
 def test_a_relay_whose_run_has_gone_ends(tmp_path):
     with pytest.raises(LineError):
         relay(tmp_path, 1, list, None)
-
-
-def test_two_sites_of_one_client_are_refused_by_name():
-    assert distinct({"a": 1, "b": 0}) == {1: "a", 0: "b"}
-    with pytest.raises(ValueError, match=parts("client 1: ~ a and b")):
-        distinct({"a": 1, "b": 1})
 
 
 def alive(process):

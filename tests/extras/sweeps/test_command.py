@@ -51,8 +51,6 @@ def test_a_command_to_copy_has_flags_in_place_of_the_file():
     ("command", "message"),
     [
         (["${env}", "python", "train.py", "${args}"], "command: ~ `pfl fit ...` ~ python train.py"),
-        (["pfl", "test"], "s.yaml: command: ~ `pfl fit ...` ~ pfl test"),
-        (["${env}"], "s.yaml: command: ~ `pfl fit ...` ~ nothing"),
         (["pfl", "fit", "${args_no_boolean_flags}"], "${args_no_boolean_flags} ~ supported"),
         (["pfl", "fit", "--config=${args_json_file}"], "--config=${args_json_file} ~ supported"),
         (["pfl", "fit", "${args_append_hydra}"], "${args_append_hydra} ~ ${env}, ${interpreter}"),

@@ -33,11 +33,9 @@ def test_every_sweep_of_the_project_can_be_run_here(path):
     ("given", "meant", "values"),
     [
         ({"values": [1, "a"]}, Choice([1, "a"]), [1, "a"]),
-        ({"values": [1], "distribution": "categorical"}, Choice([1]), [1]),
         ({"values": [[6, 4], {"a": 1}]}, Choice(["[6, 4]", '{"a": 1}']), [[6, 4], {"a": 1}]),
         ({"min": 1, "max": 3}, Whole(1, 3), [1, 2, 3]),
         ({"min": 1, "max": 5.0}, Number(1, 5.0), None),
-        ({"min": 1, "max": 5, "distribution": "uniform"}, Number(1, 5), None),
         ({"min": 0, "max": 2, "distribution": "q_uniform"}, Whole(0, 2), [0, 1, 2]),
         # Multiples of the step, as with W&B, not the least value plus steps.
         ({"min": 1, "max": 9, "q": 4, "distribution": "q_uniform"}, Whole(4, 8, step=4), [4, 8]),
@@ -94,28 +92,13 @@ def test_goal_and_target():
     ("keys", "message"),
     [
         ({"job": "x"}, "s.yaml:{line}: job: ~ method, "),
-        (
-            {"parameters": {"model.init_args.lr": {"vales": [1, 2]}}},
-            "s.yaml:7: parameters.model.init_args.lr.vales: ",
-        ),
-        ({"metod": "grid"}, "metod: ~ 'method'"),
         ({"method": "custom"}, "method: ~ one of grid, random, bayes ~ 'custom'"),
-        ({"method": None}, "s.yaml: ~ 'method' ~ missing"),
         ({"metric": None}, "s.yaml: ~ 'metric' ~ missing"),
         ({"metric": {**METRIC, "impute": "best"}}, "metric.impute: "),
-        ({"metric": {"name": "x", "goal": "max"}}, "metric.goal: ~ minimize, maximize"),
-        ({"metric": {"name": "x", "target": "y"}}, "metric.target: ~ number ~ 'y'"),
-        ({"parameters": {"a": 3}}, "parameters.a: ~ keys and values ~ 3"),
         ({"parameters": {"a": {"value": 3}}}, "there is nothing to search"),
         ({"parameters": {"a b": {"value": 3}}}, "a b: this is not a valid name of a parameter"),
         ({"run_cap": 0}, "run_cap: ~ a whole number, at least 1 ~ 0"),
-        ({"command": "pfl fit"}, "command: ~ a list ~ 'pfl fit'"),
         ({"early_terminate": {"type": "envelope"}}, "early_terminate.type: ~ hyperband,"),
-        ({"early_terminate": {"type": "hyperband"}}, "early_terminate: ~ 'min_iter' ~ missing"),
-        (
-            {"early_terminate": {"type": "hyperband", "min_iter": 1, "eta": 1.5}},
-            "early_terminate.eta: ~ a whole number, at least 2 ~ 1.5",
-        ),
         (
             {"early_terminate": {"type": "hyperband", "min_iter": 1, "strict": False}},
             "early_terminate.strict: ~ True ~ False",
@@ -141,20 +124,15 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
     ("given", "message"),
     [
         ({"distribution": "normal", "mu": 0}, "a.distribution: 'normal' is not supported; choo"),
-        ({"distribution": "beta"}, "'beta' is not supported"),
         ({"min": 1, "max": 2, "step": 1}, "a.step: "),
-        ({"min": 1}, "a: ~ 'max' ~ missing"),
         ({"min": 1, "max": 2, "q": 1}, "a.q: "),
         ({"min": 2, "max": 1}, "there is no value between 2 and 1"),
         ({"min": 1.1, "max": 1.9, "distribution": "q_uniform"}, "no value between 1.1 and"),
         ({"min": 0, "max": 1, "distribution": "log_uniform_values"}, "needs a positive number"),
-        ({"min": 0, "max": "x"}, "a.max: ~ number ~ 'x'"),
         ({"min": 0, "max": 1, "q": 0, "distribution": "q_uniform"}, "a.q: expected a positive"),
         ({"min": 0.5, "max": 1, "distribution": "int_uniform"}, "expected whole numbers"),
         ({"values": []}, "a.values: ~ a list ~ []"),
         ({"values": [1, True]}, "a value is given twice"),
-        ({"distribution": "uniform"}, "a: ~ 'min' ~ missing"),
-        ({"parameters": {"b": {"value": 1}}}, "a.parameters: this key is not"),
         ({}, "a: expected value, values, or min and max"),
     ],
 )
@@ -171,9 +149,3 @@ def test_a_grid_needs_values_that_can_be_counted():
 
 def test_what_concerns_the_service_only_is_listed():
     assert read(write(entity="e", name="n", program="x.py")).unused == ["entity", "name", "program"]
-
-
-def test_a_missing_file_has_a_near_one():
-    write(file="sweep.yaml")
-    with pytest.raises(UsageError, match=parts("swep.yaml ~ 'sweep.yaml'")):
-        read(Path("swep.yaml"))

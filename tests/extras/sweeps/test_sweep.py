@@ -13,7 +13,7 @@ import yaml
 from pfl.__main__ import main
 from pfl.cli import runs
 from pfl.extras.sweeps.file import read
-from pfl.extras.sweeps.pictures import curve, parallel_coordinates
+from pfl.extras.sweeps.pictures import parallel_coordinates
 from pfl.federation.run import Callback
 from tests.extras.sweeps.conftest import CONFIG, HIDDEN, LR, METRIC, sweep, write
 from tests.helpers.messages import says
@@ -233,11 +233,9 @@ def test_missing_data_show_before_the_first_point(capsys):
     [
         (["--model.init_args.optimizer.lr=1"], "--model.init_args.optimizer.lr=1: the sweep sets"),
         (["--ckpt_path", "last"], "--ckpt_path: every point of a sweep starts from scratch"),
-        (["--loop.round=1"], "--loop.round: FederatedLoop has no argument 'round'; did you mean"),
         (["--trials=0"], "--trials: expected a whole number, at least 1, got 0"),
         (["--storage=x"], "--storage: expected a file that ends in .db, got x"),
         (["--storage=bad.db"], "--storage bad.db: this is not a storage of sweeps"),
-        (["--config", "d.yaml"], "--config d.yaml: there is no such file"),
     ],
 )
 def test_mistakes_in_the_command_line_show_before_anything_runs(words, message, capsys):
@@ -328,37 +326,3 @@ def _drawn():
     """The lines of the parallel coordinates."""
     figure = parallel_coordinates(read(Path("s.yaml")), study().trials)
     return figure.axes[0].collections[0].get_segments()
-
-
-def test_listed_values_of_one_parameter_stand_in_their_order(capsys):
-    write({LR: {"values": [0.1, 0.01]}})
-    assert sweep() == 0
-    assert "parallel_coordinates" not in capsys.readouterr().out
-    assert Path("runs/sweeps/s/curve.png").stat().st_size > 3000
-    (panel,) = curve(read(Path("s.yaml")), study().trials).axes
-    assert [label.get_text() for label in panel.get_xticklabels()] == ["0.1", "0.01"]
-    found = {row[LR]: float(row["test/personal/acc"]) for row in points()}
-    assert [*panel.lines[0].get_ydata()] == [found["0.1"], found["0.01"]]
-
-
-@pytest.mark.long
-def test_pictures(capsys):
-    parameters = {
-        LR: {"distribution": "log_uniform_values", "min": 0.01, "max": 1},
-        HIDDEN: {"values": [3, 20, 30]},
-        "model.init_args.epochs": {"min": 1, "max": 3},
-        "loop.callbacks": {"value": []},
-    }
-    write(parameters, method="random", run_cap=9, early_terminate=HYPERBAND)
-    assert sweep("--loop.rounds=1", "--trials=9") == 0
-    said = capsys.readouterr().out
-    for name in ("parallel_coordinates", "importance"):
-        for ending in ("png", "svg"):
-            file = Path("runs", "sweeps", "s", f"{name}.{ending}")
-            assert f"wrote {file}\n" in said
-            assert file.stat().st_size > 3000
-    svg = Path("runs", "sweeps", "s", "parallel_coordinates.svg").read_text()
-    assert "stroke: #f7fbff" not in svg  # as good as white
-    assert "<!-- hidden -->" in svg
-    assert "<!-- best: point" in svg
-    assert "<!-- epochs -->" in Path("runs", "sweeps", "s", "importance.svg").read_text()
