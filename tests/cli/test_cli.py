@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from pfl.__main__ import Terminated, main
+from pfl.cli import explain
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
 from pfl.federation import checkpoint
@@ -203,22 +204,6 @@ def test_networks_are_told_what_the_data_say():
     assert net[1].out_features == 5
 
 
-def test_a_sampler_of_ones_own_without_types_is_told_what_is_expected(capsys):
-    """It need not inherit anything by Python's rules, but the parser knows it by its types."""
-    body = "(self, clients, rng, round):\n        return Cohort(tuple(clients), tuple(clients))\n"
-    Path("my_sampler.py").write_text(
-        "from pfl.core.types import Cohort\n"
-        "from pfl.federation.sampling import Sampler\n"
-        f"class Bare:\n    def __call__{body}"
-        f"class Heir(Sampler):\n    def __call__{body}"
-    )
-    for name in ("Bare", "Heir"):
-        assert pfl("fit", f"--loop.sampler=my_sampler.{name}") == 2
-        said = capsys.readouterr().err
-        assert f"my_sampler.{name} does not implement Sampler: derive it from pfl." in said
-        assert "(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort" in said
-
-
 def test_integers_that_a_network_does_not_take_are_told(capsys):
     np.savez("whole.npz", x=np.zeros((40, 3), int), y=np.arange(40) % 2)
     words = ["--data", "TensorData", "--data.source=whole.npz", "--data.partition=IID"]
@@ -304,7 +289,7 @@ IN_FLAGS = """
 --data.loss={label_smoothing: 2} | --data.loss: ~ label_smoothing ~ [0, 1) ~ 2.0
 --data.metrics=[{name: x}] | metrics: {'name': 'x'} ~ metric ~ torchmetrics.Metric
 --config=/ | --config /: this is a folder
---loop.seed=2 | loop.seed: seed is a top-level key, beside loop
+--loop.seed=2 | --loop.seed: seed is a top-level key, beside loop
 --model.net={class_path: MLP, hidden: 7} | --model.net: put ~ under init_args
 --ckpt_path=last | --ckpt_path last: ~ checkpoint ~ runs/fedper_digits
 --ckpt_path | argument --ckpt_path: expected one argument
@@ -329,6 +314,38 @@ def test_an_error_in_a_flag_names_the_flag(case, capsys):
     flag, message = case.split(" | ")
     assert pfl("fit", flag) == 2
     check(capsys, message)
+
+
+# Settings as key, value and place; a message about the section of the first; where it is placed.
+SAMPLES = "data.samples 80 c.yaml:3"
+COLUMNS = ("data.path t.csv --path", "data.target Y --target", "data.client_column hospital --who")
+CLASSES = ("data.class_path Digits c.yaml:14", "data TensorData --data")
+MODEL = ("model.class_path FedPer c.yaml:7", "model.epochs 2 --model.epochs")
+RATE = "model.optimizer.lr -1 --model.lr"
+FEW = "80 samples are too few for 1000 domains"
+LOCATED = [
+    ([SAMPLES], FEW, "c.yaml:3: data.samples: "),
+    # The flag rather than the file.
+    ([SAMPLES, "data.num_clients 1000 --data.num_clients"], FEW, "--data.num_clients: "),
+    # A value in quotes rather than another that the message lists.
+    (COLUMNS, "t.csv has no column 'Y', only a, hospital, y", "--target: "),
+    # The class that stands in the place of the file's.
+    (CLASSES, "the data need x and y", "--data: "),
+    (CLASSES[:1], "the data need x and y", "c.yaml:14: data: "),
+    (["model.net mine.Wide --model.net"], "network Wide has too few outputs", "--model.net: "),
+    # The flag that gives a number.
+    ([*MODEL, RATE], "Invalid learning rate: -1.0", "--model.lr: "),
+    (MODEL, "Invalid learning rate: -1.0", "c.yaml:7: "),
+]
+
+
+@pytest.mark.parametrize(("given", "message", "place"), LOCATED)
+def test_an_error_names_the_setting_that_it_is_about(given, message, place):
+    words = [one.split() for one in given]
+    settings = [explain.UserSetting(tuple(k.split(".")), text, at) for k, text, at in words]
+    said = explain.locate(message, settings, given[0].partition(".")[0])
+    assert said.startswith(place)
+    assert said.endswith(message)
 
 
 def check(capsys, message):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 
@@ -19,7 +18,7 @@ from pfl.results.names import JUDGED_BY
 from pfl.results.pictures import kinds
 from pfl.results.sheets import FORMATS
 from tests.helpers.extras import has
-from tests.known import of_this_project, text
+from tests.known import text
 
 HEAVY = {"torch", "lightning", "numpy", "scipy", "matplotlib", "jsonargparse", "torchmetrics"}
 
@@ -43,29 +42,6 @@ def test_no_help_no_list_and_no_new_file_imports_anything_heavy(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     helps = [["--help"], *([*name.split(), "--help"] for name in commands())]
     assert not heavy_after(*helps, *(["list", kind] for kind in KINDS), ["new", "method", "Mine"])
-
-
-def imported(kind):
-    """Return the classes of a kind as Python knows them once all are imported."""
-    catalogue.load()
-    base = catalogue.find(KINDS[kind])
-    home = KINDS[kind].partition(".")[0]
-    return {
-        item.__name__
-        for item in of_this_project()
-        if issubclass(item, base)
-        and item is not base
-        and item.__module__.startswith(f"{home}.")
-        and not inspect.isabstract(item)
-        and not item.__name__.startswith("_")
-    }
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_list_has_what_can_be_used_and_no_other(kind):
-    listed = catalogue.listed(kind)
-    assert {item.name for item in listed} == imported(kind)
-    assert all(item.sentence for item in listed)
 
 
 def test_the_file_of_classes_and_options_is_up_to_date():

@@ -54,15 +54,6 @@ def test_initial_values_follow_from_the_network_and_the_seed_alone(own_folder):
     assert torch.equal(both["net.head.weight"], both["1:net.head.weight"])
 
 
-def test_one_network_begins_as_without_a_list(own_folder):
-    alone = yaml.safe_load(config(SMALL))
-    alone["model"]["init_args"]["net"] = SMALL
-    plain, listed = initial(yaml.safe_dump(alone)), initial(config(SMALL))
-    assert plain.keys() == listed.keys()
-    # What is unknown in the beginning equals nothing.
-    assert all(torch.equal(plain[n], listed[n]) for n in plain if n.startswith("net."))
-
-
 @pytest.mark.parametrize(("client", "layers"), [(2, 2), (3, 3)])
 def test_a_client_is_exported_with_its_own_network(client, layers, run):
     assert main(["export", *FIT, "--ckpt_path=last", f"--client={client}", "out.ckpt"]) == 0

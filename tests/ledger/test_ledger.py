@@ -12,7 +12,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from benchmarks import jpeg
 from benchmarks.ledger import keep as keeping
 from benchmarks.ledger.__main__ import main
 from benchmarks.ledger.judge import Ledger
@@ -261,6 +263,13 @@ def test_runs_of_another_clone_are_kept_from_its_folder(work, tmp_path, monkeypa
     assert not LEDGER.exists()
     assert keep("--seeds", "0", f"--loop.default_root_dir={tmp_path / 'clone' / 'tables'}") == 0
     assert [entry.seed for entry, _ in kept()] == [0]
+
+
+def test_a_cell_names_the_set_of_jpeg_files_that_its_run_read(tmp_path):
+    jpeg.write([(Image.new("RGB", (4, 4), "red"), 0)], ["red"], tmp_path / "train")
+    told = keeping._images("datamodules.ImageFolder", {"root": str(tmp_path)})
+    assert told == jpeg.digest(tmp_path) != ""
+    assert keeping._images("datamodules.FashionMNIST", {"root": str(tmp_path)}) == ""
 
 
 def test_what_is_not_finished_is_not_kept(work, capsys):

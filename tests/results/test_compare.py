@@ -131,23 +131,6 @@ def test_an_unfinished_run_is_not_compared(tmp_path):
         compare(group([run])[0])
 
 
-def test_the_tables(settings):
-    scores, clients, seeds = sheets(compare(settings))
-    assert scores.columns[3] == "accuracy (%)"
-    assert scores.rows[0][:6] == [
-        "FedAvg",
-        "2",
-        "2",
-        "45.00 ± 15.00",
-        "30.00 ± 10.00",
-        "10.00 ± 0.00",
-    ]
-    assert scores.rows[0][6:] == ["1.0 kB", "5.0 ± 0.0"]
-    assert clients.rows[0][:3] == ["FedAS", "2/0/0", "+15.00"]
-    assert [row[0] for row in seeds.rows] == ["FedAS"]
-    assert "Less" not in "".join((*scores.notes, *clients.notes))
-
-
 def test_of_another_main_score_its_own_worst_tenth_and_spread_are_shown(tmp_path):
     """Losses 0.02, 0.04 and 0.0166, 0.0362: less is better, and more digits are shown.
 

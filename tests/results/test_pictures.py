@@ -74,24 +74,6 @@ def test_curves_are_means_over_seeds_at_common_rounds(tmp_path):
     assert (band.min(), band.max()) == (pytest.approx(0.2), pytest.approx(1))
 
 
-def test_curves_show_simulated_seconds_where_every_run_has_them(tmp_path):
-    for name, simulated in (("a", True), ("b", False)):
-        run = write_run(tmp_path / name, [[0.2], [0.4]], config={"model": {"class_path": "FedAvg"}})
-        if simulated:
-            first, *rows = (run / "metrics.csv").read_text(encoding="utf-8").splitlines()
-            lines = [
-                f"{first},comm/seconds_total",
-                *(f"{r},{7 * i}" for i, r in enumerate(rows, 1)),
-            ]
-            (run / "metrics.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    one, other = (RunFolder.read(tmp_path / name) for name in ("a", "b"))
-    panel = curves(group([one])[0], ACC).axes[2]
-    assert panel.get_xlabel() == "simulated"
-    np.testing.assert_allclose(panel.lines[0].get_xdata(), [7, 14])
-    panel = curves(group([one, other])[0], ACC).axes[2]
-    assert panel.get_xlabel() == "training and aggregation"
-
-
 def test_seeds_that_share_no_round(tmp_path):
     config = {"model": {"class_path": "FedAvg"}}
     runs = [

@@ -37,13 +37,6 @@ def test_a_real_run_is_read_as_it_was(real):
     assert (traces.isna() == (uploads == 0)).all(axis=None)
 
 
-@pytest.mark.parametrize("at", KINDS)
-def test_chosen_rounds_give_the_numbers_of_the_summary(real, at):
-    run = real["FedAvg"]
-    folder = RunFolder.read(run.folder)
-    assert folder.mean(ACC, folder.chosen(at, ACC)) == pytest.approx(run.summary[f"{ACC}/{at}"])
-
-
 @given(
     rows=st.lists(
         st.tuples(st.integers(1, 6), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12

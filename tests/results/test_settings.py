@@ -54,24 +54,6 @@ def test_runs_that_differ_in_nothing_but_the_seed_are_one_setting(settings_of):
     assert not repeated
 
 
-def test_where_and_how_they_ran_counts_for_nothing(settings_of):
-    """Devices, memory, progress and folders; the files of their classes; what came later."""
-    other = config(kept_memory=1.5, engine="threads", devices=2, default_root_dir="there")
-    other["model"]["class_path"] = "lightning_modules.methods.FedAvg"
-    other["data"]["init_args"] |= {"root": "elsewhere", "split_seed": 2, "shuffle": True}
-    settings, repeated = settings_of((config(), 1), (other, 2))
-    assert [[run.seed for run in setting.runs] for setting in settings] == [[1, 2]]
-    assert not repeated
-
-
-def test_what_numbers_depend_on_makes_two(settings_of):
-    """The best round and the mean of the last ten depend on how often models are tested."""
-    stop = {"class_path": "pfl.callbacks.EarlyStopping", "init_args": {"patience": 3}}
-    runs = [config(), config(evaluate_every=2), config(callbacks=[stop])]
-    settings, _ = settings_of(*zip(runs, (1, 2, 3), strict=True))
-    assert [len(setting.runs) for setting in settings] == [1, 1, 1]
-
-
 def test_of_a_repeated_run_the_newest_counts(settings_of):
     settings, repeated = settings_of((config(), 1), (config(), 1))
     assert [run.path.name for run in settings[0].runs] == ["01"]

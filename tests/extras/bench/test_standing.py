@@ -79,6 +79,19 @@ def test_where_less_is_better_a_lower_score_counts_as_better():
     assert next(one for one in found if one.label == "A").test.difference == pytest.approx(0.125)
 
 
+def test_the_table_has_the_score_of_those_who_joined_where_somebody_did():
+    one, other = row("FedAvgP", [0.5, 0.7]), row("A", [0.6, 0.8])
+    assert "joined" not in tables.ranking(board(one, other), standings(board(one, other))).columns
+    for run, score in zip(one["tuned"], (0.2, 0.4), strict=True):
+        run["last"] = {"unseen_joined/acc": score}
+    majority = {**row("majority class", [0.1, 0.1])}
+    made = board(one, other, majority)
+    found = tables.ranking(made, standings(made))
+    joined = {line[0]: line[found.columns.index("joined")] for line in found.rows}
+    # Mean and standard error of 20 and 40; those of A failed.
+    assert joined == {"FedAvg-FT": "30.00 ± 10.00", "A": "failed", "majority class": "-"}
+
+
 def test_the_sheets_say_who_wins_and_what_was_chosen():
     reference = row("FedAvgP", [0.5, 0.6, 0.7])
     tuned = row("A", [0.801, 0.9, 0.999], default=[0.1, 0.2, 0.3])

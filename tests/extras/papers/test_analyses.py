@@ -69,7 +69,7 @@ def test_an_absent_clients_trace_is_that_of_its_last_participation(tmp_path):
     assert len(set(of_one)) == len(of_one)
 
 
-@pytest.mark.parametrize("engine", ["threads", "vectorised"])
+@pytest.mark.parametrize("engine", ["sequential", "threads", "vectorised"])
 def test_an_analysis_changes_no_number_on_any_engine(tmp_path, engine):
     plain, watched = (
         run(tmp_path / str(len(own)), FedAS(mlp(), optimizer=SGD), *own, engine=engine)
@@ -77,22 +77,6 @@ def test_an_analysis_changes_no_number_on_any_engine(tmp_path, engine):
     )
     assert watched.fingerprint == plain.fingerprint
     assert watched.summary == plain.summary
-
-
-def test_an_analysis_changes_no_number_and_a_resumed_run_has_each_row_once(tmp_path):
-    made = {"engine": "sequential", "checkpoint_every": 1}
-    plain = run(tmp_path / "a", FedPer(mlp(), optimizer=SGD), rounds=4, **made)
-    begun = run(tmp_path / "b", FedPer(mlp(), optimizer=SGD), FisherTraces(), rounds=4, **made)
-    assert begun.fingerprint == plain.fingerprint
-    whole = (begun.folder / "fisher.csv").read_text()
-    part = run(tmp_path / "c", FedPer(mlp(), optimizer=SGD), FisherTraces(), rounds=2, **made)
-    # A row of a round that was never finished.
-    with (part.folder / "fisher.csv").open("a") as file:
-        file.write("3,0,1,True,7.0\n")
-    FederatedLoop(
-        4, callbacks=[FisherTraces()], progress=False, **made, default_root_dir=str(tmp_path / "c")
-    ).fit(FedPer(mlp(), optimizer=SGD), blobs(), ckpt_path=str(part.folder))
-    assert (part.folder / "fisher.csv").read_text() == whole
 
 
 def test_replacing_nothing_and_everything(tmp_path):

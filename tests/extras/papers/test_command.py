@@ -246,7 +246,7 @@ def test_our_number_beside_the_reported_one(capsys):
         (
             [[0.25, None, 0.29], [0.4, 0.4, 0.4]],
             "27.00 ± 2.00 (27.61, -0.61, in) [1]",
-            ["[1] seed 2 not run yet."],
+            ["[1] not run yet."],
         ),
     ],
     ids=["one seed", "no number", "a lacking seed"],
@@ -348,14 +348,3 @@ def test_a_picture_is_of_rows_with_one_metric():
     for file, own in zip(files, ("global", "personal"), strict=True):
         drawn = file.read_text(encoding="utf-8")
         assert [name for name in rows if f"<!-- {name} -->" in drawn] == [own]
-
-
-def test_rows_that_were_tested_at_different_points_are_named(capsys):
-    late = {"set": {"loop.evaluate_at": ["post_local"]}}
-    write(columns=None, rows={"FedPer": None, "FedPer, late": late})
-    assert table("--out", "t.md") == 0
-    note = "tested at different points (post_broadcast: FedPer; post_local: FedPer, late)."
-    assert note in Path("t.md").read_text("utf-8")
-    write("one.yaml", columns=None, rows={"FedPer, late": late})
-    assert table("--out", "one.md", file="one.yaml") == 0
-    assert "different points" not in Path("one.md").read_text("utf-8")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
-from pfl.federation import checkpoint, identity
-from pfl.imports import sources
+from pfl.federation import checkpoint
 from pfl.results.find import find_runs
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
@@ -57,68 +55,6 @@ def test_a_table_finds_them_and_runs_nothing(earlier, fits, capsys):
         RunFolder.read(folder).summary["summary"]["test/personal/acc/last"] for folder in earlier
     ]
     assert f"{50 * sum(scores):.2f} ±" in capsys.readouterr().out
-
-
-# What comes, changes and goes.
-
-
-def mine(text):
-    """A method of the user's own, as it is in ``mine.py`` by now."""
-    Path("mine.py").write_text(
-        "from lightning_modules.fedper import FedPer\n"
-        "from lightning_modules.nets import SplitNet\n\n\n"
-        "class Mine(FedPer):\n"
-        f"    def __init__(self, net: SplitNet, {text}, **options):\n"
-        "        super().__init__(net, epochs=epochs, **options)\n"
-    )
-    sys.modules.pop("mine", None)
-
-
-@pytest.fixture
-def ours(monkeypatch):
-    """A table about it, whose configuration leaves its epochs out."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    content = yaml.safe_load(Path("c.yaml").read_text())
-    content["model"]["class_path"] = "mine.Mine"
-    del content["model"]["init_args"]["epochs"]
-    Path("c.yaml").write_text(yaml.safe_dump(content))
-    write(columns=None, rows={"Mine": None})
-    yield
-    sys.modules.pop("mine", None)
-
-
-def test_with_another_source_it_is_not(ours, fits):
-    """Of a class of the user's own, whose numbers may be others."""
-    for made, text in enumerate(("epochs: int = 1", "epochs: int = 1, extra: int = 3"), 1):
-        mine(text)
-        assert table() == 0
-        assert table() == 0
-        assert len(fits) == made
-
-
-@pytest.mark.long
-def test_with_a_new_option_the_run_is_found(ours, fits, monkeypatch):
-    """Of a class of the project, of which only the name counts."""
-    monkeypatch.setattr(sources, "recorded", lambda paths: {})
-    mine("epochs: int = 1")
-    assert table() == 0
-    mine("epochs: int = 1, extra: int = 3")
-    assert table() == 0
-    assert len(fits) == 2
-    entries = {**identity._CAME_OR_WENT, "mine.Mine.extra": 3}
-    monkeypatch.setattr(identity, "_CAME_OR_WENT", entries)
-    fits.clear()
-    for extra, made in ((3, 0), (4, 1), (3, 1)):
-        assert table(f"--model.extra={extra}") == 0
-        assert len(fits) == made
-
-
-def test_with_a_new_default_it_is_not(ours, fits):
-    mine("epochs: int = 1")
-    assert table() == 0
-    mine("epochs: int = 2")
-    assert table() == 0
-    assert len(fits) == len(finished()) == 2
 
 
 # Going on.

@@ -95,15 +95,6 @@ def test_what_is_sent_in_addition_is_sent_by_everyone(tmp_path):
     refused(change, "upload lacks 'change'", tmp_path, module)
 
 
-def test_a_round_goes_on_without_an_answer_that_does_not_fit(tmp_path):
-    engine = Garbles(tmp_path, told(client=0), on_error="absent")
-    with pytest.warns(
-        UserWarning, match=parts("round 2 continues without client 1: ~ from client 0")
-    ):
-        run = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
-    assert run.failures == {"discarded": {1: 1}}
-
-
 def test_weights_that_are_not_finite_are_seen_whatever_the_site_says(tmp_path):
     change = entry(WEIGHT, lambda value: torch.full_like(value, torch.nan))
     options = {"data": blobs(SIZES), "sampler": everyone, "on_nonfinite": "skip"}

@@ -28,7 +28,7 @@ from pfl.extras.sites import command as verb_site
 from pfl.extras.sites.site import Allowed, Refusal, Site
 from pfl.extras.sites.transport import SiteError
 from pfl.testing.toy import ToyNet
-from tests.extras.sites.hosts import OWNER, RUN, host, owner, ran
+from tests.extras.sites.hosts import OWNER, RUN, Looks, host, owner, ran
 from tests.helpers.federation import SGD, ToyFederation, context
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
@@ -200,17 +200,6 @@ def test_the_owners_model_is_exported_without_scores(tmp_path):
     told(site, "train", order)
     told(site, "test", order)
     assert len(exported) == 2
-
-
-class Looks(nn.Module):
-    """A table of ten rows, one of which the first feature chooses."""
-
-    def __init__(self):
-        super().__init__()
-        self.rows = nn.Embedding(10, 6)
-
-    def forward(self, x):
-        return self.rows(x[:, 0].abs().long())
 
 
 def test_that_a_sample_fails_is_told_to_the_owner_alone(tmp_path):

@@ -185,19 +185,6 @@ def test_a_resumed_run_refuses_sites_with_other_data(tmp_path):
     assert same(fit(small(), engine, 2, **data, ckpt_path=str(begun.folder), **options), whole)
 
 
-def test_the_configuration_reaches_the_sites(tmp_path):
-    """A site may build the method from it, so that its owner need not repeat it."""
-    engine = Recorded(tmp_path)
-    from pfl.loop import FederatedLoop
-
-    FederatedLoop(1, engine=engine, progress=False).fit(
-        small(), blobs(SIZES), config="seed: 42\nmodel: FedPer\n"
-    )
-    for call in engine.of("hello"):
-        hello, _ = wire.read("hello", wire.Hello, call.sent)
-        assert hello.config == "seed: 42\nmodel: FedPer\n"
-
-
 ORDER = wire.Order(
     client=0, round=1, rounds=2, seed=3, splits=["test"], model="personal", sent=False, op_threads=1
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,16 +18,12 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
 from pfl.__main__ import main
-from pfl.cli.config import Experiment
-from pfl.cli.parser import make_parser
-from pfl.cli.runs import fit
 from pfl.core.elsewhere import reference_of
 from pfl.engines.transport import wire
 from pfl.extras.sites import nvflare
 from pfl.extras.sites.site import Allowed, Refusal, Site
 from pfl.extras.sites.transport import SiteError
-from pfl.federation.run import Callback
-from tests.extras.sites.hosts import OWNER, RUN, Hosted, host, owner, ran, workshop
+from tests.extras.sites.hosts import OWNER, RUN, host, owner, ran, workshop
 from tests.helpers.federation import context
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
@@ -337,29 +332,6 @@ def test_a_site_that_is_started_anew_goes_on_where_it_was():
     assert answers[0] == answers[1]
     assert "acc" in wire.read("test", wire.Marks, answers[1])[0].scores["test"].names
     assert [file.name[0] for file in sorted(Path("site0").rglob("*.state"))] == ["1", "2"]
-
-
-class Stop(Callback):
-    """Interrupts the run in its second round."""
-
-    def on_round_end(self, run, result):
-        raise KeyboardInterrupt
-
-
-def test_a_resumed_run_finds_the_states_that_sites_keep():
-    Path("run.yaml").write_text(yaml.safe_dump(RUN))
-    (one, _), (other, _) = host(0), host(1)
-
-    def again(*words, callbacks=()):
-        found = Experiment.parse(make_parser("fit"), ["--config", "run.yaml", *words])
-        loop = replace(found.loop, engine=Hosted((one, other)), callbacks=[*callbacks])
-        return loop.fit(found.module, found.data, found.values.ckpt_path, found.text)
-
-    with pytest.raises(KeyboardInterrupt):
-        again("--loop.default_root_dir=runs", callbacks=[Stop()])
-    (run,) = Path("runs").glob("*/*")
-    resumed = again("--loop.default_root_dir=runs", "--ckpt_path", str(run))
-    assert resumed.fingerprint == fit(["--config", "run.yaml"]).fingerprint
 
 
 def test_a_connection_that_ends_is_a_failure_in_its_own_words(monkeypatch, capsys):

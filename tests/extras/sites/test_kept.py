@@ -20,7 +20,6 @@ from pfl.extras.sites.states import KeptVersions
 from pfl.extras.sites.transport import LostStateError, SiteError
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
-from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.training.declaration import MethodError
 from tests.extras.sites.sites import Recorded, fit, same, small
@@ -80,14 +79,6 @@ def test_run_and_checkpoint_have_the_hashes_alone(tmp_path):
     alone = fit(small(), "sequential", data=blobs(SIZES))
     hashes = {client: reference_of(state).digest for client, state in run.kept.items()}
     assert hashes == {client: digest(state) for client, state in alone.kept.items()}
-
-
-def test_a_site_keeps_the_states_of_two_participations(tmp_path):
-    engine = Recorded(tmp_path)
-    fit(small(), engine, 5, blobs(SIZES), sampler=UniformSampler(0.6))
-    for client, site in engine.at.items():
-        rounds = [call for call in engine.of("train") if call.client == client]
-        assert len(site._kept.versions()) == min(2, len(rounds))
 
 
 def test_versions_are_the_new_one_and_the_one_it_came_from(tmp_path):

@@ -326,3 +326,21 @@ def _drawn():
     """The lines of the parallel coordinates."""
     figure = parallel_coordinates(read(Path("s.yaml")), study().trials)
     return figure.axes[0].collections[0].get_segments()
+
+
+@pytest.mark.long
+def test_pictures(capsys):
+    parameters = {
+        LR: {"distribution": "log_uniform_values", "min": 0.01, "max": 1},
+        HIDDEN: {"values": [3, 20, 30]},
+        "model.init_args.epochs": {"min": 1, "max": 3},
+        "loop.callbacks": {"value": []},
+    }
+    write(parameters, method="random", run_cap=9, early_terminate=HYPERBAND)
+    assert sweep("--loop.rounds=1", "--trials=9") == 0
+    said = capsys.readouterr().out
+    for name in ("parallel_coordinates", "importance"):
+        for ending in ("png", "svg"):
+            file = Path("runs", "sweeps", "s", f"{name}.{ending}")
+            assert f"wrote {file}\n" in said
+            assert file.stat().st_size > 3000

@@ -36,6 +36,7 @@ from pfl.extras.privacy import accountant
 from pfl.extras.privacy.budget import Budget
 from pfl.extras.sites.site import Allowed, Site
 from pfl.testing.toy import ToyNet
+from tests.extras.sites.hosts import Looks
 from tests.helpers.federation import context
 from tests.helpers.toy import ToyData, mlp
 
@@ -115,17 +116,6 @@ def plain(entries):
 def large(entries):
     for value in entries.values():
         value.mul_(1e18)
-
-
-class Looks(nn.Module):
-    """A table of ten rows, one of which the first feature chooses."""
-
-    def __init__(self):
-        super().__init__()
-        self.rows = nn.Embedding(10, 6)
-
-    def forward(self, x):
-        return self.rows(x[:, 0].abs().long())
 
 
 def looks():

@@ -14,6 +14,7 @@ from pfl.disk import container
 from pfl.extras.codecs.coding import Codecs, codecs
 from pfl.extras.sites.transport import SiteError
 from pfl.federation.sampling import UniformSampler
+from tests.campaign.mutate import places
 from tests.extras.sites.sites import Garbles, Recorded, fit
 from tests.helpers.discovery import build
 from tests.helpers.federation import HEAVY
@@ -67,17 +68,7 @@ def test_a_site_answers_whatever_it_is_sent(case, draw, tmp_path):
 def mutated(draw, content):
     """Return a content of which one value is another one, or is missing."""
     content = copy.deepcopy(content)
-    places = []
-
-    def walk(value):
-        keys = list(value) if isinstance(value, dict) else range(len(value))
-        for key in keys:
-            places.append((value, key))
-            if isinstance(value[key], dict | list):
-                walk(value[key])
-
-    walk(content)
-    where, key = draw.choice(places)
+    where, key = draw.choice(places(content))
     if isinstance(where, dict) and draw.random() < 0.2:
         del where[key]
         return content
