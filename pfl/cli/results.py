@@ -70,8 +70,8 @@ def report(options: argparse.Namespace) -> None:
     if options.out is not None and options.out.suffix != ".html":
         raise UsageError(f"--out {options.out}: a report is an .html file")
     with explained((), ValueError, OSError):
-        *_, run = find_runs([options.run])
-        print(f"reads {run.path}")
+        *older, run = find_runs([options.run])
+        print(f"reads {run.path}" + f", the newest of {len(older) + 1} runs" * bool(older))
         from pfl.results.report import report as report_of
 
         file = options.out or run.path / "report.html"

@@ -33,7 +33,8 @@ def show(sheets: Iterable[Sheet], console: Console | None = None) -> None:
     """Print tables in a terminal, each as wide as it allows; numbers are never wrapped.
 
     A table that is too wide is printed without its optional columns. If it is still too wide, it is
-    divided into blocks, one below the other, each with the names of the rows.
+    divided into blocks, one below the other, each with the names of the rows. Names that are too
+    long are shortened, if they still differ.
     """
     console = Console() if console is None else console
     for sheet in sheets:
@@ -41,12 +42,12 @@ def show(sheets: Iterable[Sheet], console: Console | None = None) -> None:
         if sheet.title:
             console.print(Text(sheet.title, style="bold"))
         for columns in blocks:
-            console.print(_table(sheet, columns), "", sep="\n")
+            console.print(_table(sheet, columns, console.width), "", sep="\n")
         for note in sheet.notes:
             console.print(Text(note))
         if left_out:
             what = f"Left out to fit {console.width} columns: {', '.join(left_out)}"
-            console.print(Text(f"{what}; a wider terminal or --out FILE shows them."))
+            console.print(Text(f"{what}; a wider terminal and written files show them."))
         if sheet.notes or left_out:
             console.print()
 
@@ -84,7 +85,25 @@ def _need(sheet: Sheet, number: int) -> int:
     return max(heading, min(cells, _WORDS) if sheet.are_words[number] else cells)
 
 
-def _table(sheet: Sheet, columns: Sequence[int]) -> Table:
+def _whole(sheet: Sheet, number: int) -> int:
+    """Return the width of a column of which nothing is wrapped."""
+    return max(map(cell_len, (sheet.columns[number], *(row[number] for row in sheet.rows))))
+
+
+def _shortened(name: str, names: Sequence[str], width: int) -> str:
+    """Return the first parts of a name, or its end, if that fits and no other name has it."""
+    if cell_len(name) <= width:
+        return name
+    parts = name.split(", ")
+    for count in range(len(parts) - 1, 0, -1):
+        start = ", ".join(parts[:count])
+        if cell_len(start) + 3 <= width and sum(one.startswith(start) for one in names) == 1:
+            return f"{start}, …"
+    end = name[1 - width :]
+    return f"…{end}" if sum(one.endswith(end) for one in names) == 1 else name
+
+
+def _table(sheet: Sheet, columns: Sequence[int], width: int) -> Table:
     """Return columns for the terminal; a user's name such as "[b]" is text there, not markup."""
     table = Table(
         box=SIMPLE_HEAD,
@@ -93,16 +112,22 @@ def _table(sheet: Sheet, columns: Sequence[int]) -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    words = sheet.are_words
-    for number in columns:
+    words, names = sheet.are_words, [row[0] for row in sheet.rows]
+    needs = [_need(sheet, number) for number in columns]
+    room = max(needs[0], width - sum(need + _GAP for need in needs[1:]))
+    shown = [_shortened(name, names, room) for name in names]
+    needs[0] = min(room, _whole(sheet, 0))
+    tight = sum(_whole(sheet, number) + _GAP for number in columns) > width + _GAP
+    for number, need in zip(columns, needs, strict=True):
         table.add_column(
             Text(sheet.columns[number]),
             justify="left" if words[number] else "right",
             overflow="fold",
-            min_width=None if words[number] else _need(sheet, number),
+            # Given the choice, Rich would fold names and numbers rather than headings.
+            width=need if tight and not (number and words[number]) else None,
         )
-    for row in sheet.rows:
-        table.add_row(*(Text(row[number]) for number in columns))
+    for name, row in zip(shown, sheet.rows, strict=True):
+        table.add_row(Text(name), *(Text(row[number]) for number in columns[1:]))
     return table
 
 

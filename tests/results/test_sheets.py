@@ -60,6 +60,18 @@ def test_a_comparison_fits_eighty_columns_and_no_number_is_wrapped(tmp_path):
     assert printed(made, 200).count("Left out") == 0
 
 
+def test_long_names_lose_parts_or_their_beginning_if_they_still_differ():
+    """Of two names that begin alike, only the ends tell them apart."""
+    alike = "FedAvg, optimizer=torch.optim.AdamW, lr="
+    names = ["FedPer, lr=0.1, weight_decay=0.1", f"{alike}1", f"{alike}2"]
+    sheet = Sheet("", ["setting", *"ab"], [[name, "1" * 20, "2" * 30] for name in names])
+    lines = printed([sheet]).splitlines()
+    assert max(map(len, lines)) <= 80
+    said = [line.partition("  ")[0] for line in lines[2:5]]
+    assert said == ["FedPer, lr=0.1, …", *(f"…r=torch.optim.AdamW, lr={n}" for n in "12")]
+    assert all(name in printed([sheet], 120) for name in names)
+
+
 def test_what_is_too_wide_is_divided_and_nothing_is_lost():
     numbers = [f"{number}0.00 ± 12.34" for number in range(1, 9)]
     sheet = Sheet("t", ["row", *"abcdefgh"], [["one", *numbers], ["two", *numbers]])

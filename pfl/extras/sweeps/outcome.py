@@ -78,6 +78,8 @@ def value_text(value: Any) -> str:  # noqa: ANN401
 def sheet(sweep: Sweep, table: pd.DataFrame) -> Sheet:
     """Return the table of all points for people."""
     varied, name = [*sweep.space.varied], sweep.metric.name
+    short = short_names(varied)
+    alike = [short[key] for key in varied if table[key].map(value_text).nunique() == 1]
     records = table.to_dict("records")
     rows = [
         [
@@ -88,9 +90,10 @@ def sheet(sweep: Sweep, table: pd.DataFrame) -> Sheet:
     ]
     return Sheet(
         title=f"{sweep.path.stem}: {names.described(name)}, best first",
-        columns=["#", *short_names(varied).values(), "value", "seconds", ""],
+        columns=["#", *short.values(), "value", "seconds", ""],
         rows=rows,
         records=[{str(key): value for key, value in row.items()} for row in records],
+        optional=[*dict.fromkeys(("seconds", *alike))],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -225,7 +226,10 @@ def _report(search: Search, flags: Sequence[str]) -> None:
     for path in (folder / "points.csv", *write_pictures(drawn, folder, ("png", "svg"))):
         print(f"wrote {path}")
     best, name = table.iloc[0], sweep.metric.name
-    print(f"best: point {best['point']}, {name} {best[name]:.4f}; to repeat it:")
+    print(f"best: point {best['point']}, {name} {best[name]:.4f}")
+    if best["folder"] is not None:
+        print(f"to look at it: pfl report {shlex.quote(best['folder'])}")
+    print("to repeat it:")
     point = {key: best[key] for key in sweep.space.varied}
     command = outcomes.command_line(sweep, point, flags)
     # The points' W&B was off, and without an account it cannot be on.
