@@ -24,7 +24,7 @@ OPTIMIZER = sgd(0.03, momentum=0.9, weight_decay=0.01)
 
 def federation(method, **options):
     """Return a federation in float64 with two local epochs, on a network with a batch norm."""
-    module = method(normed(bias=False), optimizer=OPTIMIZER, epochs=2, **options)
+    module = method(normed(bias=False), **{"optimizer": OPTIMIZER, "epochs": 2, **options})
     return Federation(module, blobs(SIZES), rounds=3, precision="64-true")
 
 
@@ -51,18 +51,19 @@ def samples(fed, client, split="train"):
     return x.double(), y
 
 
-def batches(fed, client, epochs=2, phase="local"):
-    """Yield the batches of a phase of a client's next round."""
+def batches(fed, client, epochs=2, phase="local", size=None):
+    """Yield the batches of a phase of a client's next round, or of ``adapt`` before a test."""
     x, y = samples(fed, client)
-    for rows in orders(fed, client, len(y), epochs, phase):
+    for rows in orders(fed, client, len(y), epochs, phase, size):
         yield x[rows], y[rows]
 
 
-def orders(fed, client, count, epochs, phase):
+def orders(fed, client, count, epochs, phase, size=None):
     """Yield the positions of ``count`` samples in the batches of a phase."""
+    seed = fed.job(client, fed.number + (phase != "adapt")).seed
     for epoch in range(epochs):
-        rng = generator(fed.job(client).seed, "order", phase, epoch)
-        yield from torch.randperm(count, generator=rng).split(fed.data.batch_size)
+        rng = generator(seed, "order", phase, epoch)
+        yield from torch.randperm(count, generator=rng).split(size or fed.data.batch_size)
 
 
 def features(w, x, train=False):
@@ -82,16 +83,16 @@ def cross_entropy_of(w, x, y):
     return cross_entropy(outputs(w, x, True), y)
 
 
-def descended(w, loss, steps):
+def descended(w, loss, steps, rate=0.03, momentum=0.9, decay=0.01):
     """Return the entries after steps of SGD with momentum and weight decay, from rest."""
     w, speed = {n: v.clone() for n, v in w.items()}, {}
-    trained = [n for n in w if "running" not in n]
+    names = trained(w)
     for batch in steps:
-        w = {n: v.detach().requires_grad_(n in trained) for n, v in w.items()}
-        slopes = torch.autograd.grad(loss(w, *batch), [w[n] for n in trained])
-        for n, slope in zip(trained, slopes, strict=True):
-            speed[n] = 0.9 * speed.get(n, 0.0) + slope + 0.01 * w[n]
-            w[n] = w[n] - 0.03 * speed[n]
+        w = {n: v.detach().requires_grad_(n in names) for n, v in w.items()}
+        slopes = torch.autograd.grad(loss(w, *batch), [w[n] for n in names])
+        for n, slope in zip(names, slopes, strict=True):
+            speed[n] = momentum * speed.get(n, 0.0) + slope + decay * w[n]
+            w[n] = w[n] - rate * speed[n]
     return {n: v.detach() for n, v in w.items()}
 
 
@@ -102,9 +103,19 @@ def stepped(w, loss, rate, *batch):
     return {n: (v - rate * s).detach() for (n, v), s in zip(w.items(), slopes, strict=True)}
 
 
+def trained(w):
+    """Return the names of the parameters."""
+    return [n for n in w if "running" not in n]
+
+
+def inner(one, other):
+    """Return the inner product of the entries that two states have in common."""
+    return sum((one[n] * other[n]).sum() for n in one.keys() & other.keys())
+
+
 def vector(w):
     """Return all parameters as one vector, without statistics."""
-    return torch.cat([v.flatten() for n, v in w.items() if "running" not in n])
+    return torch.cat([w[n].flatten() for n in trained(w)])
 
 
 def averaged(states, weights):
@@ -115,8 +126,8 @@ def averaged(states, weights):
 
 def fedavg(fed, w, clients):
     """Return the network after a round of FedAvg."""
-    trained = [descended(w, cross_entropy_of, batches(fed, c)) for c in clients]
-    return averaged(trained, [SIZES[c] for c in clients])
+    sent = [descended(w, cross_entropy_of, batches(fed, c)) for c in clients]
+    return averaged(sent, [SIZES[c] for c in clients])
 
 
 def distance(one, other):

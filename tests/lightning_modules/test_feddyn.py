@@ -7,15 +7,12 @@ state is -alpha H_i, and the server's h is -alpha times how far it is ahead of t
 
 import pytest
 import torch
-from torch.nn.utils import parameters_to_vector
 
-from lightning_modules.fedavg import FedAvg
 from lightning_modules.feddyn import FedDyn
-from lightning_modules.fedprox import FedProx
 from pfl.core.types import Broadcast, ClientInfo, Upload
-from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
-from tests.helpers.federation import HEAVY, SGD, Federation, context, equal, fit, job, sgd
+from tests.helpers import by_hand
+from tests.helpers.federation import SGD, Federation, context, equal, fit, job, sgd
 from tests.helpers.messages import parts
 from tests.helpers.toy import Line, blobs, lines, mlp, normed
 
@@ -40,7 +37,7 @@ def numbers(federation):
 
 
 def test_two_clients_by_hand():
-    """Invariants 4 and 6.
+    """Invariants 3 and 5.
 
     b = (3, -1): w_i = (1.5, -0.5), (1.25, 0.25), (1.125, 0.625); the server is at 1 at once.
 
@@ -57,111 +54,6 @@ def test_two_clients_by_hand():
         assert numbers(federation) == pytest.approx(expected)
         slopes = [w - b for w, b in zip(trained, (3.0, -1.0), strict=True)]
         assert numbers(federation)[2:] == pytest.approx(slopes)
-
-
-def test_partial_participation_by_hand():
-    """Invariant 5.
-
-    The sum of all ways is divided by N = 2, not by who took part; that would give w = 3.
-    """
-    federation = bowls(3.0, -1.0)
-    for clients, model, ahead in (((0,), 2.25, 0.75), ((1,), 0.5625, -0.0625), ((0, 1), 1, 0.1875)):
-        federation.round(*clients)
-        assert numbers(federation)[:2] == pytest.approx([model, ahead])
-
-
-def test_one_client_by_hand():
-    """Invariant 7.
-
-    alpha = 0.5, b = 3: from 0 w_i = 2, H = 2; from w = 1 w_i = 5/3, with a wrong sign 8/3.
-    """
-    federation = bowls(3.0, alpha=0.5)
-    (result,) = federation.round()
-    assert result.upload.shared["net.w"].item() == pytest.approx(2.0)
-    assert federation.kept[0]["travelled"].item() == pytest.approx(2.0)
-    federation.state.shared["net.w"].fill_(1.0)
-    assert federation.train(0).upload.shared["net.w"].item() == pytest.approx(5 / 3)
-
-
-@pytest.mark.parametrize("fraction", [0.4, 0.7, 1.0])
-@pytest.mark.parametrize("net", [mlp, normed])
-def test_the_server_is_ahead_by_the_mean_of_what_all_remember(net, fraction):
-    """Invariant 1. Those that sit out count, too."""
-    federation = Federation(FedDyn(net(), optimizer=HEAVY))
-    sampler = UniformSampler(fraction)
-    for number in range(4):
-        cohort = sampler(range(3), torch.Generator().manual_seed(number), number)
-        results = federation.round(*cohort.trains)
-        ahead, shared = federation.state.ahead, federation.state.shared
-        remembered = sum(kept["travelled"] for kept in federation.kept.values()) / 3
-        flat = parameters_to_vector(ahead.values())
-        assert torch.allclose(flat, remembered, atol=1e-5)
-        uploads = [result.upload.shared for result in results]
-        for name, value in shared.items():
-            mean = sum(upload[name] for upload in uploads) / len(uploads)
-            # Running statistics are averaged, and nothing is added to them.
-            expected = mean + ahead[name] if name in ahead else mean
-            assert torch.allclose(value, expected, atol=1e-5)
-        assert set(ahead) == {f"net.{name}" for name, _ in net().named_parameters()}
-        assert federation.state.report == {"ahead": pytest.approx(flat.norm().item())}
-
-
-@pytest.mark.parametrize("clients", [(0, 1, 2), (0, 2)])
-def test_the_first_round_trains_as_fedprox_and_the_server_goes_further(clients):
-    """Invariant 2.
-
-    Locally FedProx, bit for bit; the server goes 1 + m / N times as far as the mean.
-    """
-    dyn = Federation(FedDyn(mlp(), optimizer=HEAVY, epochs=2, alpha=0.5))
-    prox = Federation(FedProx(mlp(), optimizer=HEAVY, epochs=2, mu=0.5, weighting="uniform"))
-    start = prox.state.shared
-    for one, other in zip(dyn.round(*clients), prox.round(*clients), strict=True):
-        assert equal(one.upload.shared, other.upload.shared)
-    for name, mean in prox.state.shared.items():
-        way = (1 + len(clients) / 3) * (mean - start[name])
-        assert torch.allclose(dyn.state.shared[name], start[name] + way, atol=1e-6)
-
-
-def test_a_vanishing_alpha_is_not_fedavg():
-    """Invariant 3. Clients train as in FedAvg, but the server still goes twice as far."""
-    dyn = Federation(FedDyn(mlp(), optimizer=SGD, alpha=1e-9))
-    fedavg = Federation(FedAvg(mlp(), optimizer=SGD, weighting="uniform"))
-    start = fedavg.state.shared
-    dyn.round()
-    fedavg.round()
-    for name, mean in fedavg.state.shared.items():
-        found = dyn.state.shared[name]
-        assert torch.allclose(found, start[name] + 2 * (mean - start[name]), atol=1e-5)
-
-
-def test_at_a_stationary_point_nothing_moves():
-    """Invariant 9."""
-    federation = bowls(2.0, 2.0, start=2.0)
-    for _ in range(3):
-        federation.round()
-        assert numbers(federation) == [2.0, 0.0, 0.0, 0.0]
-
-
-def test_one_client_overshoots_in_the_first_round():
-    """Invariant 10.
-
-    b = 3 from 1 at alpha = 1: w_1 = 2, and the server goes to 3; b = 3 is where it stays.
-    """
-    federation = bowls(3.0, start=1.0)
-    (result,) = federation.round()
-    assert result.upload.shared["net.w"].item() == pytest.approx(2.0)
-    assert numbers(federation)[0] == pytest.approx(3.0)
-
-
-def test_the_mean_is_uniform_whatever_the_sizes():
-    """Sizes 9, 6 and 4."""
-    federation = Federation(FedDyn(mlp(), optimizer=SGD))
-    uploads = [result.upload.shared["net.head.bias"] for result in federation.round()]
-    ahead = federation.state.ahead["net.head.bias"]
-    expected = sum(uploads) / 3 + ahead
-    assert torch.allclose(federation.state.shared["net.head.bias"], expected, atol=1e-6)
-    weighted = FedDyn(mlp(), weighting="samples").server()
-    assert weighted.weighting == "samples"
 
 
 def test_no_steps_leave_what_is_remembered():
@@ -201,3 +93,28 @@ def test_frozen_parameters_stay():
     run = fit(FedDyn(net, optimizer=SGD), blobs(), 2)
     assert torch.equal(run.server.shared["net.head.bias"], mlp().head.bias)
     assert not run.server.ahead["net.head.bias"].any()
+
+
+@pytest.mark.parametrize("options", [{"alpha": 0.1}, {"alpha": 0.5, "weighting": "samples"}])
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    fed, w = by_hand.federation(FedDyn, **options), by_hand.initial()
+    names, alpha = by_hand.trained(w), options["alpha"]
+    ways = [{n: torch.zeros_like(w[n]) for n in names} for _ in range(4)]
+    for clients in cohorts:
+        sent = []
+        for c in clients:
+
+            def loss(v, x, y, way=ways[c], start=w):
+                pull = sum((v[n] - start[n]).square().sum() for n in names) / 2
+                of_labels = by_hand.cross_entropy_of(v, x, y)
+                return of_labels + alpha * (by_hand.inner(way, v) + pull)
+
+            sent.append(by_hand.descended(w, loss, by_hand.batches(fed, c)))
+            ways[c] = {n: way + sent[-1][n] - w[n] for n, way in ways[c].items()}
+        sizes = [by_hand.SIZES[c] if "weighting" in options else 1 for c in clients]
+        w, ahead = by_hand.averaged(sent, sizes), by_hand.averaged(ways, [1] * 4)
+        w = {n: v + ahead[n] if n in names else v for n, v in w.items()}
+        fed.round(*clients)
+        assert max(by_hand.disagreement(fed, c, w) for c in range(4)) < 1e-11
+        assert fed.state.report == {"ahead": pytest.approx(float(by_hand.vector(ahead).norm()))}

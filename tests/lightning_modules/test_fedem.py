@@ -1,39 +1,20 @@
 """FedEM: the invariants in docs/methods, with hand-worked numbers."""
 
 import itertools
-import math
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedem import FedEM
 from pfl.core.types import Broadcast
 from pfl.training import client_round
 from tests.helpers import by_hand
-from tests.helpers.federation import SGD, Federation, close, context, differing, equal, job
+from tests.helpers.federation import SGD, Federation, close, context, job
 from tests.helpers.toy import ToyData, blobs, mlp
 
-SURE = (0.8, 0.2)
 # Two samples of class 0 and one of class 1, in one batch.
 THREE = ToyData([(torch.zeros(3, 1), torch.tensor([0, 0, 1]))], outputs=2)
-
-
-def says(*shares):
-    """Return a network that gives every sample the same probabilities."""
-    net = nn.Linear(1, 2)
-    with torch.no_grad():
-        net.weight.zero_()
-        net.bias.copy_(torch.tensor(shares).log())
-    return net
-
-
-def two(**options):
-    """Return the method with a component that says 0.8 for class 0, and one that says 0.2."""
-    module = FedEM(says(*SURE), components=2, optimizer=SGD, **options)
-    module.others[0].load_state_dict(says(*SURE[::-1]).state_dict())
-    return module
 
 
 def sent(module):
@@ -43,54 +24,6 @@ def sent(module):
 def train(module, data=THREE, **kept):
     ctx = context(module, data, "64-true")
     return client_round.train(ctx, job(data, broadcast=sent(module), kept=kept))
-
-
-def bias(state, name):
-    return state[f"{name}.bias"].tolist()
-
-
-def test_both_steps_by_hand():
-    """Losses are -log p, so that responsibilities are pi p, normalised.
-
-    At pi = (1/2, 1/2) they are (0.8, 0.2) for class 0 and (0.2, 0.8) for class 1: pi becomes
-    ((0.8 + 0.8 + 0.2) / 3, ...) = (0.6, 0.4). With q constant the first bias steps by 0.1 times
-    the mean of q (onehot - p): (0.8 * 0.2 * 2 - 0.2 * 0.8) / 3 = 0.16 / 3; so does the second, by
-    (0.2 * 0.8 * 2 - 0.8 * 0.2) / 3.
-    """
-    found = train(two())
-    assert found.kept["mixture"].tolist() == pytest.approx([0.6, 0.4])
-    step = 0.016 / 3
-    for name, (first, second) in {"net": SURE, "others.0": SURE[::-1]}.items():
-        expected = [math.log(first) + step, math.log(second) - step]
-        assert bias(found.upload.shared, name) == pytest.approx(expected)
-
-
-def test_the_e_step_starts_from_the_last_mixture():
-    """pi = (0.6, 0.4): 0.48 / 0.56 = 6/7 for class 0, 0.12 / 0.44 = 3/11 for class 1."""
-    found = train(two(epochs=0), mixture=torch.tensor([0.6, 0.4]), participated=torch.tensor(True))
-    assert found.kept["mixture"][0].item() == pytest.approx((2 * 6 / 7 + 3 / 11) / 3)
-
-
-def test_probabilities_are_mixed():
-    """0.75 * 0.8 + 0.25 * 0.2 = 0.65; logits would give another number."""
-    module = two()
-    module.mixture.copy_(torch.tensor([0.75, 0.25]))
-    assert module(torch.zeros(1, 1)).exp().tolist()[0] == pytest.approx([0.65, 0.35])
-
-
-def test_without_epochs_only_the_mixture_changes():
-    """Invariant 2. And it sums to one, as responsibilities do."""
-    module = FedEM(mlp(), optimizer=SGD, epochs=0)
-    federation = Federation(module)
-    before = federation.state.shared
-    federation.round()
-    assert equal(federation.state.shared, before)
-    for client in range(3):
-        mixture = federation.kept[client]["mixture"]
-        assert mixture.sum().item() == pytest.approx(1)
-        assert mixture.tolist() != [1 / 3] * 3
-    batch = federation.data.split(0, "train").batch(torch.arange(9))
-    assert torch.allclose(federation.module._responsibilities(batch).sum(-1), torch.ones(9))
 
 
 def test_equal_components_stay_equal():
@@ -132,26 +65,6 @@ def test_permuting_components_permutes_the_result():
     for client in range(3):
         flipped = second.kept[client]["mixture"].flip(0)
         assert torch.allclose(first.kept[client]["mixture"], flipped)
-
-
-def test_a_component_without_a_share_gets_no_gradient():
-    """Invariant 6. Its share stays zero."""
-    module = two()
-    before = sent(module).shared
-    kept = {"mixture": torch.tensor([0.0, 1.0]), "participated": torch.tensor(True)}
-    found = train(module, **kept)
-    assert found.kept["mixture"].tolist() == [0.0, 1.0]
-    assert differing(before, found.upload.shared) == {"others.0.bias"}
-
-
-def test_a_client_that_never_took_part_fits_its_mixture_before_the_test():
-    """One E step from equal shares; who has taken part keeps the mixture of that round."""
-    federation = Federation(two(epochs=0), ToyData([THREE.splits["train"][0]] * 2, outputs=2))
-    federation.round(0)
-    federation.kept[0]["mixture"] = torch.tensor([0.1, 0.9])
-    for client, expected in enumerate(([0.1, 0.9], [0.6, 0.4])):
-        federation.test(client)
-        assert federation.module.mixture.tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.ifca import IFCA
-from pfl.core.server import ServerState
-from pfl.core.types import Broadcast, Totals, Upload
-from pfl.federation.sampling import UniformSampler
+from pfl.core.types import Broadcast, Totals
 from pfl.training import client_round
+from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation, close, context, equal, fit, follow, job
 from tests.helpers.toy import ToyData, blobs, contradicting, mlp
 
@@ -34,47 +34,6 @@ def chosen(snapshot):
     return snapshot.server.client_report["cluster"]
 
 
-def upload(client, samples, cluster, value):
-    shared = {f"clusters.{cluster}.w": torch.tensor([value])}
-    return Upload(client, samples, shared, {"cluster": torch.tensor(cluster, dtype=torch.int32)})
-
-
-def start(*values):
-    return ServerState({f"clusters.{n}.w": torch.tensor([v]) for n, v in enumerate(values)})
-
-
-def test_averages_by_hand():
-    """Cluster 0: (1 * 10 + 3 * 2) / 4 = 4; cluster 1 has one client; 2. nobody chose cluster 2."""
-    state = start(0.0, 1.0, 2.0)
-    uploads = [upload(0, 1, 0, 10.0), upload(1, 3, 0, 2.0), upload(2, 4, 1, 7.0)]
-    server = IFCA(mlp(), k=3).server()
-    after = server.aggregate(state, uploads)
-    assert [v.item() for v in after.shared.values()] == [4.0, 7.0, 2.0]
-    assert after.shared["clusters.2.w"] is state.shared["clusters.2.w"]
-    uniform = IFCA(mlp(), k=3, weighting="uniform").server().aggregate(state, uploads)
-    assert uniform.shared["clusters.0.w"].item() == 6.0
-
-
-def test_an_empty_cluster_is_bitwise_unchanged():
-    """Invariant 2."""
-    module = IFCA(mlp(), optimizer=SGD, k=2)
-    with torch.no_grad():
-        module.clusters[1].head.bias.copy_(torch.tensor([100.0, -100.0, 0.0]))
-    before = {n: v.clone() for n, v in module.state_dict().items() if n.startswith("clusters.1")}
-    run = fit(module, blobs())
-    assert equal({n: run.server.shared[n] for n in before}, before)
-
-
-@pytest.mark.parametrize("fraction", [0.5, 1.0])
-def test_the_sizes_of_clusters_add_up(fraction):
-    """Invariant 3."""
-    sampler = UniformSampler(fraction)
-    run = fit(IFCA(mlp(), optimizer=SGD, k=3), blobs(), sampler=sampler)
-    for row in run.history:
-        sizes = [row[f"server/cluster_{number}"] for number in range(3)]
-        assert sum(sizes) == max(1, int(3 * fraction))
-
-
 def test_contradicting_groups_separate():
     """Invariant 4. And each cluster is FedAvg on its group alone."""
     data, module = contradicting(), near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
@@ -90,17 +49,6 @@ def test_contradicting_groups_separate():
         net.load_state_dict(initial[number])
         alone = fit(FedAvg(net, optimizer=SGD), ToyData(train, outputs=2), 3)
         assert close(plain(run.server.shared, number), alone.server.shared)
-
-
-def test_permuting_the_initial_models_permutes_the_result():
-    """Invariant 5."""
-    one = near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
-    other = near_the_solutions(IFCA(mlp(num_classes=2), optimizer=SGD))
-    other.clusters[0].load_state_dict(one.clusters[1].state_dict())
-    other.clusters[1].load_state_dict(one.clusters[0].state_dict())
-    first, second = (fit(m, contradicting()).server.shared for m in (one, other))
-    assert equal(plain(first, 0), plain(second, 1))
-    assert equal(plain(first, 1), plain(second, 0))
 
 
 def totals(*losses):
@@ -134,3 +82,36 @@ def test_a_client_without_training_data_is_tested_with_the_first_model():
     federation.round(0, 1)
     tested = {f"net.{name}": value for name, value in federation.personal(2).items()}
     assert equal(tested, plain(federation.state.shared))
+
+
+@pytest.mark.parametrize("options", [{}, {"k": 3, "weighting": "uniform"}])
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    fed, count = by_hand.federation(IFCA, **options), options.get("k", 2)
+    nets = [by_hand.of(fed.state.shared, f"clusters.{n}.") for n in range(count)]
+
+    def choice(c):
+        x, y = by_hand.samples(fed, c)
+        losses = [float(cross_entropy(by_hand.outputs(net, x), y)) for net in nets]
+        return losses.index(min(losses))
+
+    for clients in cohorts:
+        groups = [[c for c in clients if choice(c) == n] for n in range(count)]
+        after = [
+            by_hand.averaged(
+                [
+                    by_hand.descended(net, by_hand.cross_entropy_of, by_hand.batches(fed, c))
+                    for c in members
+                ],
+                [1 if "weighting" in options else by_hand.SIZES[c] for c in members],
+            )
+            if members
+            else net
+            for net, members in zip(nets, groups, strict=True)
+        ]
+        nets = after
+        fed.round(*clients)
+        assert fed.state.report == {f"cluster_{n}": len(one) for n, one in enumerate(groups)}
+        for n, net in enumerate(nets):
+            assert by_hand.distance(by_hand.of(fed.state.shared, f"clusters.{n}."), net) < 1e-12
+        assert max(by_hand.disagreement(fed, c, nets[choice(c)]) for c in range(4)) < 1e-12
