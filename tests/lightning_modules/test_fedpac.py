@@ -1,25 +1,22 @@
 """FedPAC: the invariants in docs/methods, with hand-worked numbers."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from torch import nn
+from torch.nn.functional import cross_entropy, linear
 
-from lightning_modules.fedpac import FedPAC, FedPACServer, head_shares
+from lightning_modules.fedpac import FedPAC, head_shares
 from lightning_modules.fedrep import FedRep
-from lightning_modules.nets import SplitNet
 from pfl.core.seeds import generator
 from pfl.core.state import select
-from pfl.core.types import Upload
+from tests.helpers import by_hand
 from tests.helpers.federation import Federation, equal, sgd
-from tests.helpers.toy import ToyData, mlp, normed
+from tests.helpers.toy import mlp, normed
 
-HEAD, BODY = ("net.head.*",), ("net.backbone.*",)
+BODY = ("net.backbone.*",)
 
 
 def pac(net=None, **options):
@@ -129,143 +126,53 @@ def test_permuting_clients_permutes_shares(order):
     torch.testing.assert_close(permuted, shares[list(order)][:, list(order)], rtol=1e-7, atol=1e-8)
 
 
-def line():
-    """Build a body with one parameter, a shift of zero: features are the inputs, D = 2."""
+@pytest.mark.parametrize(
+    "options", [{"head_epochs": 2}, {"alignment": 0.3, "min_share": 0.2, "weighting": "uniform"}]
+)
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    fed, w = by_hand.federation(FedPAC, head_lr=0.05, **options), by_hand.initial()
+    first = {n: w.pop(n) for n in ("head.weight", "head.bias")}
+    heads, centroids = dict.fromkeys(range(4), first), {}
+    sizes = [1] * 4 if "weighting" in options else by_hand.SIZES
+    for clients in cohorts:
+        bodies, sent, variances, profiles, rows = [], [], [], [], {}
+        for c in clients:
+            (x, y), classes = by_hand.samples(fed, c), range(3)
+            z = by_hand.features(w, x)
+            profiles.append(torch.stack([z[y == k].sum(0) for k in classes]) / len(y))
+            rest = z.square().sum() / len(y) - profiles[-1].square().sum()
+            variances.append(rest / len(y))
+            own = dict(zip(*by_hand.class_means(fed, c, w), strict=True))
+            targets = {int(k): centroids.get(int(k), mean) for k, mean in own.items()}
 
-    class Shift(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.by = nn.Parameter(torch.zeros(2))
+            def of_head(h, x, y, w=w):
+                return cross_entropy(linear(by_hand.features(w, x), *h.values()), y)
 
-        def forward(self, x):
-            return x + self.by
+            steps = by_hand.batches(fed, c, options.get("head_epochs", 1), "head")
+            head = by_hand.descended(heads[c], of_head, steps, 0.05)
 
-    return SplitNet(Shift(), nn.Linear(2, 2))
+            strength = options.get("alignment", 1.0) if centroids else 0
 
+            def of_body(v, x, y, head=head, targets=targets, strength=strength):
+                z = by_hand.features(v, x, True)
+                apart = z - torch.stack([targets[int(k)] for k in y])
+                of_labels = cross_entropy(linear(z, *head.values()), y)
+                return of_labels + strength * apart.square().mean()
 
-def one_client(*rows):
-    x, y = torch.tensor([x for x, _ in rows]), torch.tensor([y for _, y in rows])
-    return ToyData([(x, y)], outputs=2, batch_size=2)
-
-
-def test_statistics_by_hand():
-    """f = (2, 0), (4, 0) of class 0, (0, 3) of class 1: sums (6, 0), (0, 3), n = 3.
-
-    H = [(2, 0), (0, 1)], the mean of ||f||^2 is (4 + 16 + 9) / 3, so V = (29/3 - 5) / 3 = 14/9.
-    """
-    data = one_client(((2.0, 0.0), 0), ((4.0, 0.0), 0), ((0.0, 3.0), 1))
-    federation = Federation(pac(line(), epochs=0, head_epochs=0), data)
-    (result,) = federation.round()
-    extra = result.upload.extra
-    assert extra["profile"].tolist() == [[2.0, 0.0], [0.0, 1.0]]
-    assert extra["variance"].item() == pytest.approx(14 / 9)
-    assert extra["counts"].tolist() == [2, 1]
-    assert result.upload.shared["centroids"].tolist() == [[3.0, 0.0], [0.0, 3.0]]
-
-
-def test_one_sample_has_no_variance_and_a_zero_row():
-    federation = Federation(pac(line(), epochs=0), one_client(((2.0, 1.0), 1)))
-    (result,) = federation.round()
-    assert result.upload.extra["variance"].item() == 0
-    assert result.upload.extra["profile"].tolist() == [[0.0, 0.0], [2.0, 1.0]]
-    assert result.upload.shared["centroids"].tolist() == [[0.0, 0.0], [2.0, 1.0]]
-    assert federation.state.shared["centroids"][0].isnan().all()
-
-
-def test_statistics_come_before_and_centroids_after_training():
-    federation = Federation(pac(normed(), epochs=2))
-    federation.round()
-    module = federation.start(0).eval()
-    split = federation.data.split(0, "train")
-    with torch.no_grad():
-        received = module.net.backbone(split.x)
-    upload = federation.train(0).upload
-    with torch.no_grad():
-        trained = federation.module.eval().net.backbone(split.x)
-    for label in range(3):
-        member = split.targets == label
-        if member.any():
-            profile = received[member].sum(0) / len(split)
-            torch.testing.assert_close(upload.extra["profile"][label], profile)
-            torch.testing.assert_close(upload.shared["centroids"][label], trained[member].mean(0))
-
-
-def test_alignment_starts_with_the_second_round_and_falls_back_on_local_centroids():
-    """Class 0 has a global centroid, (9, 9); class 1 has none, and gets the received body's own."""
-    data = one_client(((2.0, 0.0), 0), ((4.0, 0.0), 1), ((6.0, 0.0), 1))
-    federation = Federation(pac(line(), epochs=0), data)
-    federation.train(0)
-    assert federation.module.aligned.tolist() == [0.0, 0.0]
-    table = torch.tensor([[9.0, 9.0], [float("nan")] * 2])
-    federation.state = replace(
-        federation.state, shared={**federation.state.shared, "centroids": table}
-    )
-    federation.train(0)
-    assert federation.module.aligned.tolist() == [1.0, 1.0]
-    assert federation.module.targets.tolist() == [[9.0, 9.0], [5.0, 0.0]]
-
-
-def test_phases_train_their_own_part():
-    federation = Federation(pac(epochs=0))
-    before = federation.state.shared
-    (result,) = federation.round(0)
-    assert equal(select(result.upload.shared, BODY), select(before, BODY))
-    assert not equal(select(result.upload.shared, HEAD), select(before, HEAD))
-    federation = Federation(pac(head_epochs=0))
-    (result,) = federation.round(0)
-    assert not equal(select(result.upload.shared, BODY), select(before, BODY))
-    assert equal(select(result.upload.shared, HEAD), select(before, HEAD))
-
-
-def stub(client, samples, head, counts, centroid, variance, profile):
-    return Upload(
-        client=client,
-        samples=samples,
-        shared={
-            "net.backbone.w": torch.tensor([float(client)]),
-            "net.head.w": torch.tensor([head]),
-            "centroids": torch.tensor([[centroid]]),
-        },
-        extra={
-            "counts": torch.tensor([counts], dtype=torch.int32),
-            "variance": torch.tensor(variance),
-            "profile": torch.tensor([[profile]]),
-        },
-    )
-
-
-def test_the_servers_step_by_hand():
-    """Clients 3 and 7 with 1 and 3 samples, equal profiles, V = 1 and 3: shares 3/4 and 1/4.
-
-    Body (3 + 3 * 7) / 4 = 6, both heads 3/4 * 8 + 1/4 * 4 = 7, centroid (2 * 1 + 1 * 4) / 3 = 2.
-    """
-    server = FedPACServer()
-    shared = {
-        "net.backbone.w": torch.zeros(1),
-        "net.head.w": torch.tensor([-1.0]),
-        "centroids": torch.tensor([[float("nan")]]),
-    }
-    state = server.init(shared, [])
-    uploads = [stub(3, 1, 8.0, 2, 1.0, 1.0, 0.5), stub(7, 3, 4.0, 1, 4.0, 3.0, 0.5)]
-    after = server.aggregate(state, uploads)
-    assert after.shared["net.backbone.w"].item() == 6
-    assert after.shared["centroids"].item() == 2
-    for client in (3, 7):
-        head = server.broadcast(after, client, 2).shared["net.head.w"].item()
-        assert head == pytest.approx(7, abs=1e-6)
-    assert server.broadcast(after, 5, 2).shared["net.head.w"].item() == -1
-    assert after.client_report["own_head"] == pytest.approx({3: 0.75, 7: 0.25}, abs=1e-6)
-    again = server.aggregate(after, [])
-    assert (again.round, again.heads) == (2, after.heads)
-
-
-def test_absent_clients_keep_their_head_under_a_new_body():
-    federation = Federation(pac())
-    federation.round()
-    head = federation.state.heads[2]
-    federation.round(0, 1)
-    assert equal(federation.state.heads[2], head)
-    federation.test(2)
-    present = federation.module.state_dict()
-    assert equal(select(present, HEAD), head)
-    assert equal(select(present, BODY), select(federation.state.shared, BODY))
+            body = by_hand.descended(w, of_body, by_hand.batches(fed, c, phase="body"))
+            for k, mean in zip(*by_hand.class_means(fed, c, body), strict=True):
+                rows.setdefault(int(k), []).append(({"": mean}, int((y == k).sum())))
+            bodies.append(body)
+            sent.append(head)
+        w = by_hand.averaged(bodies, [sizes[c] for c in clients])
+        centroids = centroids | {
+            k: by_hand.averaged(*zip(*pairs, strict=True))[""] for k, pairs in rows.items()
+        }
+        least = options.get("min_share", 1e-3)
+        shares = head_shares(torch.stack(variances), torch.stack(profiles), least)
+        heads |= {
+            c: by_hand.averaged(sent, share) for c, share in zip(clients, shares, strict=True)
+        }
+        fed.round(*clients)
+        assert max(by_hand.disagreement(fed, c, w | heads[c]) for c in range(4)) < 1e-11
