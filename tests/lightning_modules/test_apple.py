@@ -5,12 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.func import functional_call
 
 from lightning_modules.apple import APPLE
-from lightning_modules.local import Local
-from pfl.core.state import assign
-from pfl.core.types import Batch, Broadcast, ClientInfo
 from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation, fit
 from tests.helpers.messages import parts
@@ -22,104 +18,6 @@ OPTIONS = {"num_clients": 10, "pull_rounds": 1.0}
 
 def make(net, **options):
     return APPLE(net, **{**OPTIONS, **options})
-
-
-class Square(APPLE):
-    """The loss f(w) = w^2 / 2 of the mixture, times x = 1."""
-
-    def losses(self, batch):
-        pull = super().losses(batch)["pull"]
-        return {"square": self(batch.x).square().mean() / 2, "pull": pull}
-
-
-def test_gradients_by_hand():
-    """Invariant 2: c = (1, 3), p = (0.5, 0.5): of the own core 1, of the shares (2.025, 5.975)."""
-    module = Square(Line(1.0), num_clients=2, pull=1.0)
-    with torch.no_grad():
-        module.others[0].module.w.fill_(3.0)
-        module.p.fill_(0.5)
-        module.there.fill_(1)
-        module.start.copy_(torch.tensor([0.25, 0.75]))
-        module.strength.fill_(0.1)
-    terms = module.losses(Batch(torch.ones(1, 1), torch.zeros(1, dtype=torch.long)))
-    sum(terms.values()).backward()
-    assert module(torch.ones(1, 1)).item() == 2.0
-    assert module.net.w.grad.item() == 1.0
-    torch.testing.assert_close(module.p.grad, torch.tensor([2.025, 5.975]))
-
-
-def test_the_mixture_is_that_of_the_weights():
-    """Invariant 3; a place without a client counts nothing."""
-    module = APPLE(mlp(), num_clients=3)
-    x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        module.others[0].module.load_state_dict(mlp(seed=4).state_dict())
-        module.p.copy_(torch.tensor([0.3, 0.6, 7.0]))
-        module.there.copy_(torch.tensor([1.0, 1.0, 0.0]))
-    pairs = zip(mlp().named_parameters(), mlp(seed=4).parameters(), strict=True)
-    mixed = {name: 0.3 * own + 0.6 * other for (name, own), other in pairs}
-    torch.testing.assert_close(module(x), functional_call(mlp(), mixed, (x,)))
-
-
-def test_alone_it_is_local():
-    """Invariant 1: one client, whose share does not move."""
-    data = blobs((9,), pooled=False)
-    options = {"optimizer": SGD, "num_clients": 1, "share_lr": 0.0, "pull": 0.0}
-    own, local = fit(APPLE(mlp(), **options), data), fit(Local(mlp(), optimizer=SGD), data)
-    kept = {name: own.kept[0][name] for name in local.kept[0]}
-    assert all(torch.allclose(kept[name], value) for name, value in local.kept[0].items())
-
-
-@pytest.mark.parametrize(
-    ("schedule", "round", "expected"),
-    [
-        ("exponential", 1, 1.0),
-        ("exponential", 6, 0.001**0.5),
-        ("cosine", 6, 0.5),
-        ("cosine", 11, 0.0),
-        ("exponential", 30, 0.0),
-    ],
-)
-def test_the_pull_fades(schedule, round, expected):
-    """L is 10 of 20 rounds."""
-    module = APPLE(Line(), num_clients=1, pull_rounds=0.5, schedule=schedule)
-    one = torch.ones(1)
-    info = ClientInfo(0, 4, None, round, 20)
-    with torch.no_grad():
-        module.receive(Broadcast({}, {"start": one, "there": one}), info)
-    assert module.strength.item() == pytest.approx(expected, abs=1e-7)
-
-
-def test_shares_start_from_the_samples_and_go_on_from_there():
-    fed = Federation(make(mlp(), optimizer=SGD, share_lr=0.1), blobs((9, 6, 5)))
-    message = fed.server.broadcast(fed.state, 1, 1)
-    torch.testing.assert_close(message.extra["start"][:4], torch.tensor([0.3, 0.45, 0.25, 0.0]))
-    assert message.extra["there"].tolist() == [1.0] * 3 + [0.0] * 7
-    with torch.no_grad():
-        fed.module.receive(message, fed.infos[1])
-        assert torch.equal(fed.module.p.data, message.extra["start"])
-        assign(fed.module, {"p": fed.module.p + 1})
-        fed.module.receive(message, fed.infos[1])
-    assert torch.equal(fed.module.p.data, message.extra["start"] + 1)
-
-
-def test_others_cores_stay_and_only_the_own_one_goes_up():
-    """Invariant 4."""
-    fed = Federation(make(mlp(), optimizer=SGD, share_lr=0.1), blobs((9, 6, 5)))
-    fed.round(0, 1, 2)
-    before = {n: v.clone() for n, v in fed.state.shared.items()}
-    fed.round(1)
-    for name, value in fed.state.shared.items():
-        assert torch.equal(value[[0, 2]], before[name][[0, 2]])
-        assert not torch.equal(value[1], before[name][1]) or "bias" in name
-    assert {name.split(".")[0] for name in fed.kept[1]} == {"net", "p", "started"}
-
-
-def test_shares_have_a_rate_of_their_own():
-    module = APPLE(Line(), num_clients=2, share_lr=0.02, optimizer=SGD)
-    groups = module.configure_optimizers().param_groups
-    assert [group["lr"] for group in groups] == [0.1, 0.02]
-    assert groups[1]["params"] == [module.p]
 
 
 def test_a_newcomer_begins_with_the_mean_of_all_cores():

@@ -8,15 +8,13 @@ import pytest
 import torch
 
 from lightning_modules.cfl import CFL, CFLServer
-from lightning_modules.fedavg import FedAvg
 from lightning_modules.steps.halves import Splitting
 from pfl.core.held_out import HeldOut
 from pfl.core.types import ClientInfo, Upload
 from tests.helpers import by_hand
-from tests.helpers.federation import SGD, Federation, close, equal, fit, follow
-from tests.helpers.toy import blobs, contradicting, mlp
+from tests.helpers.federation import SGD, fit
+from tests.helpers.toy import contradicting, mlp
 
-EAGER = {"eps1": 9.0, "eps2": 0.0, "min_size": 1, "start_round": 0}
 RULE = Splitting(eps1=1.01, eps2=2.0, min_size=1, start_round=0, linkage="complete", gamma_max=0.0)
 
 
@@ -67,15 +65,6 @@ def test_clusters_only_split():
     assert last.cluster == (0, 1, 3, 1, 2, 1)
 
 
-def test_a_cluster_with_an_absent_client_does_not_split():
-    server, state = served()
-    sent = uploads((4.0, 1.0), (-4.0, 0.0), (2.0, 1.0), (-2.0, 0.0))[:3]
-    after = server.aggregate(state, sent)
-    assert (len(after.models), after.report) == (1, {"clusters": 1})
-    assert after.models[0]["w"].tolist() == pytest.approx([2 / 3, 2 / 3])
-    assert server.aggregate(after, []).cluster == (0,) * 4
-
-
 def test_clients_without_data_belong_to_no_cluster():
     """Otherwise none would ever be complete. They are tested with the first model."""
     server = CFLServer(splitting=RULE, parameters=("w",))
@@ -87,59 +76,6 @@ def test_clients_without_data_belong_to_no_cluster():
     assert server.broadcast(after, 1, 2).shared["w"].tolist() == [4, 0]
 
 
-def test_only_directions_count():
-    """Invariant 4."""
-    for scale in (1.0, 50.0):
-        server, state = served(replace(RULE, eps1=99.0))
-        changes = [(4.0 * scale, 1.0 * scale), (-4.0, 0.0), (2.0, 1.0), (-2.0, 0.0)]
-        assert server.aggregate(state, uploads(*changes)).cluster == (0, 1, 0, 1)
-
-
-def test_the_numbers_of_clients_do_not_matter():
-    """Invariant 5."""
-    changes = [(4.0, 1.0), (-4.0, 0.0), (2.0, 1.0), (-2.0, 0.0), (1.0, 1.0)]
-    order = [3, 1, 4, 0, 2]
-    server, state = served(replace(RULE, eps1=99.0), clients=5)
-    one = server.aggregate(state, uploads(*changes)).cluster
-    other = server.aggregate(state, uploads(*(changes[i] for i in order))).cluster
-    found = [one[i] for i in order]
-    assert [*other] in (found, [1 - number for number in found])
-
-
-def test_contradicting_groups_separate():
-    """Invariant 3: once, between the groups; then each cluster is FedAvg on its group."""
-    data = contradicting((12, 12, 12, 12), batch_size=12)
-    found = {"eps1": 0.03, "eps2": 0.03, "min_size": 2, "start_round": 0}
-    run, snapshots = follow(CFL(mlp(num_classes=2), optimizer=SGD, **found), data, 40)
-    state = run.server
-    assert state.cluster == (0, 0, 1, 1)
-    assert len(state.models) == 2
-    assert run.history[-1]["test/personal/acc"] == 1.0
-    sizes = [len(snapshot.server.models) for snapshot in snapshots]
-    assert sizes == sorted(sizes)
-    assert sizes[0] == 1
-
-
-def test_without_a_threshold_it_is_fedavg():
-    """Invariant 1. And one cluster is reported."""
-    run = fit(CFL(mlp(), optimizer=SGD, eps1=0.0, start_round=0), blobs())
-    other = fit(FedAvg(mlp(), optimizer=SGD, weighting="uniform"), blobs())
-    assert equal(run.server.shared, other.server.shared)
-    assert run.history[-1]["server/clusters"] == 1
-
-
-def test_a_client_alone_is_local():
-    """Invariant 6: after two rounds of splits each of three clients has its own model."""
-    federation = Federation(CFL(mlp(), optimizer=SGD, **EAGER))
-    federation.round()
-    federation.round()
-    assert sorted(federation.state.cluster) == [0, 1, 2]
-    results = federation.round()
-    for client, result in enumerate(results):
-        model = federation.state.models[federation.state.cluster[client]]
-        assert close(model, result.upload.shared, 0)
-
-
 def test_a_newcomer_gets_the_mean_over_clients():
     """Models 0 and 4 of one and three clients: 3."""
     server, state = served()
@@ -148,27 +84,6 @@ def test_a_newcomer_gets_the_mean_over_clients():
     sent, kept = server.welcome(state, ClientInfo(9, 4, None), [])
     assert sent.shared["w"].tolist() == [3.0, 3.0]
     assert kept == {}
-
-
-def test_weights_are_uniform_by_default():
-    changes = ((2.0, 0.0), (6.0, 0.0))
-    for weighting, expected in (("uniform", 4.0), ("samples", 14 / 3)):
-        server, state = served(replace(RULE, eps1=0.0), clients=2, weighting=weighting)
-        after = server.aggregate(state, uploads(*changes))
-        assert after.shared["w"][0].item() == pytest.approx(expected)
-    assert CFL(mlp()).server().weighting == "uniform"
-
-
-def test_clients_that_are_away_count_with_their_last_change():
-    """Client 3 last moved by (-2, 0), from the model at 0; the split is that of all four."""
-    server, state = served(replace(RULE, start_round=1), stale=True)
-    changes = (4.0, 1.0), (-4.0, 0.0), (2.0, 1.0), (-2.0, 0.0)
-    state = server.aggregate(state, uploads(*changes))
-    assert (len(state.models), sorted(state.last)) == (1, [0, 1, 2, 3])
-    after = server.aggregate(state, uploads(*changes, state=state)[:2])
-    assert after.cluster == (0, 1, 0, 1)
-    # Of the second half only client 1 has sent: 0.5 + 0 and 0 - 4.
-    assert [model["w"].tolist() for model in after.models] == [[4.0, 1.5], [-4.0, 0.5]]
 
 
 def test_a_newcomer_walks_down_the_tree():

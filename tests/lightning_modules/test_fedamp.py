@@ -9,8 +9,8 @@ from lightning_modules.fedamp import AMPServer, FedAMP
 from pfl.core.types import Broadcast, ClientInfo, Upload
 from pfl.training import client_round
 from tests.helpers import by_hand
-from tests.helpers.federation import SGD, Federation, context, equal, job, own
-from tests.helpers.toy import Line, blobs, lines, mlp
+from tests.helpers.federation import SGD, context, job
+from tests.helpers.toy import Line, lines
 
 
 def served(*sent, clients=3, **options):
@@ -27,7 +27,7 @@ def served(*sent, clients=3, **options):
 
 
 def test_a_mixture_by_hand():
-    """Invariant 3: w = (0, 1), sigma 1, alpha 1/2: xi = exp(-1) / 2. The rest has the same shares.
+    """Invariant 2: w = (0, 1), sigma 1, alpha 1/2: xi = exp(-1) / 2. The rest has the same shares.
 
     Client 2 has sent nothing: nobody's mixture has its network, which still is the initial one.
     """
@@ -50,67 +50,6 @@ def trained(own, mixture, **options):
         kept={"net.w": torch.tensor([own])},
     )
     return client_round.train(context(module, data), sent).kept["net.w"].item()
-
-
-def test_the_pull_is_lambda_over_alpha():
-    """Invariants 3 and 4: (0 - 0.183940) / 0.5 = -0.367879."""
-    assert trained(0.0, 0.183940, alpha=0.5) == pytest.approx(0.0367880)
-    assert trained(0.0, 0.183940, alpha=0.5, proximity=3.0) == pytest.approx(0.110364)
-    assert trained(0.0, 0.183940, alpha=0.5, start="cloud") == pytest.approx(0.183940)
-
-
-@pytest.mark.parametrize("shares", ["distance", "cosine"])
-def test_shares_sum_to_one_and_equal_networks_are_their_mixture(shares):
-    """Invariant 2."""
-    server, state = served([0.1, 0.2], [0.3, -0.1], [2.0, 1.0], form=shares, sigma=2.0)
-    for client in range(3):
-        assert server.shares(state, client).sum().item() == pytest.approx(1)
-    server, state = served([0.1], [0.1], [0.1], form=shares)
-    assert server.broadcast(state, 1, 2).shared["w"].item() == pytest.approx(0.1)
-
-
-def test_a_narrow_width_shares_nothing():
-    """Invariant 5: u_i = w_i, and the server reports it."""
-    server, state = served([0.0], [1.0], sigma=1e-4)
-    assert server.broadcast(state, 1, 2).shared["w"].item() == 1
-    assert state.client_report["own_share"] == {0: 1, 1: 1}
-
-
-def test_cosines_divide_what_is_left():
-    """Invariant 5: sigma 0 is a uniform share; else exp(sigma cos), here of the cosines 1 and 0."""
-    sent = [1.0, 0.0], [3.0, 0.0], [0.0, 2.0]
-    server, state = served(*sent, form="cosine", sigma=0.0, own_share=0.4)
-    assert server.shares(state, 0).tolist() == pytest.approx([0.4, 0.3, 0.3])
-    server, state = served(*sent, form="cosine", sigma=2.0)
-    most = exp(2) / (exp(2) + 1) * 2 / 3
-    assert server.shares(state, 0).tolist() == pytest.approx([1 / 3, most, 2 / 3 - most])
-    # One over the number of networks that are known.
-    server, state = served(*sent[:2], form="cosine")
-    assert server.shares(state, 0).tolist() == [0.5, 0.5, 0]
-
-
-def test_nobody_is_mixed_before_the_first_upload():
-    server, state = served(clients=2)
-    assert server.shares(state, 1).tolist() == [0, 1]
-
-
-def test_a_client_that_sits_out_keeps_its_network_and_its_row():
-    """Invariant 6."""
-    fed = Federation(FedAMP(mlp(), optimizer=SGD), blobs())
-    fed.round()
-    kept, rows = own(fed, 2, "net."), {n: v[2].clone() for n, v in fed.state.shared.items()}
-    fed.round(0, 1)
-    assert equal(own(fed, 2, "net."), kept)
-    assert equal({n: v[2] for n, v in fed.state.shared.items()}, rows)
-
-
-@pytest.mark.parametrize("tested", ["own", "cloud"])
-def test_which_network_is_tested(tested):
-    fed = Federation(FedAMP(mlp(), optimizer=SGD, tested=tested), blobs())
-    fed.round()
-    mixture = fed.server.broadcast(fed.state, 0, 2).shared
-    expected = own(fed, 0, "net.") if tested == "own" else mixture
-    assert equal({f"net.{name}": value for name, value in fed.personal(0).items()}, expected)
 
 
 def test_a_newcomer_starts_at_the_mean_of_what_is_known():

@@ -7,16 +7,15 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
-from lightning_modules.fedtgp import FedTGP, FedTGPServer, _prototypes
-from lightning_modules.local import Local
+from lightning_modules.fedtgp import FedTGP, FedTGPServer
 from lightning_modules.losses import prototype_contrast
 from lightning_modules.nets import PerClient
-from lightning_modules.steps.prototypes import class_gaps, class_means, class_sums
+from lightning_modules.steps.prototypes import class_gaps
 from pfl.core.seeds import generator
 from pfl.core.types import ClientInfo, Upload
 from tests.helpers import by_hand
 from tests.helpers.draws import normal
-from tests.helpers.federation import SGD, Federation, equal, fit
+from tests.helpers.federation import SGD, equal, fit
 from tests.helpers.toy import blobs, mlp
 
 NAN = float("nan")
@@ -35,21 +34,8 @@ def server_of(classes=3, **options):
     return server, server.init(start, [ClientInfo(0, 4, None)])
 
 
-def test_loss_by_hand():
-    """Invariant 4: distances 3, 4 and 0 with a margin of 2 for the first: -log softmax(-5, -4, 0).
-
-    Without it the loss is the cross-entropy of (-3, -4, 0).
-    """
-    z, y = torch.tensor([[0.0]]), torch.tensor([0])
-    table = torch.tensor([[3.0], [-4.0], [0.0]])
-    for margin, first in ((2.0, 5.0), (0.0, 3.0)):
-        expected = first + math.log(math.exp(-first) + math.exp(-4) + 1)
-        found = prototype_contrast(z, y, table, margin).item()
-        assert found == pytest.approx(expected, abs=1e-5)
-
-
 def test_a_single_class_has_nothing_to_learn():
-    """Invariant 5. A mean that lies on its prototype has a finite gradient."""
+    """Invariant 4. A mean that lies on its prototype has a finite gradient."""
     table = torch.tensor([[2.0]], requires_grad=True)
     loss = prototype_contrast(torch.tensor([[2.0]]), torch.tensor([0]), table, 100.0)
     loss.backward()
@@ -57,7 +43,7 @@ def test_a_single_class_has_nothing_to_learn():
 
 
 def test_the_margin_follows_the_gaps():
-    """Invariant 3.
+    """Invariant 2.
 
     Class 0 has the means 0 and 2, so 1; the others 4 and 9. The gaps are 3, 3 and 5; at most tau.
     """
@@ -73,70 +59,6 @@ def test_the_margin_follows_the_gaps():
 def test_a_single_class_takes_the_largest_margin():
     server, state = server_of(margin=7.0)
     assert server.aggregate(state, [upload(0, (1, 2.0))]).report["margin"] == 7.0
-
-
-def test_a_step_of_the_server_is_that_of_autograd():
-    """One batch, one epoch: embeddings and network move by the rate times the gradient."""
-    server, state = server_of(server_epochs=1, server_lr=0.5, margin=0.25)
-    after = server.aggregate(state, [upload(0, (0, 0.0), (2, 4.0)), upload(1, (0, 2.0))])
-    values = {n: v.clone().requires_grad_() for n, v in state.trained.items()}
-    means, classes = torch.tensor([[0.0], [4.0], [2.0]]), torch.tensor([0, 2, 0])
-    loss = prototype_contrast(means, classes, _prototypes(values), 0.25)
-    slopes = torch.autograd.grad(loss, list(values.values()))
-    for (name, value), slope in zip(state.trained.items(), slopes, strict=True):
-        torch.testing.assert_close(after.trained[name], value - 0.5 * slope)
-    assert after.report["prototype_loss"] == pytest.approx(loss.item())
-    assert torch.equal(after.shared["prototypes"], _prototypes(after.trained))
-
-
-def test_without_epochs_prototypes_rest():
-    """Invariant 2. From the first round on each class has one, also class 1, which nobody holds."""
-    server, state = server_of(server_epochs=0)
-    first = server.aggregate(state, [upload(0, (0, 1.0))])
-    second = server.aggregate(first, [upload(0, (2, 5.0))])
-    assert first.shared["prototypes"].isfinite().all()
-    assert equal(first.shared, second.shared)
-
-
-def test_the_order_of_uploads_does_not_matter():
-    """Invariant 7."""
-    server, state = server_of(server_epochs=4, server_batch=9)
-    uploads = [upload(0, (0, 0.0), (1, 4.0)), upload(1, (0, 2.0), (2, 9.0))]
-    one, other = (server.aggregate(state, found) for found in (uploads, uploads[::-1]))
-    torch.testing.assert_close(one.shared, other.shared)
-
-
-def test_the_first_round_is_plain_training():
-    """Invariant 6. Uploads are C_i (D + 1) numbers, without parameters."""
-    federation = Federation(FedTGP(mlp(), server_epochs=2, optimizer=SGD))
-    alone = Federation(Local(mlp(), optimizer=SGD))
-    results = federation.round()
-    alone.round()
-    assert all(equal(federation.kept[client], alone.kept[client]) for client in range(3))
-    for result, info in zip(results, federation.infos, strict=True):
-        held = int((info.label_counts > 0).sum())
-        assert result.upload.shared == {}
-        assert sum(value.numel() for value in result.upload.extra.values()) == held * (6 + 1)
-    assert all(result.train["local/prototype"] > 0 for result in federation.round())
-
-
-@pytest.mark.parametrize("proto_model", ["trained", "received"])
-def test_whose_means_are_sent(proto_model):
-    federation = Federation(FedTGP(mlp(), proto_model=proto_model, optimizer=SGD))
-    sent = federation.train(0)
-    net = mlp()
-    if proto_model == "trained":
-        own = {n.removeprefix("net."): v for n, v in sent.kept.items()}
-        net.load_state_dict(own)
-    split = federation.data.split(0, "train")
-    means = class_means(*class_sums(net.backbone(split.x).detach(), split.targets, 3))
-    rows = sent.upload.extra["classes"].long()
-    torch.testing.assert_close(sent.upload.extra["means"], means[rows])
-
-
-def test_the_weighting_sends_no_counts():
-    federation = Federation(FedTGP(mlp(), weighting="samples"))
-    assert federation.train(0).upload.extra.keys() == {"classes", "means"}
 
 
 def test_prototypes_are_drawn_from_the_runs_seed():

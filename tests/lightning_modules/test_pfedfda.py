@@ -83,16 +83,6 @@ def test_one_client_with_its_own_gaussians_makes_the_global_ones(stats, monkeypa
     assert federation.kept[0]["coefficients"].tolist() == [1.0, 1.0]
 
 
-def test_the_server_averages_blended_gaussians_by_samples():
-    """9, 6 and 4 samples."""
-    federation = Federation(fda())
-    results = federation.round()
-    for name in ("means", "covariance"):
-        values = [result.upload.shared[name] for result in results]
-        expected = (9 * values[0] + 6 * values[1] + 4 * values[2]) / 19
-        torch.testing.assert_close(federation.state.shared[name], expected)
-
-
 def test_every_client_adapts_before_a_test_and_nothing_of_it_stays():
     federation = Federation(fda())
     federation.round(0, 1)

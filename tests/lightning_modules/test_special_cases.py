@@ -33,6 +33,7 @@ from lightning_modules import (
     FedBN,
     FedEM,
     FedPer,
+    FedPHP,
     FedProto,
     FedProx,
     FedProxP,
@@ -184,6 +185,7 @@ CASES = {
     "fedem": partial(agree, (FedEM, {"components": 1}), AVG, both=TWO),
     "fedper-0": partial(agree, (FedPer, {"personal_layers": 0}), AVG),
     "fedper-2": partial(agree, (FedPer, {"personal_layers": 2}), LOCAL, nets=SMALL),
+    "fedphp": partial(agree, (FedPHP, {"inherit_weight": 0.0}), AVG, GLOBAL, both=TWO),
     "fedproto": partial(agree, (FedProto, {"prototype_weight": 0}), LOCAL, both=TWO),
     "fedprox": partial(agree, (FedProx, {"mu": 0}), AVG),
     "fedprox-first-step": partial(
