@@ -26,36 +26,6 @@ def named(task, outputs, y):
     return dict(zip(task.scores_better, task.scores(outputs, y).tolist(), strict=True))
 
 
-def test_classification_by_hand():
-    """Labels 0 0 1 1, guesses 0 1 1 1 at a probability of 0.7; nobody speaks of class 2.
-
-    F1 of class 0 is 2 (1 * 1/2) / (3/2) = 2/3, of class 1 2 (2/3 * 1) / (5/3) = 4/5. Three of four
-    are right at a confidence of 0.7: a calibration error of 0.05.
-    """
-    probabilities = torch.full((4, 3), 0.15)
-    probabilities[torch.arange(4), torch.tensor([0, 1, 1, 1])] = 0.7
-    found = named(Classification(), probabilities.log(), torch.tensor([0, 0, 1, 1]))
-    assert found == pytest.approx(
-        {
-            "acc": 3 / 4,
-            "loss": -(3 * math.log(0.7) + math.log(0.15)) / 4,
-            "f1": (2 / 3 + 4 / 5) / 2,
-            "ece": 0.05,
-        },
-        abs=1e-6,
-    )
-
-
-def test_regression_by_hand():
-    """Errors 1, 1, 2 of targets 0, 1, 2, whose own spread is 2/3: R2 = 1 - 2 / (2/3)."""
-    outputs, y = torch.tensor([[1.0], [0.0], [4.0]]), torch.tensor([[0.0], [1.0], [2.0]])
-    assert named(Regression(), outputs, y) == pytest.approx(
-        {"loss": 2.0, "rmse": math.sqrt(2), "mae": 4 / 3, "r2": -2.0}
-    )
-    # Undefined, although the mean of three times 1.7 is rounded.
-    assert math.isnan(named(Regression(), outputs, torch.full((3, 1), 1.7))["r2"])
-
-
 def test_multi_label_by_hand():
     """Two samples of two labels, logits of 0.8 or 0.2 each; one label of four is wrong.
 

@@ -1,8 +1,6 @@
 """The data module as the loop, the engines and a plain Trainer use it."""
 
-import json
 import pickle
-from pathlib import Path
 
 import lightning as L
 import numpy as np
@@ -10,8 +8,6 @@ import pytest
 import torch
 
 from datamodules import IID, CropFlip, Digits, Dirichlet, Shards, Synthetic
-from datamodules.partition import artefact
-from datamodules.partition.splits import divide
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
 from tests.helpers.data import held
@@ -96,22 +92,11 @@ def test_what_does_not_fit_the_data_is_refused_at_setup(arguments, message):
         data.setup()
 
 
-@pytest.mark.parametrize("partition", [IID(), "file"])
-def test_a_federation_without_any_test_sample_is_refused(partition, tmp_path):
+def test_a_federation_without_any_test_sample_is_refused():
     """Four clients of one sample each keep it for training."""
-    alone = digits(partition=IID(), num_clients=4, max_samples=4)
-    if partition == "file":
-        catalogue = alone.catalogue()
-        division = divide(catalogue, IID(), 4, alone.rule)
-        partition = str(tmp_path / "partition.json")
-        description = artefact.describe("Digits", catalogue, division, {"partition": {}})
-        Path(partition).write_text(json.dumps(description))
-    data = digits(partition=partition, num_clients=4, max_samples=4)
-    with pytest.raises(
-        ValueError,
-        match=parts("4 clients ~ test sample ~ num_clients, max_samples ~ test_fraction"),
-    ):
-        data.setup()
+    message = parts("4 clients ~ test sample ~ num_clients, max_samples ~ test_fraction")
+    with pytest.raises(ValueError, match=message):
+        digits(partition=IID(), num_clients=4, max_samples=4).setup()
 
 
 @pytest.mark.parametrize("client", [5, -1])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from datamodules import WISDM, HeartDisease
 from pfl.core.task import Binary
@@ -112,39 +110,3 @@ def test_every_activity_that_is_tested_was_trained_by_the_same_person():
     assert np.bincount(labels).tolist() == [528, 1625, 306, 246, 632, 2081]
     for holding in data.division.holdings:
         assert np.isin(labels[holding.test], labels[holding.train]).all()
-
-
-def split_hash(data):
-    """Hash every split's inputs and targets to the bit."""
-    found = hashlib.sha256()
-    for client in range(data.num_clients):
-        for name in ("train", "val", "test"):
-            view = data.split(client, name)
-            if not len(view):
-                found.update(b"-")
-                continue
-            batch = view.batch(torch.arange(len(view)))
-            shape = str((batch.x.shape, batch.x.dtype, batch.y.dtype))
-            found.update(shape.encode() + batch.x.numpy().tobytes() + batch.y.numpy().tobytes())
-    return found.hexdigest()[:16]
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "bits", "content"),
-    [
-        pytest.param(
-            HeartDisease, {"test_protocol": "matched"}, "9e6dfff08a0747e7", "007c6cf98ac9bafb",
-            marks=real_heart,
-        ),
-        pytest.param(HeartDisease, {}, "6a1d521fbd1b21c5", "007c6cf98ac9bafb", marks=real_heart),
-        pytest.param(WISDM, {}, "52f6af5adce411c8", "1afc9b5e73960f3a", marks=real_wisdm),
-        pytest.param(
-            WISDM, {"missing": "drop", "standardise": "client"},
-            "8ab0cd1b7576d190", "e0378b036f1bf460", marks=real_wisdm,
-        ),
-    ],
-)  # fmt: skip
-def test_every_split_has_the_bits_that_it_had_before_pandas_read_it(kind, options, bits, content):
-    data = kind(str(HEART if kind is HeartDisease else SHARED / "wisdm.arff"), **options)
-    assert data.description()["content_hash"][:16] == content
-    assert split_hash(data) == bits

@@ -3,7 +3,6 @@
 import csv
 import json
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -117,21 +116,6 @@ def test_features_are_all_columns_without_another_use(table):
     some = table(text, target="y", features=["c", "a"])
     row = held(some)[0]
     assert inputs(some, 0)[0].tolist() == [3 + 3 * row, 1 + 3 * row]
-
-
-@pytest.mark.parametrize(
-    ("one", "other"), [("2020-01-02", "2020-01-01T12:00:00+01:00"), ("3", "2.5")]
-)
-def test_times_are_numbers_or_dates(table, monkeypatch, one, other):
-    """A day is 86,400 seconds, and 2020 began 1,577,836,800 after 1970, wherever the machine is."""
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    time.tzset()
-    text = f"x,t,y\n1,{one},p\n2,{other},q\n"
-    data = table(text, target="y", time_column="t", test_protocol="future")
-    found = data.contents.targets.column("time").tolist()
-    assert found in ([1577836800 + 86400, 1577836800 + 11 * 3600], [3, 2.5])
-    monkeypatch.undo()
-    time.tzset()
 
 
 def test_a_number_may_be_a_class_or_a_category(table):

@@ -10,7 +10,6 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from datamodules import IID, CropFlip, TorchDataset
-from pfl.cli.explain import UsageError
 from pfl.core.task import Regression
 from pfl.disk.mapped import empty
 from tests.helpers.data import batch, held
@@ -141,11 +140,3 @@ def test_a_configuration_names_the_data_set_by_its_class(tmp_path):
     images = {"class_path": "torchvision.datasets.FakeData", "init_args": arguments}
     data = configured(tmp_path, images).data
     assert (data.input_shape, len(data.contents.targets)) == ((3, 8, 8), 12)
-
-
-@pytest.mark.parametrize("path", ["torch.nn.Identity", "builtins.dict", "datamodules.IID"])
-def test_only_data_sets_are_called(tmp_path, path):
-    with pytest.raises(
-        UsageError, match=r"dataset: .*(not a|subclass|names builtins\.dict, which belongs neither)"
-    ):
-        configured(tmp_path, {"class_path": path})

@@ -9,7 +9,6 @@ import pytest
 from jsonargparse import ArgumentParser
 
 from datamodules import IID, ByDomain, Digits, Dirichlet, TensorData, Unseen
-from tests.helpers.data import batch
 from tests.helpers.messages import parts
 
 HOSPITALS = ("Basel", "Cleveland", "Hungary", "Long Beach")
@@ -110,14 +109,6 @@ def test_the_partition_file_stores_who_is_held_out(tmp_path):
     file.write_text(json.dumps(changed))
     with pytest.raises(ValueError, match=parts("partition.json ~ holds out ~ client")):
         Digits(num_clients=10, partition=str(file)).setup()
-
-
-def test_held_out_rows_are_in_no_statistic():
-    """Of the values 0, 2 and 100 the last belongs to the unseen client."""
-    x, client = np.repeat([0.0, 2, 100], 4)[:, None], np.repeat([0, 1, 2], 4)
-    source = {"x": x, "y": np.arange(12) % 2, "client": client}
-    data = TensorData(source, standardise="train", unseen=Unseen(clients=[2]))
-    assert [batch(data, client).x.unique().tolist() for client in (0, 2)] == [[-1], [99]]
 
 
 def test_a_plain_trainer_does_not_see_them():

@@ -100,9 +100,3 @@ def test_an_added_metric_that_only_a_held_out_client_has_ends_the_run(labels, ad
         run = fit(FedAvg(mlp(2), task=Binary()), data, rounds=1)
         assert run.history[-1]["test/personal/auroc_clients"] == (1 if added else 0)
         assert run.history[-1]["test/personal/sensitivity_clients"] == 2
-
-
-def test_binary_outputs_that_are_not_finite_have_no_score():
-    logits = torch.tensor([[0.0, 1.0], [float("inf"), 0.0]])
-    (row,) = Scorer(Binary(), 2).scores([(logits, torch.tensor([1, 0]))])
-    assert all(np.isnan(value) for value in row.values())

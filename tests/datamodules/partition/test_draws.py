@@ -27,27 +27,11 @@ def cut_points(size, blocks, quantity, sigma, generator):
     return QuantitySkew(quantity=quantity, sigma=sigma).cut_points(size, blocks, generator)
 
 
-def test_apportion_gives_the_largest_remainders_a_unit_more():
-    """10 * (1, 1, 2) / 4 = (2.5, 2.5, 5): floors 2 + 2 + 5 = 9, the first half gets the tenth."""
-    assert draws.apportion(10, np.array([1.0, 1.0, 2.0])).tolist() == [3, 2, 5]
-
-
 @given(st.integers(0, 500), st.lists(st.floats(0.01, 10), min_size=1, max_size=20))
 def test_apportion_sums_up_and_is_off_by_less_than_one(total, weights):
     shares = draws.apportion(total, np.array(weights))
     assert shares.sum() == total
     assert np.abs(shares - total * np.array(weights) / np.sum(weights)).max() < 1 + 1e-9
-
-
-def test_members_are_the_shuffled_positions_of_each_class():
-    labels = np.tile([3, 1], 50)
-    one, three = draws.members(labels, rng())
-    assert sorted(one.tolist()) == list(range(1, 100, 2))
-    assert sorted(three.tolist()) == list(range(0, 100, 2))
-    # Shuffled, the sum of the first half has a standard deviation of 102 around 1,250.
-    assert abs(int(one[:25].sum()) - 1250) < 4 * 102
-    assert one.tolist() != sorted(one.tolist())
-    assert not np.array_equal(one, draws.members(labels, rng(1))[0])
 
 
 def test_equal_cuts():
@@ -107,15 +91,6 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution(alpha):
     assert shares.mean() == pytest.approx(0.2)
     assert shares.var() == pytest.approx(variance, rel=0.1)
     assert shares.mean(0) == pytest.approx([0.2] * 5, abs=4 * np.sqrt(variance / 1500))
-
-
-def test_client_dirichlet_follows_the_frequencies_when_alpha_is_large():
-    """With alpha = 1e6 each of 4 clients has classes as 3 : 1, within the multinomial's spread."""
-    labels = np.repeat([0, 1], [3000, 1000])
-    shares = client_dirichlet(labels, 4, 1e6, rng())
-    assert [len(share) for share in shares] == [1000] * 4
-    zeros = np.array([(labels[share] == 0).sum() for share in shares])
-    assert np.abs(zeros - 750).max() < 5 * np.sqrt(1000 * 0.75 * 0.25)
 
 
 @pytest.mark.parametrize(("alpha", "classes"), [(1.0, 10), (5.0, 10), (2.0, 20)])

@@ -23,13 +23,5 @@ def test_the_product_is_added():
     assert adapted(torch.ones(1, 2)).tolist() == [[10.0, 16.0]]
 
 
-def test_a_new_draw_leaves_the_layer_and_starts_at_zero():
-    layer = nn.Linear(4, 3)
-    adapted, x = LowRankLinear(layer, rank=2), torch.randn(5, 4)
-    nn.init.ones_(adapted.up)
-    adapted.reset_parameters()
-    assert torch.equal(adapted(x), layer(x))
-
-
 def test_a_rank_below_one_is_refused():
     refuses(partial(LowRankLinear, nn.Linear(2, 2)), "at least 1", rank=0)

@@ -47,19 +47,6 @@ def test_equal_rows_fall_short_by_the_whole_floor(logits, unbiased):
     assert short == pytest.approx(floor - 1e-4)
 
 
-def test_variance_floor():
-    """9/100, 1/10, and their roots 0.3 and 0.3162; C = 100 gives 0.0099 and 0.1."""
-    assert variance_floor(10) == pytest.approx(0.09)
-    assert variance_floor(10, unbiased=True) == pytest.approx(0.1)
-    assert variance_floor(10, "std") == pytest.approx(0.3)
-    assert variance_floor(10, "std", unbiased=True) == pytest.approx(0.31623, abs=1e-5)
-    assert variance_floor(100) == pytest.approx(0.0099)
-    assert variance_floor(100, "std", unbiased=True) == pytest.approx(0.1)
-    for unbiased in (False, True):
-        variance = torch.eye(6).var(0, unbiased=unbiased).mean()
-        assert variance_floor(6, "var", unbiased) == pytest.approx(float(variance))
-
-
 def test_classifier_variance_by_hand():
     """p = (3/4, 1/4), (1/4, 3/4): each column has variance 1/16 and the floor of C = 2 is 1/4.
 

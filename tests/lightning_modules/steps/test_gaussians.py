@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal
 from torch.func import grad
 
@@ -13,8 +11,6 @@ from lightning_modules.steps.gaussians import (
     choose_coefficients,
     discriminant,
     estimate,
-    pack,
-    unpack,
 )
 from lightning_modules.steps.gaussians import _folds as folds
 from lightning_modules.steps.gaussians import _loss as loss
@@ -137,12 +133,3 @@ def test_coefficients_where_nothing_can_be_learnt():
     assert choose_coefficients(normal(3, 4), torch.arange(3), common, uniform()).tolist() == [0, 0]
     one = torch.tensor([2, 2, 2, 0])
     assert choose_coefficients(normal(4, 4), one, common, uniform()).tolist() == [0.5, 0.5]
-
-
-@given(st.integers(1, 40))
-def test_packing(size):
-    matrix = normal(size, size)
-    symmetric = matrix + matrix.T
-    packed = pack(symmetric)
-    assert len(packed) == size * (size + 1) // 2
-    assert torch.equal(unpack(packed), symmetric)

@@ -16,15 +16,6 @@ def sgd(lr):
     return torch.optim.SGD([torch.zeros(1)], lr=lr)
 
 
-def test_with_lr_replaces_the_rate_of_every_group_and_nothing_else():
-    def make(parameters):
-        first, second = parameters
-        return torch.optim.SGD([{"params": first, "lr": 1.0}, {"params": second}], 2.0, 0.9)
-
-    groups = with_lr(make, 0.25)([torch.zeros(1), torch.zeros(1)]).param_groups
-    assert [(group["lr"], group["momentum"]) for group in groups] == [(0.25, 0.9)] * 2
-
-
 def test_a_negative_rate_is_refused():
     refuses(partial(with_lr, partial(torch.optim.SGD, lr=0.1)), "negative", lr=(-1, float("nan")))
 
