@@ -9,6 +9,8 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.func import grad
 
 from lightning_modules.losses import (
@@ -18,9 +20,11 @@ from lightning_modules.losses import (
     monte_carlo_cross_entropy,
     variance_floor,
 )
+from pfl.core.seeds import generator, scoped
 from tests.helpers.draws import normal
 from tests.helpers.messages import refuses
 
+SIZE = 4
 FORMS = ("inverse", "log", "chord", "rbf")
 
 
@@ -45,6 +49,26 @@ def test_equal_rows_fall_short_by_the_whole_floor(logits, unbiased):
     floor = variance_floor(10, "std", unbiased)
     short = float(classifier_variance(logits, None, "std", unbiased))
     assert short == pytest.approx(floor - 1e-4)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 12), st.floats(0.01, 30))
+@settings(max_examples=50, deadline=None)
+def test_classifier_variance_lies_between_zero_and_the_floor(seed, samples, scale):
+    value = float(classifier_variance(scale * normal(samples, 7, seed=seed)))
+    assert 0 <= value <= variance_floor(7) + 1e-12
+
+
+def test_variance_floor():
+    """9/100, 1/10, and their roots 0.3 and 0.3162; C = 100 gives 0.0099 and 0.1."""
+    assert variance_floor(10) == pytest.approx(0.09)
+    assert variance_floor(10, unbiased=True) == pytest.approx(0.1)
+    assert variance_floor(10, "std") == pytest.approx(0.3)
+    assert variance_floor(10, "std", unbiased=True) == pytest.approx(0.31623, abs=1e-5)
+    assert variance_floor(100) == pytest.approx(0.0099)
+    assert variance_floor(100, "std", unbiased=True) == pytest.approx(0.1)
+    for unbiased in (False, True):
+        variance = torch.eye(6).var(0, unbiased=unbiased).mean()
+        assert variance_floor(6, "var", unbiased) == pytest.approx(float(variance))
 
 
 def test_classifier_variance_by_hand():
@@ -72,6 +96,39 @@ def test_no_gradient_above_the_floor():
     assert float(classifier_variance(certain)) == pytest.approx(2 / 27)
     assert float(grad(classifier_variance)(certain).abs().max()) < 1e-12
     assert float(grad(classifier_variance)(unsure).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(seed=st.integers(0, 10**6), samples=st.integers(2, 9))
+@settings(max_examples=25, deadline=None)
+def test_energy_ignores_order_and_rotation(form, seed, samples):
+    """And the scale, but for the rbf form."""
+    z = normal(samples, SIZE, seed=seed)
+    energy = hyperspherical_energy(z, form=form)
+    order = torch.randperm(samples, generator=generator(seed, "order"))
+    rotation, _ = torch.linalg.qr(normal(SIZE, SIZE, seed=seed + 1))
+    torch.testing.assert_close(hyperspherical_energy(z[order], form=form), energy)
+    torch.testing.assert_close(hyperspherical_energy(z @ rotation, form=form), energy)
+    if form != "rbf":
+        scales = normal(samples, 1, seed=seed + 2).exp()
+        torch.testing.assert_close(hyperspherical_energy(z * scales, form=form), energy)
+    logits = normal(samples, 5, seed=seed)
+    torch.testing.assert_close(classifier_variance(logits[order]), classifier_variance(logits))
+
+
+def simplex(points: int) -> torch.Tensor:
+    """Return a regular simplex: the unit vectors of R^points, centred."""
+    eye = torch.eye(points, dtype=torch.float64)
+    return eye - eye.mean(0)
+
+
+@pytest.mark.parametrize("points", [2, 3, 5])
+def test_energy_of_a_simplex_is_the_least(points):
+    """Cosines are -1/(N-1), the energy 1 / (1 + 1/(N-1) + eps)."""
+    least = 1 / (1 + 1 / (points - 1) + 1e-3)
+    assert float(hyperspherical_energy(simplex(points))) == pytest.approx(least)
+    for seed in range(10):
+        assert float(hyperspherical_energy(normal(points, 6, seed=seed))) >= least - 1e-12
 
 
 def test_energies_by_hand():
@@ -116,6 +173,28 @@ def test_a_zero_feature_is_orthogonal_to_all(form):
         assert float(hyperspherical_energy(z)) == pytest.approx(1 / 1.001)
     slope = grad(lambda z: hyperspherical_energy(z, None, form))(z)
     assert float(slope.abs().max()) <= 2, "not 1e12 times that"
+
+
+def test_a_step_down_the_energy_parts_two_near_features():
+    for form in FORMS:
+        z = torch.tensor([[1.0, 0.1], [1.0, -0.1], [0.5, 2.0]], dtype=torch.float64)
+        step = grad(lambda z, form=form: hyperspherical_energy(z, None, form))(z)
+        moved = z - 1e-3 * step
+        cosine = F.cosine_similarity(z[0], z[1], dim=0)
+        assert F.cosine_similarity(moved[0], moved[1], dim=0) < cosine, form
+
+
+def test_energy_leaves_the_classifier_alone_and_variance_reaches_all():
+    with scoped(0):
+        encoder, head = torch.nn.Linear(3, 4), torch.nn.Linear(4, 5)
+        z = encoder(torch.rand(6, 3))
+    weights = [encoder.weight, head.weight]
+    energy = hyperspherical_energy(z)
+    slopes = torch.autograd.grad(energy, weights, retain_graph=True, allow_unused=True)
+    assert slopes[0].any()
+    assert slopes[1] is None
+    for slope in torch.autograd.grad(classifier_variance(head(z)), weights):
+        assert slope.any()
 
 
 ALONE = {form: partial(hyperspherical_energy, form=form) for form in FORMS}

@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.func import grad
 
 from lightning_modules.losses import (
@@ -16,7 +18,7 @@ from lightning_modules.losses import (
     symmetric_kl,
 )
 from lightning_modules.losses.numerics import at_least_float32, full_precision
-from tests.helpers.draws import normal
+from tests.helpers.draws import batch, normal
 
 
 def test_model_contrastive_by_hand():
@@ -24,6 +26,24 @@ def test_model_contrastive_by_hand():
     z, z_global, z_previous = torch.tensor([[[2.0, 0.0]], [[1.0, 0.0]], [[0.0, 3.0]]])
     value = model_contrastive(z, z_global, z_previous)
     assert float(value) == pytest.approx(math.log(1 + math.exp(-2)))
+
+
+@given(st.integers(0, 10**6), st.floats(0.05, 2), st.floats(0.01, 100))
+@settings(max_examples=50, deadline=None)
+def test_model_contrastive_bounds_and_scale(seed, tau, scale):
+    z, a, b = normal(3, 4, 4, seed=seed)
+    value = model_contrastive(z, a, b, temperature=tau)
+    assert math.log1p(math.exp(-2 / tau)) - 1e-9 <= float(value)
+    assert float(value) <= math.log1p(math.exp(2 / tau)) + 1e-9
+    torch.testing.assert_close(model_contrastive(scale * z, a, b, temperature=tau), value)
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_angular_bounds(seed):
+    z, _, y = batch(5, seed)
+    value = float(angular(z, y, normal(4, 4, seed=seed + 3)))
+    assert math.log1p(3 * math.exp(-2)) <= value <= math.log1p(3 * math.exp(2))
 
 
 def test_monte_carlo_cross_entropy():

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal
 from torch.func import grad
 
@@ -56,6 +58,41 @@ def test_logits_are_log_densities(eps):
     torch.testing.assert_close(logits.log_softmax(1), expected.log_softmax(1))
 
 
+def test_it_is_the_bayes_rule():
+    """Two classes at distance 2 in the metric of S err with probability 0.1587."""
+    gaussians = Gaussians(
+        torch.tensor([[0.0, 0.0], [4.0, 0.0]]).double(),
+        torch.diag(torch.tensor([4.0, 9.0])).double(),
+    )
+    z, y = sample(gaussians, 20000)
+    weight, bias = discriminant(gaussians, uniform(2))
+    wrong = ((z @ weight.T + bias).argmax(1) != y).double().mean().item()
+    assert wrong == pytest.approx(0.1587, abs=0.01)
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_a_common_shift_changes_no_difference_of_logits(seed):
+    gaussians, z, shift = (
+        some_gaussians(seed),
+        normal(5, 4, seed=seed + 9),
+        normal(4, seed=seed + 5),
+    )
+    shifted = gaussians._replace(means=gaussians.means + shift)
+    found = []
+    for model, features in ((gaussians, z), (shifted, z + shift)):
+        weight, bias = discriminant(model, uniform())
+        found.append((features @ weight.T + bias).log_softmax(1))
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+
+
+def test_the_identity_makes_it_nearest_mean():
+    means, z = normal(3, 4), normal(50, 4, seed=8)
+    weight, bias = discriminant(Gaussians(means, torch.eye(4).double()), uniform())
+    nearest = torch.cdist(z, means).argmin(1)
+    assert torch.equal((z @ weight.T + bias).argmax(1), nearest)
+
+
 COMMON = Gaussians(
     torch.tensor([[7.0, 7.0], [5.0, 5.0], [6.0, 6.0]]).double(), 3 * torch.eye(2).double()
 )
@@ -80,6 +117,18 @@ def test_one_sample_has_no_scatter():
     found = estimate(torch.ones(1, 2).double(), torch.tensor([1]), COMMON)
     assert torch.equal(found.means, COMMON.means)
     assert torch.equal(found.covariance, COMMON.covariance)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 12))
+@settings(max_examples=20, deadline=None)
+def test_estimates_are_symmetric_and_positive_definite(seed, count):
+    """Also with fewer samples than features, and of one class."""
+    common = some_gaussians(seed, size=6)
+    y = torch.zeros(count, dtype=torch.long)
+    for kind in ("official", "small"):
+        found = estimate(normal(count, 6, seed=seed), y, common, kind).covariance
+        torch.testing.assert_close(found, found.T)
+        assert torch.linalg.eigvalsh(found).min() > 0
 
 
 def test_blend_ends():
