@@ -1,7 +1,6 @@
 """Simulated seconds: what a round would take on clients with declared bandwidths and speeds."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from pfl.federation.cost import Cost, LogNormal
 from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import mlp
 from pfl.training import client_round
-from tests.helpers.messages import parts, refuses
 
 
 def test_simulated_seconds_by_hand():
@@ -39,13 +37,6 @@ def test_spread_numbers_stay_with_a_client():
     assert abs(logs.mean().item()) < 0.1
     assert not drawn[:, 0].equal(drawn[:, 1])
     assert drawn[:, 2].unique().tolist() == [7]
-    with pytest.raises(ValueError, match=parts("up ~ positive ~ 0")):
-        Cost(up=0, down=1, speed=1)
-
-
-def test_a_spread_beyond_all_numbers_is_refused():
-    refuses(partial(LogNormal, 1.0), "[0, 10]", sigma=(-1.0, 11.0, float("nan")))
-    refuses(LogNormal, "finite", median=float("inf"))
 
 
 def test_a_run_has_simulated_seconds_and_no_other_number_changes():

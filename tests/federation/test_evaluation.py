@@ -117,16 +117,6 @@ def test_some_clients_are_tested_and_all_in_the_last_round(tmp_path, point):
     assert run.history[2]["test/personal/acc"] == pytest.approx(sum(scores) / 2)
 
 
-def test_the_tested_clients_are_the_seeds_choice_and_survive_a_resume(tmp_path):
-    first, second = runs(tmp_path, 1, 2)
-    assert first.tested != second.tested
-    loop = {"evaluate_clients": 2, "default_root_dir": str(tmp_path), "seed": 1}
-    loop = FederatedLoop(6, progress=False, **loop)
-    longer = loop.fit(FedPer(mlp(), optimizer=SGD), blobs((6,) * 6), str(first.folder))
-    assert longer.tested == first.tested
-    assert len(longer.latest.clients) == 6
-
-
 def crowd(count, folder, ckpt_path=None, rounds=2, **loop):
     """A run of a population from which one client trains a round."""
     options = {"default_root_dir": str(folder), "progress": False, **loop}

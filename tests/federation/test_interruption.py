@@ -11,7 +11,6 @@ import pytest
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedrep import FedRep
 from pfl.callbacks.early_stopping import EarlyStopping
-from pfl.callbacks.records import Records
 from pfl.engines import op_threads
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation import checkpoint
@@ -117,23 +116,6 @@ def test_a_round_that_is_entered_reaches_every_callback(callbacks, tmp_path):
     assert resumed.round == whole.round == 3
     for name in ("norms.csv", "metrics.csv", "clients.csv"):
         assert table(resumed.folder / name) == table(whole.folder / name)
-
-
-def test_rows_of_clients_that_were_written_in_part_are_written_again(tmp_path, monkeypatch):
-    rows, left = Records.rows, [KeyboardInterrupt]
-
-    def ends(self, run, result):
-        first, *others = rows(self, run, result)
-        yield first
-        if result.round == 2 and left:
-            raise left.pop()
-        yield from others
-
-    monkeypatch.setattr(Records, "rows", ends)
-    with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path)
-    resumed, whole = fit(tmp_path, ckpt_path="last"), fit(tmp_path / "whole")
-    assert table(resumed.folder / "clients.csv") == table(whole.folder / "clients.csv")
 
 
 def test_a_loop_that_is_left_early_is_saved_as_the_run_computes(tmp_path):

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 from lightning_modules.fedavg import FedAvg
 from pfl.callbacks.early_stopping import EarlyStopping
+from pfl.callbacks.wandb import WandB
 from pfl.core.devices import kernels
+from pfl.engines.processes import ProcessesEngine
 from pfl.engines.sequential import SequentialEngine
-from pfl.federation.sampling import UniformSampler
+from pfl.engines.threads import ThreadsEngine
+from pfl.federation.cost import Cost, LogNormal
+from pfl.federation.sampling import BernoulliSampler, UniformSampler
+from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
 from pfl.testing.federation import fit
 from pfl.testing.toy import blobs, mlp
-from tests.helpers.messages import parts
+from tests.helpers.messages import parts, refuses
 
 
 @pytest.mark.parametrize(
@@ -36,6 +43,28 @@ from tests.helpers.messages import parts
 def test_other_words_than_the_known_ones_are_refused(owner, given, message):
     with pytest.raises(ValueError, match=parts(message)):
         owner(**given)
+
+
+def test_numbers_out_of_range_are_refused_by_name():
+    """By the loop and by all that a configuration of it names."""
+    for owner, names in {
+        FederatedLoop: ("rounds", "evaluate_every", "checkpoint_every", "workers"),
+        EarlyStopping: ("patience",),
+        WandB: ("every",),
+        ThreadsEngine: ("workers",),
+        ProcessesEngine: ("workers",),
+    }.items():
+        refuses(owner, "at least 1", **dict.fromkeys(names, 0))
+    refuses(FederatedLoop, "negative", kept_memory=-1)
+    refuses(KeptStates, "negative", memory=-1)
+    refuses(EarlyStopping, "negative", min_delta=-0.1)
+    refuses(UniformSampler, "(0, 1]", fraction=(0, -0.1, 1.1))
+    refuses(UniformSampler, "4294967295", numpy_seed=(-1, 2**32))
+    refuses(BernoulliSampler, "(0, 1]", probability=(0, -0.1, 1.1))
+    refuses(BernoulliSampler, "negative", numpy_seed=-1, minimum=-1)
+    refuses(partial(Cost, down=1, speed=1), "positive", up=0)
+    refuses(partial(LogNormal, 1.0), "[0, 10]", sigma=(-1.0, 11.0, float("nan")))
+    refuses(LogNormal, "finite", median=float("inf"))
 
 
 class Fails(UniformSampler):

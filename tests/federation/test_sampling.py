@@ -22,15 +22,11 @@ def test_floating_point_does_not_lose_a_client():
     assert len(UniformSampler(0.29)(range(100), generator(0), 1).uploads) == 29
 
 
-def test_only_eligible_clients_are_drawn():
-    cohort = UniformSampler(1.0)([3, 5, 8], generator(0), 1)
-    assert cohort.trains == (3, 5, 8)
-
-
 def test_train_all():
-    cohort = UniformSampler(0.2, train_all=True)(range(10), generator(0), 1)
-    assert cohort.trains == tuple(range(10))
+    cohort = UniformSampler(0.4, train_all=True)([3, 5, 8, 13, 20], generator(0), 1)
+    assert cohort.trains == (3, 5, 8, 13, 20)
     assert len(cohort.uploads) == 2
+    assert {*cohort.uploads} < {*cohort.trains}
 
 
 @given(st.integers(2, 50), st.integers(0, 99))
@@ -38,11 +34,6 @@ def test_bernoulli_draws_again_until_enough_upload(clients, seed):
     cohort = BernoulliSampler(0.05)(range(clients), generator(seed), 1)
     assert len(cohort.uploads) >= 2
     assert cohort.trains == tuple(range(clients))
-
-
-def test_bernoulli_may_choose_nobody():
-    cohort = BernoulliSampler(0.01, minimum=0, train_all=False)(range(3), generator(0), 1)
-    assert cohort.uploads == () == cohort.trains
 
 
 def test_bernoulli_mean():
@@ -67,15 +58,8 @@ def test_a_rare_cohort_is_waited_for():
     """Both of two clients at 0.01: one draw of 10,000."""
     assert BernoulliSampler(0.01)(range(2), generator(0), 1).uploads == (0, 1)
     assert BernoulliSampler(1.0, minimum=3)(range(3), generator(0), 1).uploads == (0, 1, 2)
-    assert BernoulliSampler(1e-12, minimum=0)(range(3), generator(0), 1).uploads == ()
-
-
-@pytest.mark.parametrize("fraction", [0, -0.1, 1.1])
-def test_fractions_out_of_range(fraction):
-    with pytest.raises(ValueError, match=r"fraction.*\(0, 1\]"):
-        UniformSampler(fraction)
-    with pytest.raises(ValueError, match=r"probability.*\(0, 1\]"):
-        BernoulliSampler(fraction)
+    nobody = BernoulliSampler(1e-12, minimum=0, train_all=False)(range(3), generator(0), 1)
+    assert nobody.uploads == () == nobody.trains
 
 
 @given(st.integers(1, 40), st.floats(0, 0.99), st.floats(0, 1), st.integers(0, 99))
@@ -118,14 +102,3 @@ def test_numpy_seed_draws_pfedvems_cohorts():
         cohort = sampler(range(100), generator(number), number)
         assert list(cohort.uploads) == joined
         assert cohort.trains == tuple(range(100))
-
-
-@pytest.mark.parametrize("sampler", [UniformSampler, BernoulliSampler])
-def test_a_negative_numpy_seed_is_refused(sampler):
-    with pytest.raises(ValueError, match=r"numpy_seed.*-1"):
-        sampler(numpy_seed=-1)
-
-
-def test_a_numpy_seed_that_numpy_does_not_take_is_refused():
-    with pytest.raises(ValueError, match=r"numpy_seed.*4294967295.*4294967296"):
-        UniformSampler(numpy_seed=2**32)

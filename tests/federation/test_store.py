@@ -123,15 +123,6 @@ def test_reading_a_file_displaces_nothing():
     assert list(store._held) == [1]
 
 
-def test_no_memory_at_all():
-    store = KeptStates(0)
-    store[0] = state(0)
-    assert not store._held
-    assert equal(store[0], state(0))
-    with pytest.raises(ValueError, match=r"memory.*negative.* -1"):
-        KeptStates(-1)
-
-
 def test_who_has_read_keeps_the_values():
     store = KeptStates(0)
     store[0] = state(0)
@@ -205,19 +196,9 @@ methods = pytest.mark.parametrize("method", [module, simsup])
 
 
 @methods
-@pytest.mark.parametrize("gigabytes", [0, 1e-7, 1])
-def test_a_bound_changes_no_number(method, gigabytes):
-    data = blobs((4, 9, 2, 7, 6))
-    free, bound = loop().fit(method(), data), loop(kept_memory=gigabytes).fit(method(), data)
-    assert isinstance(bound.kept, KeptStates)
-    assert bound.fingerprint == free.fingerprint
-    assert list(bound.kept) == sorted(free.kept)
-
-
-@methods
-@pytest.mark.parametrize("before", [None, 0])
+@pytest.mark.parametrize("before", [None, 1e-7])
 @pytest.mark.parametrize("after", [None, 0])
-def test_a_resumed_run_may_have_another_bound(method, before, after, tmp_path):
+def test_a_bound_changes_no_number_whatever_it_was_before_a_resume(method, before, after, tmp_path):
     whole = loop().fit(method(), blobs((4, 9, 2, 7, 6)))
     make = partial(loop, default_root_dir=str(tmp_path), name="x")
     seen = make(kept_memory=before).rounds_of(method(), blobs((4, 9, 2, 7, 6)))
@@ -226,6 +207,7 @@ def test_a_resumed_run_may_have_another_bound(method, before, after, tmp_path):
     resumed = make(kept_memory=after).fit(
         method(), blobs((4, 9, 2, 7, 6)), ckpt_path=str(broken.folder)
     )
+    assert isinstance(resumed.kept, KeptStates) == (after is not None)
     assert resumed.fingerprint == whole.fingerprint
 
 
@@ -254,8 +236,3 @@ def test_a_run_leaves_no_files_but_its_own(tmp_path):
     loop(kept_memory=0, default_root_dir=str(tmp_path), name="x").fit(FedPer(mlp()), blobs())
     gc.collect()
     assert len(list((tmp_path / "x").iterdir())) == 1
-
-
-def test_the_bound_is_checked():
-    with pytest.raises(ValueError, match=r"kept_memory.*negative.* -1"):
-        loop(kept_memory=-1)
