@@ -5,24 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lightning_modules.fedavg import FedAvg
-from lightning_modules.fedper import FedPer
-from pfl.callbacks.progress import ProgressBar, closing_sheet
+from pfl.callbacks.progress import ProgressBar
 from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
-from tests.helpers.terminal import printed
 from tests.helpers.toy import blobs, mlp
-
-
-def shown(method, data, net):
-    run = FederatedLoop(rounds=1, progress=False).fit(method(net), data)
-    return run, printed([closing_sheet(run, 1.25)])
-
-
-def test_the_closing_table_has_what_was_tested_and_nothing_else():
-    run, text = shown(FedPer, blobs(), mlp())
-    for word in ("FedPer", run.fingerprint, "worst tenth of clients", "1.2"):
-        assert word in text
-    assert "global" not in text
 
 
 class Stops(Callback):

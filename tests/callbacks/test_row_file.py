@@ -106,11 +106,6 @@ def test_a_round_that_is_no_number_is_told_with_the_file(table):
         RowFile(table.path).cut(2)
 
 
-def test_rows_that_are_written_anew_are_counted_anew(table):
-    table.write(ROWS[:1])
-    assert table.state()["rows"] == 1
-
-
 def test_names_and_columns_that_look_like_formulas_are_the_same_after_a_resume(table):
     """A client called =1+1, and a column called so: neither is calculated or counted twice."""
     table.append([{"round": 2, "client": 1, "name": "=1+1", "@SUM": 1.0}])

@@ -18,12 +18,11 @@ from pfl.core.seeds import scoped
 from pfl.engines import auto, op_threads
 from pfl.engines import cores as machine
 from pfl.engines.auto import AutoEngine, parallelism
-from pfl.engines.named import OWN, make_engine
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.loop import FederatedLoop
 from pfl.training.context import Context
-from tests.engines.agreement import fit, numbers
+from tests.engines.agreement import fit
 from tests.helpers.federation import SGD, job
 from tests.helpers.toy import blobs, mlp
 
@@ -170,15 +169,6 @@ def test_a_resumed_run_keeps_what_was_chosen(cores, monkeypatch, tmp_path):
     assert not longer.stacked
 
 
-def test_bits_are_those_of_one_after_another(cores):
-    cores(2)
-    beside = fit(FedAvg(mlp(), optimizer=SGD), "auto", data=blobs((6, 5, 6)))
-    cores(1)
-    alone = fit(FedAvg(mlp(), optimizer=SGD), "sequential", data=blobs((6, 5, 6)))
-    assert beside.fingerprint == alone.fingerprint
-    assert numbers(beside) == numbers(alone)
-
-
 def test_one_large_client_has_all_cores(cores, monkeypatch):
     """100 of 102 samples are one client's: two workers would be busy 1.02 at a time."""
     cores(2)
@@ -194,16 +184,6 @@ def test_one_large_client_has_all_cores(cores, monkeypatch):
     list(engine.train(jobs))
     engine.close()
     assert seen == [3]
-
-
-@pytest.mark.parametrize("name", ["auto", "sequential", "threads", "vectorised"])
-def test_an_engine_by_its_name(name):
-    assert isinstance(make_engine(name), OWN[name])
-
-
-def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match=r"no engine 'thread'.*auto, sequential, threads"):
-        FederatedLoop(engine="thread")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -7,23 +7,18 @@ from functools import partial
 
 import pytest
 import torch
-from lightning.fabric import Fabric
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from datamodules import IID, Dirichlet, Synthetic
+from datamodules import IID, Synthetic
 from lightning_modules.fedavg import FedAvg
-from lightning_modules.nets import LeNet5
-from lightning_modules.pfedvem import PFedVEM
 from pfl.core import devices
-from pfl.core.data import info_of
-from pfl.core.types import Broadcast, Job
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.stack import gather, stack
 from pfl.engines.stack import round as stack_round
 from pfl.engines.vectorised import VectorisedEngine
-from pfl.training.context import Context
 from tests.engines.agreement import fit, numbers
-from tests.helpers.toy import mlp
+from tests.helpers.federation import SGD, context, job
+from tests.helpers.toy import blobs, mlp
 
 CLIENTS = 20
 
@@ -44,34 +39,11 @@ class Calls(TorchDispatchMode):
         return call(*args, **(options or {}))
 
 
-def uneven():
-    return federation(samples=20, partition=Dirichlet(0.5), batch_size=4)
-
-
-def federation(clients=CLIENTS, samples=40, size=28, **options):
-    data = Synthetic(
-        samples=2 * clients * samples,
-        classes=10,
-        size=size,
-        domains=1,
-        num_clients=clients,
-        test_fraction=0.5,
-        **{"partition": IID(), "batch_size": 2, **options},
-    )
-    data.setup()
-    return data
-
-
-def context_of(epochs=1, kind=FedAvg, data=None):
-    sgd = partial(torch.optim.SGD, lr=0.01)
-    method = kind(LeNet5(10, (1, 28, 28)), optimizer=sgd, epochs=epochs)
-    return Context(method, data or federation(), Fabric(accelerator="cpu"))
-
-
-def jobs_of(context, **options):
-    sent = Broadcast({name: value.clone() for name, value in context.template.items()})
-    infos = [info_of(context.data, client) for client in range(CLIENTS)]
-    return [Job(info, {}, sent, info.client, **options) for info in infos]
+def made(epochs=1, splits=()):
+    """Return a context of twenty clients with two steps an epoch, and their jobs."""
+    data = blobs((8,) * CLIENTS)
+    module = FedAvg(mlp(), optimizer=SGD, epochs=epochs)
+    return context(module, data), [job(data, client, splits=splits) for client in range(CLIENTS)]
 
 
 def counted(call):
@@ -82,20 +54,13 @@ def counted(call):
 
 
 def test_a_test_of_twenty_clients_is_few_operations():
-    """Without scores, which are counted over all clients at once; with them; of two splits."""
-    context = context_of()
-    jobs = jobs_of(context, splits=("test",))
-
-    def outputs():
-        models = stack_round.tested(context, jobs)
-        with torch.inference_mode():
-            splits = [context.data.split(job.info.client, "test") for job in jobs]
-            stack_round.outputs(models, splits)
-
-    assert counted(outputs).total() < 80
-    assert counted(partial(stack_round.test, context, jobs)).total() < 160
-    both = jobs_of(context, splits=("test", "train"))
-    assert counted(partial(stack_round.test, context, both)).total() <= 300
+    """Scores are counted over all clients at once, of two splits as well."""
+    one, two = (
+        counted(partial(stack_round.test, *made(splits=splits))).total()
+        for splits in (("test",), ("test", "train"))
+    )
+    assert one <= 170
+    assert two <= 380
 
 
 @pytest.fixture(params=["held", "gathered"])
@@ -106,32 +71,16 @@ def _way(request, monkeypatch):
 
 @pytest.mark.usefixtures("_way")
 def test_a_step_of_twenty_clients_is_few_operations_and_none_waits_for_a_number():
-    """Two epochs have twenty steps more than one; an epoch's order costs a step twenty copies."""
-    one, two = (
-        counted(partial(stack_round.train, context, jobs_of(context)))
-        for context in (context_of(1), context_of(2))
-    )
-    extra = two - one
-    assert extra.total() / 20 - 20 <= 100
+    """Eleven epochs have twenty steps more than one; orders cost copies for each client."""
+    one, eleven = (counted(partial(stack_round.train, *made(epochs))) for epochs in (1, 11))
+    extra = eleven - one
+    assert extra.total() / 20 <= 100
     assert not {"_local_scalar_dense", "nonzero", "item"} & extra.keys()
 
 
-@pytest.mark.usefixtures("_way")
-@pytest.mark.parametrize("kind", [FedAvg, PFedVEM])
-def test_a_step_of_unequal_clients_takes_no_number_from_the_cpu(kind):
-    """Some are done before others and batches are padded: two epochs beside one."""
-    one, two = (
-        counted(partial(stack_round.train, context, jobs_of(context)))
-        for context in (context_of(epochs, kind, uneven()) for epochs in (1, 2))
-    )
-    assert (two - one).total() > 500
-    assert not {"lift_fresh", "_local_scalar_dense", "nonzero", "item"} & (two - one).keys()
-
-
 def unequal():
-    """Clients of unequal size, one without test samples."""
-    data = federation(clients=4, samples=9, size=8)
-    data.batch_size = 4
+    data = Synthetic(samples=72, size=8, num_clients=4, partition=IID(), batch_size=4)
+    data.setup()
     return data
 
 

@@ -78,32 +78,6 @@ def test_round_client_phase_and_line_are_told(engine, method, where):
     assert "\n" not in said
 
 
-class InObjective(FedAvg):
-    """Every client fails, in the second of its phases."""
-
-    vectorizable = True
-
-    def plan(self):
-        first = Phase(name="first", objective=self.losses)
-        return [first, Pass(name="then", then=lambda totals: {}), self.second()]
-
-    def second(self):
-        return Phase(name="second", objective=self.fail)
-
-    def fail(self, batch):
-        raise KeyError("net.haed")
-
-
-@pytest.mark.parametrize("engine", [SequentialEngine, lambda: ThreadsEngine(2)])
-def test_the_phase_is_told(engine):
-    with pytest.raises(KeyError) as found:
-        fit(InObjective(mlp(), optimizer=SGD), blobs(), 1, engine=engine(), sampler=EVERYONE)
-    place = f"phase 'second' ({FILE}, line {line(InObjective.fail)}): KeyError: 'net.haed'"
-    assert failure_line(found.value) in {
-        f"round 1, client {client}, {place}" for client in range(3)
-    }
-
-
 def misnames(method):
     return part_phase(method, "haed", 1)
 

@@ -4,73 +4,35 @@ import re
 
 import pytest
 import torch
-from torch import nn
 
-from lightning_modules.base import ClientModule
 from lightning_modules.fedper import FedPer
 from lightning_modules.perfedavg import PerFedAvg
 from pfl.core.state import clone, fingerprint
-from pfl.core.types import Outcome, Pass
+from pfl.core.types import Outcome
 from pfl.engines.guard import disagreement
 from pfl.loop import FederatedLoop
 from tests.engines.agreement import fit, module_of
 from tests.helpers.federation import HEAVY, LacksKernel, context
 from tests.helpers.toy import blobs, mlp, normed
+from tests.testing import broken
+from tests.testing.broken_rounds import ScalesBySamples
 
 
-class Stacks(ClientModule):
-    vectorizable = True
-    kept = ("net.head.*", "mark")
-    shared = ("net.backbone.*",)
-
-    def __init__(self, net=None, **options):
-        super().__init__(mlp() if net is None else net, **options)
-        self.register_buffer("mark", torch.zeros(3))
-
-
-class ForgetsWeight(Stacks):
-    def losses(self, batch):
-        return {"ce": nn.functional.cross_entropy(self(batch.x), batch.y)}
-
-
-class ForgetsWeightInAPass(Stacks):
-    def plan(self):
-        mean = Pass(
-            name="mark",
-            statistic=lambda batch: {"sum": self(batch.x).sum(0)},
-            then=lambda totals: {"mark": totals.sums["sum"]},
-        )
-        return [*super().plan(), mean]
-
-
-class MarksPadding(Stacks):
+class MarksPadding(broken.Method):
     """An entry that its objective computes of padding too."""
 
     def losses(self, batch):
-        return Outcome(super().losses(batch), {"mark": self(batch.x).mean(0)})
+        return Outcome(super().losses(batch), {"visits": self(batch.x).mean()})
 
 
-class Remembers(Stacks):
-    """A method that remembers its last client outside the state."""
-
-    last = 0.0
-
-    def receive(self, broadcast, info):
-        super().receive(broadcast, info)
-        self.last = float(info.samples)
-
-    def losses(self, batch):
-        return {name: value * self.last for name, value in super().losses(batch).items()}
-
-
-class MixesSamples(Stacks):
+class MixesSamples(broken.Method):
     """Its losses do not see that every logit depends on all samples of the batch."""
 
     def forward(self, x):
         return self.net(x) + self.net(x).mean()
 
 
-class Branches(Stacks):
+class Branches(broken.Method):
     """A branch on a value cannot be stacked at all."""
 
     def losses(self, batch):
@@ -81,17 +43,20 @@ class Branches(Stacks):
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
-        (ForgetsWeight, r"ForgetsWeight gives different numbers when stacked: the .* \(client 1"),
-        (ForgetsWeightInAPass, r"the \w+ mark \(client 1"),
-        (MarksPadding, r"the \w+ mark \(client 1"),
-        (Remembers, r"Remembers gives different numbers when stacked"),
+        (
+            broken.ForgetsWeight,
+            r"ForgetsWeight gives different numbers when stacked: the .* \(client 1",
+        ),
+        (broken.WeighsByItsOwnLoss, r"the \w+ visits \(client 1"),
+        (MarksPadding, r"the \w+ visits \(client 1"),
+        (ScalesBySamples, r"ScalesBySamples gives different numbers when stacked"),
         (MixesSamples, r"the tested logits \(client 1"),
         (Branches, r"Branches fails when stacked: RuntimeError"),
     ],
 )
 def test_a_method_that_is_wrong_when_stacked_runs_sequentially(method, sentence):
-    alone = fit(method(optimizer=HEAVY), "sequential")
-    guarded = fit(method(optimizer=HEAVY), "vectorised")
+    alone = fit(method(mlp(), optimizer=HEAVY), "sequential")
+    guarded = fit(method(mlp(), optimizer=HEAVY), "vectorised")
     said = guarded.header["engine"]
     assert said.startswith("sequential, not vectorised: ")
     assert re.search(sentence, said)
@@ -99,7 +64,7 @@ def test_a_method_that_is_wrong_when_stacked_runs_sequentially(method, sentence)
 
 
 def test_a_method_that_is_right_stays_stacked():
-    assert disagreement(context(Stacks(), blobs())) is None
+    assert disagreement(context(broken.Method(mlp()), blobs())) is None
 
 
 def test_what_cannot_be_stacked_in_half_precision_is_found():
@@ -139,13 +104,13 @@ def test_a_guard_changes_nothing():
 def test_a_resumed_run_decides_as_the_first_did(tmp_path):
     """The guard plays from the initial values, whatever the checkpoint has made of them."""
     options = {"engine": "vectorised", "default_root_dir": str(tmp_path), "progress": False}
-    first = FederatedLoop(rounds=1, **options).fit(ForgetsWeight(), blobs())
-    more = FederatedLoop(rounds=2, **options).fit(ForgetsWeight(), blobs(), ckpt_path="last")
+    first = FederatedLoop(1, **options).fit(broken.ForgetsWeight(mlp()), blobs())
+    more = FederatedLoop(2, **options).fit(broken.ForgetsWeight(mlp()), blobs(), "last")
     assert more.round == 2
     assert more.header["engine"] == first.header["engine"]
 
 
 def test_clients_of_few_equal_samples_play_unequal_parts():
     """Of four samples each, padding shows only where one of the two leaves a sample out."""
-    found = disagreement(context(ForgetsWeight(), blobs((4, 4, 4))))
+    found = disagreement(context(broken.ForgetsWeight(mlp()), blobs((4, 4, 4))))
     assert "gives different numbers when stacked" in str(found)

@@ -11,6 +11,7 @@ from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
 from tests.engines.agreement import Logs, fit
+from tests.engines.test_workers import OneWorker
 from tests.helpers.federation import SGD
 from tests.helpers.messages import parts
 from tests.helpers.tables import csv_rows
@@ -43,19 +44,27 @@ def test_what_is_logged_keeps_no_graph_alive():
     assert not module.take_logged()["w"].requires_grad
 
 
-@pytest.mark.parametrize("engine", [SequentialEngine(), ThreadsEngine(2), VectorisedEngine()])
-def test_every_engine_records_it_and_no_number_changes(engine):
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        (SequentialEngine(), "sequential"),
+        (ThreadsEngine(2), "threads"),
+        (VectorisedEngine(), "vectorised"),
+        (OneWorker(), "one worker"),
+    ],
+)
+def test_every_engine_records_it_and_no_number_changes(engine, name):
     found = fit(Logs(mlp(), optimizer=SGD), engine, precision="64-true")
     plain = fit(FedAvg(mlp(), optimizer=SGD), engine, precision="64-true")
-    assert type(engine).__name__.removesuffix("Engine").lower() in found.header["engine"]
+    assert name in found.header["engine"]
     assert found.fingerprint == plain.fingerprint
     reference = fit(Logs(mlp(), optimizer=SGD), SequentialEngine(), precision="64-true")
     for row, expected in zip(found.latest.clients, reference.latest.clients, strict=True):
-        names = {name for name in row if name.startswith("log/")}
+        names = {key for key in row if key.startswith("log/")}
         assert names == ({"log/mass", "log/one", "log/lost"} if row["trained"] else set())
-        for name in names:
-            assert row[name] == pytest.approx(expected[name], rel=1e-12, nan_ok=True)
-            assert name != "log/one" or row[name] == 1.0
+        for key in names:
+            assert row[key] == pytest.approx(expected[key], rel=1e-12, nan_ok=True)
+            assert key != "log/one" or row[key] == 1.0
 
 
 class ForgetsPadding(FedAvg):

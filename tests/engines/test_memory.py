@@ -109,10 +109,6 @@ def test_free_memory_keeps_within_a_container(tmp_path, monkeypatch):
     assert memory.free(torch.device("cpu")) == 9000
 
 
-def test_a_machine_tells_what_it_has_left():
-    assert memory._machine() > 2**20
-
-
 def test_fixed_steps_hold_their_draws_once_more(monkeypatch):
     """Five draws of all 57 weights of an MLP with 5 inputs, 6 units and 3 outputs."""
     ctx = context(PFedBayes(toy.mlp(), inner_steps=5), blobs())

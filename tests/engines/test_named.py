@@ -33,11 +33,6 @@ def test_a_plug_in_brings_an_engine(tmp_path, monkeypatch):
         named.make_engine("mien")
 
 
-def test_an_engine_without_workers_takes_none():
-    with pytest.raises(ValueError, match="sequential has no workers"):
-        named.make_engine("sequential", 2)
-
-
 def test_an_extra_that_was_removed_is_left_out(monkeypatch):
     points = [EntryPoint("a", "pfl.extras.gone.engine:A", "g"), EntryPoint("b", "pfl.engines", "g")]
     monkeypatch.setattr(plugins, "entry_points", lambda group: points)

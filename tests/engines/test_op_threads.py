@@ -112,15 +112,3 @@ def test_a_resumed_run_keeps_its_number(torchs, tmp_path):
         FedAvg(mlp(), optimizer=SGD), "sequential", rounds=2, ckpt_path=str(first.folder), **folder
     )
     assert again.header["op threads"].startswith("2, as the run began")
-
-
-def test_a_busy_machine_is_told_but_changes_nothing(torchs):
-    torchs.setattr("os.getloadavg", lambda: (9.0, 9.0, 9.0))
-    torchs.setattr("pfl.engines.cores.usable", lambda: 2)
-    said = str(OpThreads(2, "torch's number"))
-    assert said == (
-        "2, torch's number; 9 programs want 2 cores now, so OMP_NUM_THREADS=1 may be faster"
-    )
-    assert str(OpThreads(1, "as it is")) == "1, as it is"
-    torchs.setattr("os.getloadavg", lambda: (3.0, 9.0, 9.0))
-    assert str(OpThreads(2, "torch's number")) == "2, torch's number"

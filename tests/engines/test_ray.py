@@ -17,7 +17,7 @@ from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from tests.engines.agreement import numbers, same
 from tests.engines.test_workers import SIZES, Dies, fit, with_dropout
-from tests.helpers.messages import parts
+from tests.helpers.messages import parts, refuses
 from tests.helpers.toy import blobs, mlp
 
 ray = pytest.importorskip("ray")
@@ -131,12 +131,8 @@ class TestOnARunningCluster:
 
 
 def test_bad_numbers():
-    with pytest.raises(ValueError, match=r"workers.* 1.* 0"):
-        RayEngine(workers=0)
-    with pytest.raises(ValueError, match=r"cpus_per_worker.* 1.* 0"):
-        RayEngine(cpus_per_worker=0)
-    with pytest.raises(ValueError, match=r"gpus_per_worker.*negative.* -1"):
-        RayEngine(gpus_per_worker=-1)
+    refuses(RayEngine, "at least 1", workers=0, cpus_per_worker=0)
+    refuses(RayEngine, "negative", gpus_per_worker=-1)
 
 
 def test_a_cluster_that_does_not_start_is_told_in_a_sentence(monkeypatch):

@@ -76,30 +76,23 @@ def run(kind, method, engine, **loop):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", [FedAvg, Ditto])
-def test_threads_workers_and_resumed_runs_give_the_sequential_bits(kind, method, tmp_path):
+def test_every_engine_and_a_resumed_run_give_the_sequential_numbers(kind, method, tmp_path):
+    """Bit for bit, also by messages to another process; stacked in float64."""
     alone = run(kind, method, "sequential")
-    beside = run(kind, method, ThreadsEngine(2))
-    assert beside.header["engine"].startswith("threads")
-    assert same(beside, alone)
+    for engine, name in ((ThreadsEngine(2), "threads"), (ProcessesEngine(1), "processes")):
+        beside = run(kind, method, engine)
+        assert beside.header["engine"].startswith(name)
+        assert same(beside, alone)
     folder = str(tmp_path)
     broken = run(kind, method, "sequential", rounds=1, default_root_dir=folder)
     assert same(run(kind, method, "sequential", ckpt_path=str(broken.folder)), alone)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", [FedAvg, Ditto])
-def test_stacked_clients_give_the_sequential_numbers(kind, method):
-    alone = run(kind, method, "sequential", precision="64-true")
-    beside = run(kind, method, VectorisedEngine(), precision="64-true")
+    alone, beside = (
+        run(kind, method, engine, precision="64-true")
+        for engine in ("sequential", VectorisedEngine())
+    )
     assert beside.header["engine"].startswith("vectorised")
     close = {"rtol": 1e-10, "atol": 1e-10}
     torch.testing.assert_close(beside.server.shared, alone.server.shared, **close)
     torch.testing.assert_close(dict(beside.kept), dict(alone.kept), **close)
     for one, other in zip(numbers(beside), numbers(alone), strict=True):
         assert one == pytest.approx(other, rel=1e-5, abs=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_travels_to_another_process_gives_the_sequential_bits(kind):
-    """Ray's actors and sites get the same messages."""
-    assert same(run(kind, Ditto, ProcessesEngine(1)), run(kind, Ditto, "sequential"))

@@ -26,24 +26,13 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.training import client_round
 from pfl.training.context import Context
-from tests.engines.agreement import fit, numbers, same
+from tests.engines.agreement import fit, same
 from tests.helpers import toy
 from tests.helpers.discovery import build
-from tests.helpers.federation import HEAVY, SGD, equal, job
-from tests.helpers.toy import blobs, mlp, normed
+from tests.helpers.federation import SGD, equal, job
+from tests.helpers.toy import blobs, mlp
 
 pytestmark = pytest.mark.usefixtures("one_op_thread")
-
-
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-def test_batch_norm_clipping_and_kept_momentum_give_the_sequential_bits(precision):
-    options = {"optimizer": HEAVY, "persist_optimizer": True, "buffers": "local", "epochs": 2}
-    sizes = (4, 9, 18, 6)
-    loop = {"precision": precision, "gradient_clip_val": 0.5, "data": blobs(sizes)}
-    alone = fit(FedAvg(normed(), **options), SequentialEngine(), **loop)
-    beside = fit(FedAvg(normed(), **options), ThreadsEngine(2), **loop)
-    assert beside.fingerprint == alone.fingerprint
-    assert numbers(beside) == numbers(alone)
 
 
 class Waits(ClientModule):
@@ -267,8 +256,3 @@ def test_a_single_test_has_all_op_threads(monkeypatch):
     list(engine.test(asked))
     engine.close()
     assert counts == [2, 1, 1, 1]
-
-
-def test_the_number_of_workers_is_checked():
-    with pytest.raises(ValueError, match=r"workers.* 1.* 0"):
-        ThreadsEngine(0)

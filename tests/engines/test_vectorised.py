@@ -81,15 +81,6 @@ def test_weights_have_the_type_of_the_precision(sizes):
     check(lambda: module_of(Products, toy.mlp), data=blobs(sizes))
 
 
-@pytest.mark.parametrize("buffers", ["local", "average"])
-@pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize("net", [normed, spatial])
-def test_a_frozen_teacher_with_batch_norm_agrees(net, mode, buffers):
-    """Its statistics are the batch's, without padding, or the running ones as received."""
-    options = {"teacher_mode": mode, "buffers": buffers, "epochs": 2}
-    check(lambda: module_of(PFAKD, net, **options), data=blobs((4, 9, 2, 17, 6)))
-
-
 @pytest.mark.filterwarnings("ignore:client 2 takes no step")
 def test_only_a_counter_that_is_read_is_an_obstacle():
     """Without momentum a batch norm reads it in training; a frozen copy does not."""
@@ -110,16 +101,14 @@ class Anchored(FedAvg):
         return {**super().losses(batch), "pull": mean(distance.mean(-1), batch.weight)}
 
 
+LAYERS = partial(nn.Dropout, 0.3), nn.AlphaDropout, partial(toy.attention, batch_first=True)
+
+
 @pytest.mark.parametrize("method", [FedAvg, FedPer, PerFedAvg, PFAKD])
 def test_clients_draw_what_they_draw_alone(method):
     """Of unequal sizes, so that batches are padded, and in stacks of two."""
-    net = partial(toy.drawing, partial(nn.Dropout, 0.3), nn.AlphaDropout)
+    net = partial(toy.drawing, *(LAYERS if method is FedAvg else LAYERS[:2]))
     check(lambda: module_of(method, net), engine=VectorisedEngine(clients=2))
-
-
-def test_attention_draws_in_a_stack():
-    layer = partial(toy.attention, batch_first=True)
-    check(lambda: module_of(FedAvg, partial(toy.drawing, layer)))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from pfl.core.seeds import scoped
 from pfl.core.types import Broadcast
 from pfl.engines.processes import ProcessesEngine
 from pfl.engines.sequential import SequentialEngine
+from pfl.engines.threads import ThreadsEngine
 from pfl.engines.transport import wire
 from pfl.engines.transport.clients import Clients
 from pfl.engines.transport.pool import (
@@ -84,12 +85,18 @@ def test_every_method_gives_the_sequential_bits_in_a_worker(method):
     assert same(fit(build(method, mlp(), optimizer=SGD), OneWorker()), alone)
 
 
-@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-mixed"])
-def test_batch_norm_clipping_and_kept_momentum_give_the_sequential_bits(precision):
+@pytest.mark.parametrize(
+    ("engine", "precision"),
+    [
+        *((OneWorker, precision) for precision in ("32-true", "64-true", "bf16-mixed")),
+        *((partial(ThreadsEngine, 2), precision) for precision in ("32-true", "bf16-mixed")),
+    ],
+)
+def test_batch_norm_clipping_and_kept_momentum_give_the_sequential_bits(engine, precision):
     options = {"optimizer": HEAVY, "persist_optimizer": True, "buffers": "local", "epochs": 2}
     loop = {"precision": precision, "gradient_clip_val": 0.5}
     alone = fit(FedAvg(normed(), **options), SequentialEngine(), **loop)
-    assert same(fit(FedAvg(normed(), **options), OneWorker(), **loop), alone)
+    assert same(fit(FedAvg(normed(), **options), engine(), **loop), alone)
 
 
 def test_a_worker_has_the_runs_settings_of_torch():
@@ -102,16 +109,6 @@ def test_a_worker_has_the_runs_settings_of_torch():
     finally:
         torch.set_float32_matmul_precision(usual)
         torch.use_deterministic_algorithms(False)
-
-
-def test_what_steps_log_comes_back_from_a_worker():
-    alone, away = (
-        fit(agreement.Logs(mlp(), optimizer=SGD), engine, 1)
-        for engine in (SequentialEngine(), OneWorker())
-    )
-    # Read as text, in which values that are not finite are equal.
-    assert "log/mass" in str(away.latest.clients)
-    assert str(away.latest.clients) == str(alone.latest.clients)
 
 
 def test_a_worker_starts_from_the_template_of_a_resumed_run(tmp_path):
@@ -353,10 +350,6 @@ def test_nobody_waits_for_a_worker_after_the_end(scripted):
     assert helper.ended
 
 
-def test_failures_of_workers_are_told_in_a_sentence():
-    assert issubclass(WorkerError, RUN_REFUSALS)
-
-
 # Processes of this machine.
 
 
@@ -405,12 +398,6 @@ def test_a_process_that_dies_is_replaced_and_the_result_is_the_same(tmp_path):
     assert same(beside, fit(Dies(mark), SequentialEngine()))
 
 
-def test_a_job_that_kills_every_process_ends_the_run():
-    told = "client 1 in round 1: its worker died 3 times; last output: it ended with exit code -9$"
-    with pytest.raises(WorkerError, match=told):
-        fit(Dies(), ProcessesEngine(1))
-
-
 def test_a_job_that_kills_every_process_leaves_the_round_to_the_others():
     options = {"rounds": 2, "sampler": UniformSampler(1.0)}
     with pytest.warns(UserWarning, match=parts("without client 1: ~ 3 times ~ code -9")):
@@ -436,6 +423,7 @@ def test_a_process_that_cannot_start_says_why():
     data.__class__ = Unreadable
     with pytest.raises(WorkerError, match="could not start: FileNotFoundError: there is no folder"):
         fit(FedAvg(mlp()), ProcessesEngine(1), data=data)
+    assert issubclass(WorkerError, RUN_REFUSALS)  # The command line says it in a sentence.
 
 
 class Computes(type(blobs())):
@@ -517,8 +505,3 @@ def test_a_device_is_not_for_processes():
     found.fabric = type("Elsewhere", (), {"device": torch.device("cuda")})
     with pytest.raises(ValueError, match=parts("cuda ~ processes ~ loop.accelerator ~ cpu")):
         engine.setup(found)
-
-
-def test_bad_numbers():
-    with pytest.raises(ValueError, match=r"workers.* 1.* 0"):
-        ProcessesEngine(workers=0)

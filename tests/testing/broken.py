@@ -81,11 +81,6 @@ class KeepsInVain(Method):
     shared = ("net.*",)
 
 
-class Climbs(Method):
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.01, maximize=True)
-
-
 class Stays(Method):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.0)
@@ -126,11 +121,6 @@ class CountsClasses(Method):
 
 
 # Plans and their functions.
-
-
-class ReadsInPlan(Method):
-    def plan(self):
-        return [] if self.visits > 1 else super().plan()
 
 
 class ReadsInAdapt(Method):

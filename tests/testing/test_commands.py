@@ -124,8 +124,3 @@ def test_a_configuration_needs_neither_its_networks_nor_its_data(capsys):
     """SUN397 is not there, and no LeNet-5 takes five numbers."""
     assert check("--config", "c.yaml", "--model.sup_epochs", "1") == 0
     assert capsys.readouterr().out.endswith("FedSimSup keeps its promises\n")
-
-
-def test_help_says_what_a_configuration_counts_for(capsys):
-    assert check("--help") == 0
-    assert "is replaced by a very small one" in " ".join(capsys.readouterr().out.split())
