@@ -8,19 +8,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from lightning_modules.base import ClientModule
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.split import must_be_split
-from pfl.core.checks import at_least_one, not_negative
+from pfl.core.checks import at_least_one, not_negative, within
+from pfl.core.seeds import generator
+from pfl.core.server import Server, ServerState
 from pfl.core.space import Dimension
-from pfl.core.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
+from pfl.core.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    Pass,
+    Phase,
+    Plan,
+    Positions,
+    State,
+    Terms,
+    Totals,
+    Upload,
+)
 
 
 class FedMD(ClientModule):
@@ -32,11 +47,11 @@ class FedMD(ClientModule):
     trains on the public labels and on its own data. So the first round of the loop is what the
     paper calls transfer learning, and a run has one round more than the paper counts.
 
-    All public samples serve in each round; the authors draw 5,000 of theirs anew.
-
     Args:
         net: The network; its outputs are those of public and private classes together.
         public_samples: Number of public samples.
+        align_samples: Number of public samples whose logits travel, which the server draws anew for
+            each round in proportion to classes (the authors: 5,000); ``None`` is all.
         public_epochs: Epochs of the first training on the public labels.
         private_epochs: Epochs of the first training on the client's data. The authors end both
             early, the second one by the test set.
@@ -64,6 +79,7 @@ class FedMD(ClientModule):
         net: SplitNet,
         *,
         public_samples: int,
+        align_samples: int | None = None,
         public_epochs: int = 20,
         private_epochs: int = 25,
         digest_epochs: int = 1,
@@ -76,14 +92,25 @@ class FedMD(ClientModule):
         super().__init__(net, epochs=epochs, weighting=weighting, **options)
         must_be_split(net)
         at_least_one(public_samples=public_samples, digest_batch_size=digest_batch_size)
+        within(f"[1, {public_samples}]", align_samples=align_samples)
         not_negative(public_epochs=public_epochs, private_epochs=private_epochs)
         not_negative(digest_epochs=digest_epochs)
         self.first_epochs = {"public": public_epochs, "private": private_epochs}
         self.digest_epochs, self.digest_batch_size = digest_epochs, digest_batch_size
         self.digest_loss = digest_loss
+        self.align_samples, count = align_samples, align_samples or public_samples
         # NaN until there is a consensus.
-        self.consensus = nn.Buffer(torch.full((public_samples, net.num_classes), math.nan))
+        self.consensus = nn.Buffer(torch.full((count, net.num_classes), math.nan))
+        if align_samples is not None:
+            # Which public samples the consensus is of, and of which a client sends its logits.
+            self.known = nn.Buffer(torch.arange(count))
+            self.wanted = nn.Buffer(torch.arange(count))
         self.started = nn.Buffer(torch.tensor(False))
+
+    @property
+    def needs_classes(self) -> bool:
+        """``True`` if samples are drawn in proportion to their labels."""
+        return self.align_samples is not None
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
@@ -94,16 +121,36 @@ class FedMD(ClientModule):
         """Train at first, or digest; revisit; take the logits."""
         size = self.digest_batch_size
         on_public = partial(Phase, split="public", batch_size=size)
+        known, wanted = map(self._subset, ("known", "wanted"))
         first = partial(_if_first, self.first_epochs)
         return [
             on_public(name="public", objective=self.losses, epochs=partial(first, "public")),
             Phase(name="private", objective=self.losses, epochs=partial(first, "private")),
             on_public(
-                name="digest", objective=self._digest, epochs=partial(_if_known, self.digest_epochs)
+                name="digest",
+                subset=known,
+                objective=self._digest,
+                epochs=partial(_if_known, self.digest_epochs),
             ),
             Phase(name="revisit", objective=self.losses, epochs=partial(_if_known, self.epochs)),
-            Pass(name="logits", split="public", collect=self._logits, then=self._sent),
+            Pass(
+                name="logits",
+                split="public",
+                subset=wanted,
+                collect=self._logits,
+                then=self._sent,
+            ),
         ]
+
+    def server(self) -> Server[Any]:
+        """Return a server that averages logits, of samples that it draws if not all serve."""
+        if self.align_samples is None:
+            return Server(self.weighting)
+        return FedMDServer(self.weighting, self.align_samples)
+
+    def _subset(self, name: str) -> Positions | None:
+        """Return the positions that an entry holds; ``None`` if all public samples serve."""
+        return None if self.align_samples is None else lambda own, info: own[name]
 
     def _digest(self, batch: Batch) -> Terms:
         logits, wanted = self(batch.x), self.consensus[batch.index]
@@ -132,3 +179,46 @@ def _if_first(lengths: dict[str, int], name: str, entries: State, info: ClientIn
 def _if_known(length: int, entries: State, info: ClientInfo) -> int:
     """Return a length, of a client that has received a consensus."""
     return length if entries["consensus"].isfinite().all() else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMDState(ServerState):
+    """The consensus.
+
+    Attributes:
+        samples: (A,) positions of the public samples that it is of.
+    """
+
+    samples: Tensor
+
+
+@dataclass(eq=False)
+class FedMDServer(Server[FedMDState]):
+    """A server that draws the public samples of each round; arguments as in FedMD."""
+
+    needs_public = True
+    align_samples: int = 1
+
+    def drawn(self, round: int) -> Tensor:
+        """Return the (A,) ascending positions of a round's public samples.
+
+        As many are drawn of each class as its share of all samples makes, up to rounding.
+        """
+        y = self.public.targets
+        order = torch.randperm(len(y), generator=generator(self.seed, "align", round))
+        order = order[y[order].argsort(stable=True)]
+        places = torch.arange(self.align_samples) * len(y) // self.align_samples
+        return order[places].sort().values
+
+    def init(self, shared: State, clients: Sequence[ClientInfo]) -> FedMDState:
+        """Return the state without a consensus."""
+        return FedMDState(shared=shared, samples=self.drawn(0))
+
+    def broadcast(self, state: FedMDState, client: int, round: int) -> Broadcast:
+        """Return the consensus, the samples that it is of, and those of the round."""
+        return Broadcast(state.shared, {"known": state.samples, "wanted": self.drawn(round)})
+
+    def with_mean(self, state: FedMDState, uploads: Sequence[Upload], mean: State) -> FedMDState:
+        """Return the state with the mean of the round's logits."""
+        after = super().with_mean(state, uploads, mean)
+        return replace(after, samples=self.drawn(state.round + 1))

@@ -66,6 +66,31 @@ class DataView:
         return cls(**{name: getattr(data, name) for name in names if hasattr(data, name)})
 
 
+class Subset:
+    """Some samples of a split, in a given order.
+
+    Args:
+        split: The split.
+        positions: (m,) positions in the split, on any device.
+    """
+
+    def __init__(self, split: ClientSplit, positions: Tensor) -> None:
+        self._split, self._positions = split, positions.to("cpu", copy=True)
+        self.augmented = split.augmented
+
+    @property
+    def targets(self) -> Tensor:
+        """(m, ...) targets, in the order of the positions."""
+        return self._split.targets[self._positions]
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
+        """Return the samples at ``positions`` of this subset."""
+        return self._split.batch(self._positions[positions.cpu()], rng)
+
+
 class EmptySplit:
     """An empty split, for samples that are elsewhere or must not be read.
 

@@ -25,6 +25,7 @@ Terms: TypeAlias = dict[str, Tensor]
 Patterns: TypeAlias = tuple[str, ...]
 OptimizerFactory: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]
 Count: TypeAlias = "int | Callable[[State, ClientInfo], int]"
+Positions: TypeAlias = "Callable[[State, ClientInfo], Tensor]"
 EvaluationPoint: TypeAlias = Literal["post_broadcast", "post_local"]
 Split: TypeAlias = Literal["train", "val", "test", "pooled"]
 # One tensor for a batch, or several by name; their first axis runs over the samples.
@@ -100,6 +101,9 @@ class Phase:
         name: Unique within the plan; part of the phase's seeds and of the names of its losses.
         split: The samples that it trains on: the client's training data, or the ``public`` data,
             which belong to no client (``data.public``).
+        subset: Returns the (m,) positions of the samples of ``split`` that the phase sees, in this
+            order, given the client's own entries right before the phase and its info. They are then
+            the samples of the phase, among which :attr:`Batch.index` counts. ``None`` is all.
         objective: The loss terms of a batch, as a function of the module's state and the batch that
             changes neither (batch norms' running statistics excepted).
         epochs: Epochs over these samples; zero skips the phase. It may be a function of the
@@ -128,6 +132,7 @@ class Phase:
     name: str
     objective: Callable[[Batch], Terms | Outcome]
     split: Literal["train", "public"] = "train"
+    subset: Positions | None = None
     epochs: Count = 1
     steps: Count | None = None
     trains: Patterns = ("*",)
@@ -171,6 +176,7 @@ class Pass:
             parameters set in closed form). Not called for a client without such samples.
         split: The samples that it goes through: the client's training or validation data (``train``
             or ``val``), or the ``public`` data, which belong to no client.
+        subset: The samples of ``split`` that it goes through, as in :class:`Phase`.
         statistic: Returns named sums over one batch; the engine adds them up over the batches. Like
             an objective it changes nothing.
         collect: Returns (B, ...) rows of one batch by name, for values that cannot be summed.
@@ -184,6 +190,7 @@ class Pass:
     name: str
     then: Callable[[Totals], State]
     split: Literal["train", "val", "public"] = "train"
+    subset: Positions | None = None
     statistic: Callable[[Batch], State] | None = None
     collect: Callable[[Batch], State] | None = None
     when: Callable[[State, ClientInfo], bool] | None = None

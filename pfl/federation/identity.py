@@ -53,7 +53,7 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{f"{name}.released": False for name in ("ConceptDrift", "FixedClasses", "QuantitySkew")},
     **{"CFL.stale": False, "CFL.newcomers": "mean", "FedEM.e_steps": 1},
     **{"PFedHN.order": "joint", "PFedSim.tested": "stored", "APPLE.first": "samples"},
-    **{"APPLE.downloads": None, "APPLE.sharpness": 1.0},
+    **{"APPLE.downloads": None, "APPLE.sharpness": 1.0, "FedMD.align_samples": None},
     # Options of methods that no configuration used.
     **{"Ditto.refresh_before_eval": False, "FedPer.fit_head_before_eval": 0},
     **{"FedProto.prediction": "nearest_prototype", "FedProto.candidates": "all"},

@@ -241,7 +241,7 @@ def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
     """Run phases and passes in order; return the optimiser state that the client keeps."""
     kept: State = {}
     for part in plan:
-        split = context.samples_of(part, job.info.client)
+        split = context.samples_of(part, job.info, context.entries)
         with during(part.label):
             if isinstance(part, Phase):
                 kept |= run_phase(context, job, part, split, tally)

@@ -16,11 +16,12 @@ from pfl.core import devices, per_client
 from pfl.core.batch_norms import batch_norms
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit, FederatedData
+from pfl.core.data_view import Subset
 from pfl.core.elsewhere import reference_of
 from pfl.core.failure import ExplainedError
 from pfl.core.layer_draws import layer_draws
 from pfl.core.state import clone, constants, copy_all, fingerprint, matches, to
-from pfl.core.types import NO_CLIENT, Job, Pass, Patterns, Phase, Plan, State
+from pfl.core.types import NO_CLIENT, ClientInfo, Job, Pass, Patterns, Phase, Plan, State
 from pfl.training.declaration import MethodError, check_fits, check_trains, declared, public_of
 from pfl.training.metrics import Scorer
 
@@ -244,15 +245,25 @@ class Context:
         index: int | list[int] = 1 if device.index is None else [device.index]
         return devices.fabric(device.type, index, precision)
 
-    def samples_of(self, part: Phase | Pass, client: int) -> ClientSplit:
+    def samples_of(self, part: Phase | Pass, info: ClientInfo, entries: State) -> ClientSplit:
         """Return a client's samples for a part of a plan.
+
+        Args:
+            part: The part.
+            info: The client.
+            entries: Its entries right before the part; not read without a subset.
 
         Raises:
             MethodError: The part uses public data, and there are none.
         """
-        if part.split != "public":
-            return self.data.split(client, part.split)
-        return public_of(self.data, type(self.module).__name__)
+        if part.split == "public":
+            split = public_of(self.data, type(self.module).__name__)
+        else:
+            split = self.data.split(info.client, part.split)
+        if part.subset is None:
+            return split
+        with torch.no_grad():
+            return Subset(split, part.subset(entries, info))
 
     def load(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Reset the module to the template, with the kept values in place.

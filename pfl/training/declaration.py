@@ -75,7 +75,7 @@ def declared(module: ClientModule, verb: Literal["plan", "adapt", "introduce"]) 
             value,
             f"{method}.{verb}() reads the value of the entry {name!r}: a plan is the same for "
             "every client and has no access to values; where clients differ, use a function of "
-            "(entries, info) as epochs or steps of a phase, or as when of a pass",
+            "(entries, info) as epochs or steps of a phase, as when of a pass, or as subset",
         )
         for name, value in _once(module.state_dict(keep_vars=True)).items()
     }

@@ -99,6 +99,7 @@ RANGES = {
     },
     FedMD: {
         "at least 1": {"public_samples": 0, "digest_batch_size": 0},
+        "[1, 12]": {"align_samples": (0, 13)},
         "negative": {"public_epochs": -1, "private_epochs": -1, "digest_epochs": -1},
     },
     PFedHN: {

@@ -43,6 +43,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "FML": [{"detach": False, "kl": "element"}],
     "FedAS": [{"align_target": "per_sample", "synchronisation": False}],
     "FedCP": [{"anchor_mode": "train"}],
+    "FedMD": [{"align_samples": 3}],
     "FedGH": [{"order": "one_by_one"}],
     "FedEM": [{"damped": True, "components": 2}],
     "FedPHP": [{"regulariser": "mmd", "participation": 0.6}],

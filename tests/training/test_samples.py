@@ -37,51 +37,63 @@ class Looks(FedAvg):
     def __init__(self, net, **options):
         super().__init__(net, **options)
         self.register_buffer("seen", torch.zeros(5))
-        self.register_buffer("bank", torch.zeros(max(SIZES), 5))
-        self.register_buffer("rows", torch.zeros(max(SIZES), 5))
+        self.register_buffer("first", torch.tensor(1))
+        for name in ("bank", "rows", "some_bank", "some_rows"):
+            self.register_buffer(name, torch.zeros(max(SIZES), 5))
 
     @property
     def kept(self):
-        return ("seen", "bank", "rows")
+        return ("seen", "bank", "rows", "some_bank", "some_rows")
 
-    def _remembered(self, batch):
+    def _remembered(self, name, batch):
         # The padding of a stack repeats a sample, with its index.
-        bank = self.bank.index_copy(0, batch.index, batch.x)
-        return Outcome(self.losses(batch), {"bank": bank})
+        bank = getattr(self, name).index_copy(0, batch.index, batch.x)
+        return Outcome(self.losses(batch), {name: bank})
 
     def plan(self):
         def total(batch):
             weight = torch.ones_like(batch.x[:, 0]) if batch.weight is None else batch.weight
             return {"x": weight @ batch.x}
 
-        def placed(totals):
-            return {"rows": self.rows.index_copy(0, totals.rows["index"], totals.rows["x"])}
+        def placed(name, totals):
+            rows = torch.zeros(max(SIZES), 5).to(totals.rows["x"])
+            return {name: rows.index_copy(0, totals.rows["index"], totals.rows["x"])}
 
+        def some(own, info):
+            """Return every second position, backwards; none if there is one sample."""
+            return torch.arange(info.samples)[int(own["first"]) :: 2].flip(0)
+
+        rows = partial(Pass, collect=lambda batch: {"index": batch.index, "x": batch.x})
+        bank = partial(partial, self._remembered)
         return [
             Pass(name="look", split="val", statistic=total, then=lambda t: {"seen": t.sums["x"]}),
             Phase(name="learn", split="public", objective=self.losses),
-            Phase(name="local", objective=self._remembered),
-            Pass(
-                name="rows", collect=lambda batch: {"index": batch.index, "x": batch.x}, then=placed
-            ),
+            Phase(name="local", objective=bank("bank")),
+            rows(name="rows", then=partial(placed, "rows")),
+            Phase(name="some", subset=some, objective=bank("some_bank")),
+            rows(name="some_rows", subset=some, then=partial(placed, "some_rows")),
         ]
 
 
 @pytest.mark.parametrize("engine", ["sequential", ThreadsEngine(2), VectorisedEngine()])
 @pytest.mark.parametrize("held", [True, False], ids=["held", "read"])
 def test_each_part_has_its_own_samples(engine, held, monkeypatch):
-    """Validation data are summed, public data trained on, and each sample has its own row."""
+    """Validation data are summed, public data trained on, and each sample has its own row.
+
+    The samples of a subset have the rows of their places in it.
+    """
     if not held:
         monkeypatch.setattr("pfl.training.batching.HELD_BYTES", 0)
     run = fit(Looks(mlp(), optimizer=SGD), data(), 1, engine=engine)
     assert "not" not in run.header
-    for client, count in enumerate(SIZES):
+    for client in range(len(SIZES)):
         kept, own = run.kept[client], data()
         x = own.split(client, "train").x
         torch.testing.assert_close(kept["seen"], own.split(client, "val").x.sum(0))
-        for name in ("bank", "rows"):
-            torch.testing.assert_close(kept[name][:count], x)
-            assert not kept[name][count:].any()
+        for name, wanted in (("", x), ("some_", x[1::2].flip(0))):
+            for found in (kept[f"{name}bank"], kept[f"{name}rows"]):
+                torch.testing.assert_close(found[: len(wanted)], wanted)
+                assert not found[len(wanted) :].any()
 
 
 def test_public_data_count_in_the_samples_seen_and_not_in_the_weight():

@@ -60,7 +60,10 @@ class Stack:
 
     def samples_of(self, part: Phase | Pass) -> list[ClientSplit]:
         """Return the samples that a phase or pass goes through, for each client."""
-        return [self.context.samples_of(part, job.info.client) for job in self.jobs]
+        return [
+            self.context.samples_of(part, job.info, self.own(row) if part.subset else {})
+            for row, job in enumerate(self.jobs)
+        ]
 
     def some(self, rows: Sequence[int]) -> Stack:
         """Return a stack of some of the clients, in the given order.

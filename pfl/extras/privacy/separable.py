@@ -67,7 +67,7 @@ def _declared(context: Context, part: Phase | Pass) -> str | None:
         return "it trains on public data, whose steps are not accounted for"
     if context.couples_samples(part.evals):
         return "batch norm mixes the samples of a batch; use group norm (norm: group)"
-    if part.share < 1 or part.until is not None:
+    if part.share < 1 or part.subset is not None or part.until is not None:
         return "it chooses samples or its length by rules that are not accounted for"
     if part.varies:
         return "its number of steps differs between clients, which is not accounted for"
