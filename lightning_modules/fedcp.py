@@ -7,22 +7,23 @@ Conditional Policy", KDD 2023, arXiv 2307.01217; the authors' released code.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.layers import copy_into, frozen
+from lightning_modules.layers import copy_into, draw_noise, frozen
 from lightning_modules.losses import kernel_discrepancy
-from lightning_modules.losses.numerics import unit
+from lightning_modules.losses.numerics import gumbel, unit
 from lightning_modules.nets import SplitNet
 from lightning_modules.nets.initial import seed_of
 from lightning_modules.nets.split import must_be_split
-from pfl.core.checks import not_negative
+from pfl.core.checks import at_least_one, not_negative
+from pfl.core.noise import GENERATOR
 from pfl.core.seeds import derive, scoped
 from pfl.core.server import Server, ServerState
 from pfl.core.space import Dimension
@@ -40,7 +41,7 @@ class FedCP(ClientModule):
     h is frozen. Backbone and policy travel both ways, and so does h, in whose place ``(u + h) / 2``
     goes up; u stays.
 
-    Departs from the released code in: the masks have no Gumbel noise, which the code also draws in
+    Departs from the released code in: Gumbel noise in the masks is an option, and never drawn in
     tests.
 
     Args:
@@ -48,11 +49,13 @@ class FedCP(ClientModule):
         discrepancy_weight: lambda (the authors use 5 on MNIST).
         anchor_mode: Whether batch norms of the received backbone use their running statistics
             (``eval``) or those of the batch (``train``), as in the released code.
+        gumbel_batch: Add Gumbel noise to what the policy makes of each sample in training, as in
+            the released code, for batches of at most this size; ``None`` adds none.
         options: See :class:`ClientModule`.
 
     Raises:
         TypeError: ``net`` has no backbone or no head.
-        ValueError: ``discrepancy_weight`` is negative.
+        ValueError: A number is out of its range, or a batch larger than ``gumbel_batch``.
     """
 
     shared = ("net.backbone.*", "generic.*", "policy.*")
@@ -66,12 +69,15 @@ class FedCP(ClientModule):
         *,
         discrepancy_weight: float = 5.0,
         anchor_mode: Literal["eval", "train"] = "eval",
+        gumbel_batch: int | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         must_be_split(net)
         not_negative(discrepancy_weight=discrepancy_weight)
+        at_least_one(gumbel_batch=gumbel_batch)
         self.discrepancy_weight = discrepancy_weight
+        self.noise = {} if gumbel_batch is None else {"gate": (gumbel_batch, 2, net.features)}
         size, both = net.features, 2 * net.features
         with scoped(derive(seed_of(net), "policy")):
             self.policy = nn.Sequential(nn.Linear(size, both), nn.LayerNorm(both), nn.ReLU())
@@ -84,6 +90,11 @@ class FedCP(ClientModule):
         """Return lambda as it is searched."""
         return (Dimension("discrepancy_weight", choices=(0.0, 1.0, 5.0, 10.0)),)
 
+    @classmethod
+    def noise_generator(cls, options: Mapping[str, Any]) -> str | None:
+        """Return the name of the noise generator if masks have noise."""
+        return GENERATOR if options.get("gumbel_batch") else None
+
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
         """Load what travels, and set the received backbone and the vector v of the round."""
         super().receive(broadcast, info)
@@ -92,8 +103,15 @@ class FedCP(ClientModule):
 
     def plan(self) -> Plan:
         """Declare one phase, which trains all but the generic head."""
-        trains = ("net.*", "policy.*")
-        return [Phase(name="local", objective=self.losses, epochs=self.epochs, trains=trains)]
+        return [
+            Phase(
+                name="local",
+                objective=self.losses,
+                epochs=self.epochs,
+                trains=("net.*", "policy.*"),
+                noise=self.noise,
+            )
+        ]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits, the sum of both heads."""
@@ -105,7 +123,7 @@ class FedCP(ClientModule):
         with torch.no_grad():
             received = self.anchor(batch.x)
         apart = kernel_discrepancy(z, received, batch.weight)
-        terms = self.supervised(self._logits(z), batch)
+        terms = self.supervised(self._logits(z, self._gumbel(batch)), batch)
         return {**terms, "discrepancy": self.discrepancy_weight * apart}
 
     def upload(self, info: ClientInfo) -> Upload:
@@ -119,8 +137,21 @@ class FedCP(ClientModule):
         """Return a server that averages; a newcomer's personal head is the generic one."""
         return Server(self.weighting, inherits=("generic.", "net.head."))
 
-    def _logits(self, z: Tensor) -> Tensor:
-        masks = self.policy(z * unit(self.vector)).unflatten(-1, (2, -1)).softmax(-2)
+    def _gumbel(self, batch: Batch) -> Tensor | float:
+        """Return (B, 2, D) Gumbel noise of a step, if masks have any."""
+        if not self.noise:
+            return 0.0
+        normal = (batch.noise or draw_noise(self.noise, self.vector))["gate"]
+        if len(batch.y) > len(normal):
+            raise ValueError(
+                f"a batch has {len(batch.y)} samples, but gumbel_batch of FedCP is {len(normal)}: "
+                "set it to the batch size"
+            )
+        return gumbel(normal[: len(batch.y)])
+
+    def _logits(self, z: Tensor, noise: Tensor | float = 0.0) -> Tensor:
+        scores = self.policy(z * unit(self.vector)).unflatten(-1, (2, -1))
+        masks = (scores + noise).softmax(-2)
         logits: Tensor = self.net.head(z * masks[:, 0]) + self.generic(z * masks[:, 1])
         return logits
 

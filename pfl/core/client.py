@@ -81,7 +81,7 @@ class ClientModule(Learner):
             for all. A class that overrides :meth:`receive`, :meth:`personalise`,
             :meth:`load_global`, ``forward`` or :meth:`server` does not inherit the declaration.
         draws_noise: Whether phases may declare noise. Results then depend on its generator, whose
-            name is recorded.
+            name is recorded (:meth:`noise_generator`).
         objects: Names of arguments that are objects; they are not saved as hyperparameters.
 
     Args:
@@ -216,8 +216,14 @@ class ClientModule(Learner):
         return ()
 
     @classmethod
-    def noise_generator(cls) -> str | None:
-        """Return the name of the noise generator; ``None`` if no phase draws noise."""
+    def noise_generator(cls, options: Mapping[str, Any]) -> str | None:
+        """Return the name of the noise generator; ``None`` if no phase draws noise.
+
+        A class whose phases draw noise under some options overrides this.
+
+        Args:
+            options: Arguments of the method by name, at least those without their default.
+        """
         return GENERATOR if cls.draws_noise else None
 
     # The client's round, in the order in which the engine calls these methods.

@@ -54,6 +54,7 @@ _CAME_OR_WENT: dict[str, Any] = {
     **{"CFL.stale": False, "CFL.newcomers": "mean", "FedEM.e_steps": 1},
     **{"PFedHN.order": "joint", "PFedSim.tested": "stored", "APPLE.first": "samples"},
     **{"APPLE.downloads": None, "APPLE.sharpness": 1.0, "FedMD.align_samples": None},
+    **{"FedCP.gumbel_batch": None},
     # Options of methods that no configuration used.
     **{"Ditto.refresh_before_eval": False, "FedPer.fit_head_before_eval": 0},
     **{"FedProto.prediction": "nearest_prototype", "FedProto.candidates": "all"},

@@ -114,7 +114,7 @@ class Run:
     @property
     def noise(self) -> str | None:
         """Return the generator of the noise that clients draw; ``None`` if they draw none."""
-        return self.module.noise_generator()
+        return self.module.noise_generator(self.module.hparams)
 
     @property
     def hyperparameters(self) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def declared(module: ClientModule, verb: Literal["plan", "adapt", "introduce"]) 
             )
         if part.name in names:
             raise MethodError(f"{method}.{verb}() has two parts named {part.name!r}")
-        if isinstance(part, Phase) and part.noise and not module.draws_noise:
+        if isinstance(part, Phase) and part.noise and not module.noise_generator(module.hparams):
             raise MethodError(
                 f"{method}.{verb}() declares noise in the phase {part.name!r}: set draws_noise = "
                 f"True in {method}, so that the generator is recorded"

@@ -111,7 +111,7 @@ RANGES = {
     },
     FedAvgP: {"negative": {"ft_epochs": -1, "ft_lr": -1}},
     FedCAC: {"[0, 1]": {"tau": (-0.1, 1.1)}, "at least 1": {"beta": 0}},
-    FedCP: {"negative": {"discrepancy_weight": -1}},
+    FedCP: {"negative": {"discrepancy_weight": -1}, "at least 1": {"gumbel_batch": 0}},
     FedDBE: {"negative": {"kappa": -1}, "(0, 1]": {"beta": (0, 1.1)}},
     FedDyn: {"positive": {"alpha": (0.0, -1.0)}},
     FedEM: {"at least 1": {"components": 0}},

@@ -59,7 +59,7 @@ VARIANTS = [
     ),
     (FedASVariant, {"align_manner": "serial"}),
     *((FedAMP, {"shares": shares, "start": "cloud"}) for shares in ("cosine", "distance")),
-    (FedCP, {"anchor_mode": "train"}),
+    *((FedCP, options) for options in ({"anchor_mode": "train"}, {"gumbel_batch": 20})),
     (FedPAC, {"alignment": 0.0}),
     *((FedPHP, {"regulariser": kind, "first": "skip"}) for kind in ("mmd", "mmd_fixed")),
     (FedProto, {"weighting": "samples"}),

@@ -42,7 +42,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "FedAMP": [{"shares": "cosine", "start": "cloud", "tested": "cloud"}],
     "FML": [{"detach": False, "kl": "element"}],
     "FedAS": [{"align_target": "per_sample", "synchronisation": False}],
-    "FedCP": [{"anchor_mode": "train"}],
+    "FedCP": [{"anchor_mode": "train"}, {"gumbel_batch": 4}],
     "FedMD": [{"align_samples": 3}],
     "FedGH": [{"order": "one_by_one"}],
     "FedEM": [{"damped": True, "components": 2}],

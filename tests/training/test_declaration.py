@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from lightning_modules.base import ClientModule
+from lightning_modules.fedcp import FedCP
 from pfl.core.types import Outcome, Pass, Phase
 from pfl.engines.stack import round as stack_round
 from pfl.training import client_round
@@ -267,12 +268,11 @@ def test_a_phase_draws_noise_only_if_its_class_says_so(draws):
             declared(Noisy(mlp()), "plan")
 
 
-def test_only_classes_whose_phases_draw_noise_say_so():
+def test_only_methods_whose_phases_draw_noise_say_so():
     """The generator of all others is not recorded, so that their runs outlive a change of it."""
-    for method in methods():
-        plan = declared(build(method, mlp()), "plan")
-        drawn = any(isinstance(part, Phase) and part.noise for part in plan)
-        assert drawn is method.draws_noise, method
+    for module in [*(build(method, mlp()) for method in methods()), FedCP(mlp(), gumbel_batch=4)]:
+        drawn = any(isinstance(part, Phase) and part.noise for part in declared(module, "plan"))
+        assert drawn is (module.noise_generator(module.hparams) is not None), type(module)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])

@@ -131,7 +131,8 @@ def _planned(
         reduce(getitem, parents, config)[last] = seed
     whole = scale == 1 or values.get("data.init_args.max_samples")
     method: type[ClientModule] = catalogue.find(config["model"]["class_path"])
-    content = identity.of_run(config, identity.beside(config, method.noise_generator()))
+    noise = method.noise_generator(config["model"].get("init_args") or {})
+    content = identity.of_run(config, identity.beside(config, noise))
     name = name_of(content, 1 if whole else scale)
     values["loop.name"] = name
     experiment = Experiment(first.parser, values, first.settings)
