@@ -14,7 +14,6 @@ import yaml
 
 from lightning_modules.base import ClientModule
 from pfl.cli.config import Experiment, check_fit, fill
-from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
 from pfl.core.seeds import scoped
 from pfl.core.task import Classification
@@ -122,17 +121,6 @@ def test_the_stored_text_of_every_configuration_is_the_same_experiment(subtests,
             assert parse(["--config", str(file)]).text == stored
 
 
-@pytest.mark.long
-def test_a_misspelt_key_is_refused_for_every_method(subtests, tmp_path):
-    file = tmp_path / "wrong.yaml"
-    file.write_text(yaml.safe_dump({"model": {"init_args": {"epocs": 3}}}), encoding="utf-8")
-    named = [config for config in CONFIGS if "class_path" in model_in(config)]
-    # Of several configurations of one method the last.
-    for method, config in {model_in(config)["class_path"]: config for config in named}.items():
-        with subtests.test(method=method), pytest.raises(UsageError, match="epocs"):
-            parse([*command(config), "--config", str(file)])
-
-
 @pytest.mark.parametrize("baseline", ["fedavg", "fedprox", "moon", "freeze"])
 def test_a_baseline_takes_over_the_setting_it_is_laid_upon(baseline):
     setting = ["--config", "configs/univarfl_stl10.yaml", "--model.init_args.lr_schedule=cosine"]
@@ -173,12 +161,6 @@ def test_a_baseline_brings_along_what_it_needs_elsewhere(baseline):
     (rate,) = {group["lr"] for group in module.configure_optimizers().param_groups}
     assert rate == (0.001 if baseline == "pfedbayes" else 0.01)
     assert experiment.loop.sampler.train_all is (baseline != "scaffold")
-
-
-def test_the_default_stream_is_left_alone():
-    state = torch.get_rng_state()
-    parse(command(CONFIGS[-1]))
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_ham10000_reports_what_its_unequal_classes_ask_for():

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -255,13 +254,6 @@ def test_summary_by_hand():
     assert summary["test/personal/acc/best_by_val"] == 0.1
     assert summary["test/personal/acc/best_on_test"] == 0.5
     assert summarise([]) == {}
-
-
-def test_a_callback_of_lightning_is_refused_with_ours_in_its_place():
-    with pytest.raises(TypeError, match=parts("callbacks: ModelCheckpoint ~ checkpoint_every")):
-        FederatedLoop(callbacks=[ModelCheckpoint()])
-    with pytest.raises(TypeError, match=parts("callbacks: object ~ pfl.federation.run.Callback")):
-        FederatedLoop(callbacks=[object()])
 
 
 def test_a_run_of_python_data_is_exported_and_its_predictions_read(tmp_path):

@@ -84,12 +84,6 @@ def test_every_module_of_a_room_is_tested():
     assert not untested
 
 
-def test_a_path_where_a_class_is_no_more_tells_its_name(capsys):
-    assert main(["fit", "--model", "lightning_modules.methods.FedPer", "--data", "Digits"]) == 2
-    assert "--model" in (said := capsys.readouterr().err)
-    assert "did you mean 'FedPer'?" in said
-
-
 # Broken files.
 
 

@@ -110,19 +110,6 @@ def test_output_into_a_closed_pipe_ends_without_a_traceback():
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--version"], "pfl: warning: 3 of 9\n"),
-        (["--version", "--debug"], "<string>:1: UserWarning: 3 of 9\n"),
-    ],
-)
-def test_a_warning_is_one_line_without_its_place_in_the_code(words, told):
-    code = "import pfl.__main__, warnings; pfl.__main__.main(); warnings.warn('3 of 9')"
-    command = [sys.executable, "-c", code, *words]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stderr == told
-
-
 @pytest.mark.long
 def test_the_packages_need_neither_wandb_nor_jsonargparse_nor_ray():
     code = (

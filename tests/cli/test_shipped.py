@@ -8,7 +8,6 @@ import pytest
 
 from pfl.__main__ import main
 from pfl.cli import shipped
-from tests.helpers.extras import needs
 
 
 @pytest.mark.usefixtures("own_folder")
@@ -22,25 +21,6 @@ def test_a_file_of_ones_own_wins():
     Path("quickstart").write_text("")
     assert shipped.config("quickstart") == "quickstart"
     assert shipped.config("no/such.yaml") == "no/such.yaml"
-
-
-@needs("papers", "sweeps")
-@pytest.mark.usefixtures("own_folder")
-def test_a_table_and_a_sweep_find_it_by_its_name_too(capsys):
-    Path("t.yaml").write_text(
-        "caption: Toys\nmetric: test/personal/acc/last\nreported: false\nconfig: quickstart\n"
-        "rows: {FedPer: , FedProx: baselines/fedprox}\n"
-    )
-    less = ["--config", "quickstart", "--loop.rounds=1"]
-    assert main(["table", "t.yaml", "--rows", "FedProx", *less]) == 0
-    assert "FedProx" in capsys.readouterr().out
-    Path("s.yaml").write_text(
-        "method: grid\nmetric: {name: test/personal/acc, goal: maximize}\n"
-        "parameters: {model.init_args.epochs: {values: [1]}}\n"
-        "command: [pfl, fit, --config, quickstart, '${args}']\n"
-    )
-    assert main(["sweep", "s.yaml", "--loop.rounds=1"]) == 0
-    assert "best: point 1" in capsys.readouterr().out
 
 
 def test_both_forms_of_the_flag_are_read():

@@ -125,25 +125,6 @@ def test_an_entry_says_when_its_run_ended(work):
     assert read(LEDGER)["ended"].tolist() == ["2026-11-22T02:41+00:00"]
 
 
-def test_parts_of_other_pages_are_filled_in(work):
-    """Where the page's folder is the documentation; the README stands beside it."""
-    Path("docs/methods").mkdir(parents=True)
-    part = "before\n<!-- ledger: {} -->\nold\n<!-- end of ledger -->\nafter\n"
-    pages = {Path("README.md"): "headline", Path("docs/methods/pfakd.md"): "PFAKD"}
-    for file, name in pages.items():
-        file.write_text(part.format(name))
-    keep("--seeds", "0")
-    for file, told in zip(pages, ("0 of 0 cells", "best of its rivals"), strict=True):
-        content = file.read_text()
-        assert content.startswith("before\n<!-- ledger: ")
-        assert content.endswith("\n<!-- end of ledger -->\nafter\n")
-        assert told in content
-        assert "old" not in content
-    before = Path("README.md").read_text()
-    assert main(["--out", "elsewhere"]) == 0
-    assert Path("README.md").read_text() == before
-
-
 def test_last_and_best_round_stand_beside_the_criterion():
     accuracy = np.array([0.1, 0.9, 0.6, 0.8, 0.7])
     run = SimpleNamespace(

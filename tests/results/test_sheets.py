@@ -9,25 +9,9 @@ from pfl.results.compare import compare
 from pfl.results.compare_sheets import sheets
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
-from pfl.results.sheets import latex, markdown
+from pfl.results.sheets import latex
 from tests.helpers.terminal import printed
 from tests.results.folders import write_run
-
-
-def test_columns_of_numbers_are_set_right_and_those_of_words_left():
-    sheet = Sheet("t", ["cell", "ours", "verdict"], [["FedAS", "87.03", "out"], ["-", "-2", "-"]])
-    assert markdown([sheet]).splitlines()[2:] == [
-        "| cell  |  ours | verdict |",
-        "| ----- | ----: | ------- |",
-        "| FedAS | 87.03 | out     |",
-        "| -     |    -2 | -       |",
-    ]
-    _, heads, _, *rows = printed([sheet]).splitlines()
-    assert [heads, *rows[:2]] == [
-        "cell    ours  verdict",
-        "FedAS  87.03  out    ",
-        "-         -2  -      ",
-    ]
 
 
 def test_a_terminal_shows_brackets_as_they_are():

@@ -59,7 +59,6 @@ def test_edges_are_those_of_what_was_tried():
     [
         ({"low": 1.0, "high": 1.0}, "mu: ~ low < high ~ 1.0 and 1.0"),
         ({"low": 0.0, "high": 1.0, "log": True}, "mu: ~ logarithm ~ positive ~ 0.0"),
-        ({}, "mu: ~ low < high ~ None and None"),
         ({"choices": (1,)}, "mu: choices ~ two"),
         ({"choices": (1, 2), "low": 0.0}, "mu: choices ~ no range"),
     ],

@@ -77,11 +77,9 @@ def of_another_form(answer):
     ("change", "told"),
     [
         (lambda answer: answer[:-1], "checksum"),
-        (lambda answer: b"", "0 bytes"),
         (lambda answer: b"\x80\x04." + answer, "another start"),
         (of_another_form, "train.client: ~ valid integer ~ 'one'"),
         (lambda answer: container.pack({"test": {"scores": {}}}, {}), "train ~ test"),
-        (lambda answer: container.pack([1], {}), "message ~ train ~ no name"),
     ],
 )
 def test_a_damaged_answer_is_no_answer(change, told, tmp_path):

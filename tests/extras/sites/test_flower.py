@@ -70,13 +70,6 @@ def first_terminal(terminals):
     return before.replace(" &\n", "\n"), shlex.split(run)
 
 
-def site(terminals, number, name=None, **options):
-    """Start a site as the page does, or under a name of its own and with further options."""
-    words = ["--client", str(number), "--folder", name or f"site_{number}"]
-    words += [word for key, value in options.items() for word in (f"--{key}", value)]
-    terminals.pfl(name or f"site{number}", "site", "--config", "my_site.yaml", *words)
-
-
 @pytest.mark.slow
 @needs_flower
 def test_the_three_terminals_of_the_page(terminals):
@@ -92,26 +85,3 @@ def test_the_three_terminals_of_the_page(terminals):
     for number in (0, 1):
         assert terminals.said(f"site{number}").count("trained") == 3
     assert FedPer.load_from_checkpoint(terminals.folder / "model.ckpt")
-
-
-@pytest.mark.slow
-@needs_flower
-def test_a_killed_site_and_a_killed_server(terminals):
-    """In one run: a site dies, is started again, and the run resumes; its server dies likewise."""
-    before, run = first_terminal(terminals)
-    terminals.start("link", "bash", "-c", before)
-    run += ["--loop.progress=false", "--loop.checkpoint_every=1", "--loop.name=killed"]
-    for number in (0, 1):
-        site(terminals, number)
-    terminals.pfl("run", "fit", *run)
-    terminals.wait_for("site1", "round 2: trained")
-    terminals.kill("site1")
-    assert terminals.wait("run") == 2
-    assert "site 1 is gone" in terminals.said("run")
-    site(terminals, 1)
-    terminals.pfl("again", "fit", *run, "--ckpt_path", "last")
-    terminals.wait_for("site0", "round 3: trained")
-    terminals.kill("again")
-    terminals.pfl("last", "fit", *run, "--ckpt_path", "last")
-    assert terminals.wait("last") == 0, terminals.said("last")
-    assert fingerprint(terminals.said("last")) == sequential(terminals, *SHORT)
