@@ -51,16 +51,16 @@ def samples(fed, client, split="train"):
     return x.double(), y
 
 
-def batches(fed, client, epochs=2, phase="local", size=None):
-    """Yield the batches of a phase of a client's next round, or of ``adapt`` before a test."""
+def batches(fed, client, epochs=2, phase="local", size=None, ahead=1):
+    """Yield the batches of a phase of a client's next round, or of the test in the last one."""
     x, y = samples(fed, client)
-    for rows in orders(fed, client, len(y), epochs, phase, size):
+    for rows in orders(fed, client, len(y), epochs, phase, size, ahead):
         yield x[rows], y[rows]
 
 
-def orders(fed, client, count, epochs, phase, size=None):
+def orders(fed, client, count, epochs, phase, size=None, ahead=1):
     """Yield the positions of ``count`` samples in the batches of a phase."""
-    seed = fed.job(client, fed.number + (phase != "adapt")).seed
+    seed = fed.job(client, fed.number + ahead).seed
     for epoch in range(epochs):
         rng = generator(seed, "order", phase, epoch)
         yield from torch.randperm(count, generator=rng).split(size or fed.data.batch_size)

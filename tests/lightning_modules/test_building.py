@@ -239,32 +239,20 @@ def test_initial_values_follow_the_network(method):
         assert not torch.equal(one[name], other[name])
 
 
-# Options that are the server's, and the attributes that they become where the name differs.
+# Options that are the server's and that no plain loop and no special case sets, and the attributes
+# that they become where the name differs.
 FOR_THE_SERVER = {
-    CD2PFed: {"private_share": 0.3, "ramp_rounds": 7},
-    FedAMP: {"shares": "cosine", "alpha": 2.0, "sigma": 3.0, "own_share": 0.3},
     FedAS: {"trace_normaliser": "min_max", "server_step_scale": "one_over_m"},
     FedASVariant: {"trace_normaliser": "min_max", "server_step_scale": "one_over_m"},
-    FedCAC: {"tau": 0.3, "beta": 7},
-    FedGH: {"server_epochs": 2, "server_lr": 0.5, "server_batch": 4, "order": "one_by_one"},
-    FedPAC: {"min_share": 0.01},
     FedSimSup: {
         **{"mix_C": 2.0, "mix_gamma": 0.5},
         **{"absent_rule": "size_average", "zero_similarity": "uniform"},
     },
-    FedTGP: {"margin": 3.0, "server_epochs": 2, "server_lr": 0.5, "server_batch": 4},
-    IFCA: {"k": 3},
-    FedFomo: {"candidates": 3},
-    LGFedAvg: {"warm_start_rounds": 3},
-    PFedBayes: {"server_step": 0.5},
-    PFedMe: {"server_step": 0.5},
-    PFedSim: {"warmup": 3, "similarity": "flat"},
     PFedVEM: {"server_momentum": 0.25},
-    SCAFFOLD: {"eta_g": 0.5},
 }
 CALLED = {
     **{"trace_normaliser": "normaliser", "server_step_scale": "step_scale"},
-    **{"server_step": "step", "server_momentum": "momentum", "shares": "form"},
+    **{"server_momentum": "momentum"},
 }
 
 

@@ -50,21 +50,6 @@ def test_a_split_by_hand():
     assert [server.broadcast(after, c, 2).shared["w"][0].item() for c in range(4)] == [3, -3, 3, -3]
 
 
-def test_clusters_only_split():
-    """Invariant 2, over two levels: numbers of clients are not places in a cluster."""
-    server, state = served(clients=6)
-    first = [(4.0, 0.0), (-4.0, 0.0)] * 3
-    state = server.aggregate(state, uploads(*first))
-    assert state.cluster == (0, 1, 0, 1, 0, 1)
-    second = [(0.0, 4.0), (0.0, 1.0), (0.0, 4.0), (0.0, 1.0), (0.0, -8.0), (0.0, 1.0)]
-    after = server.aggregate(state, uploads(*second, state=state))
-    assert after.cluster == (0, 1, 0, 1, 2, 1)
-    assert [model["w"].tolist() for model in after.models] == [[4, 4], [-4, 1], [4, -8]]
-    third = [(4.0, 0.0), (1.0, 0.0), (-4.0, 0.0), (1.0, 0.0), (9.0, 0.0), (1.0, 0.0)]
-    last = server.aggregate(after, uploads(*third, state=after))
-    assert last.cluster == (0, 1, 3, 1, 2, 1)
-
-
 def test_clients_without_data_belong_to_no_cluster():
     """Otherwise none would ever be complete. They are tested with the first model."""
     server = CFLServer(splitting=RULE, parameters=("w",))

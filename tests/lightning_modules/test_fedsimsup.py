@@ -270,9 +270,3 @@ def test_the_sum_of_both_networks_is_tested(epochs):
     expected = {"acc": 1.0, "loss": pytest.approx(math.log(1 + 1 / math.e))}
     for scores in (client_round.train(working, job).scores, client_round.test(working, job)):
         assert {name: scores["test"][name] for name in expected} == expected
-
-
-# Traffic.
-
-
-# Edges.

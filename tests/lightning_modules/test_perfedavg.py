@@ -148,7 +148,7 @@ def test_a_federation_by_hand(cohorts, options):
         )
         fed.round(*clients)
         for c in range(4):
-            steps = [*by_hand.batches(fed, c, options.get("adapt_epochs", 1), "adapt")]
+            steps = [*by_hand.batches(fed, c, options.get("adapt_epochs", 1), "adapt", ahead=0)]
             steps = steps if "adapt_epochs" in options else steps[:1]
             tuned = by_hand.descended(w, by_hand.cross_entropy_of, steps, 0.05, momentum=0, decay=0)
             assert by_hand.distance(by_hand.of(fed.state.shared, "net."), w) < 1e-11

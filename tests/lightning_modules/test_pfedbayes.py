@@ -62,7 +62,7 @@ def test_one_step_by_hand():
             return torch.cat([self.w * x, 0 * x], 1)
 
     raw = math.log(math.e - 1)
-    options = {"kl_weight": 2.0, "inner_steps": 1, "inner_lr": 0.01}
+    options = {"kl_weight": 2.0, "inner_steps": 1, "inner_lr": 0.01, "mc_samples": 2}
     module = Quiet(
         Difference(), init_raw_std=raw, init_mean_std=None, optimizer=adam(0.1), **options
     )

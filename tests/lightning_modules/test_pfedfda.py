@@ -2,15 +2,21 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import cross_entropy, linear
 
 from lightning_modules.pfedfda import PFedFDA
-from lightning_modules.steps.gaussians import Gaussians, discriminant, estimate, unpack
-from pfl.core.state import clone, fingerprint, select
+from lightning_modules.steps.gaussians import (
+    Gaussians,
+    blend,
+    choose_coefficients,
+    discriminant,
+    estimate,
+    unpack,
+)
+from pfl.core.state import clone
+from tests.helpers import by_hand
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.toy import mlp
-
-BODY = ("net.backbone.*",)
 
 
 def fda(net=None, **options):
@@ -19,88 +25,6 @@ def fda(net=None, **options):
 
 def classifier(module):
     return clone({"weight": module.weight, "bias": module.bias})
-
-
-def received(federation):
-    """Return the global Gaussians that a client receives now."""
-    shared = federation.state.shared
-    return Gaussians(shared["means"].double(), unpack(shared["covariance"].double()))
-
-
-def test_the_head_is_the_global_classifier_under_the_clients_shares():
-    """Shares (counts / n + eps) / (1 + C eps); client 0 has nine samples."""
-    federation = Federation(fda(eps=1e-2))
-    module = federation.start(0)
-    counts = federation.infos[0].label_counts.double()
-    prior = (counts / 9 + 1e-2) / 1.03
-    torch.testing.assert_close(module.prior.double(), prior)
-    weight, bias = discriminant(received(federation), prior, 1e-2)
-    torch.testing.assert_close(module.weight.double(), weight, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(module.bias.double(), bias, rtol=1e-5, atol=1e-5)
-    x = federation.data.split(0, "test").x
-    expected = F.linear(module.net.backbone(x), module.weight, module.bias)
-    assert torch.equal(module(x), expected)
-
-
-def test_only_the_body_is_trained_under_a_constant_head(monkeypatch):
-    """Invariant 4."""
-    federation = Federation(fda(epochs=3))
-    module = federation.start(0)
-    heads = []
-    monkeypatch.setattr(module, "on_train_batch_end", lambda *a: heads.append(classifier(module)))
-    before = clone(module.net.state_dict())
-    head = classifier(module)
-    federation.train(0)
-    assert len(heads) == 9
-    assert all(equal(head, other) for other in heads)
-    after = module.net.state_dict()
-    assert all(
-        torch.equal(after[name], value) == name.startswith("head.")
-        for name, value in before.items()
-    )
-
-
-@pytest.mark.parametrize("stats", ["running", "fresh_pass"])
-def test_one_client_with_its_own_gaussians_makes_the_global_ones(stats, monkeypatch):
-    """Invariant 5: b = 1, so M and S are the client's estimates.
-
-    A rate of zero keeps the body, so that running features are those of one walk, three times.
-    """
-    module = PFedFDA(mlp(), optimizer=sgd(0.0), epochs=3, stats=stats)
-    ones = torch.ones(2, dtype=torch.float64)
-    monkeypatch.setattr("lightning_modules.pfedfda.choose_coefficients", lambda *given: ones)
-    federation = Federation(module)
-    common = received(federation)
-    federation.round(0)
-    split = federation.data.split(0, "train")
-    with torch.no_grad():
-        z = module.net.backbone(split.x).double()
-    times = 3 if stats == "running" else 1
-    expected = estimate(z.repeat(times, 1), split.targets.repeat(times), common)
-    found = received(federation)
-    torch.testing.assert_close(found.means, expected.means, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found.covariance, expected.covariance, rtol=1e-5, atol=1e-5)
-    assert federation.kept[0]["coefficients"].tolist() == [1.0, 1.0]
-
-
-def test_every_client_adapts_before_a_test_and_nothing_of_it_stays():
-    federation = Federation(fda())
-    federation.round(0, 1)
-    before = fingerprint([federation.state.shared])
-    common = classifier(federation.start(2))
-    federation.test(2)
-    module = federation.module
-    assert not equal(classifier(module), common)
-    assert fingerprint([federation.state.shared]) == before
-    body = select(module.state_dict(), BODY)
-    assert equal(body, select(federation.state.shared, BODY))
-    split = federation.data.split(2, "train")
-    with torch.no_grad():
-        z = module.net.backbone(split.x).double()
-    local = estimate(z, split.targets, received(federation))
-    b_mean = module.coefficients[0].double()
-    expected = torch.lerp(received(federation).means, local.means, b_mean)
-    torch.testing.assert_close(module.means.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_global_model_takes_classes_as_equally_likely():
@@ -116,3 +40,47 @@ def test_without_training_running_statistics_leave_the_gaussians():
     before = federation.state.shared
     (result,) = federation.round(0)
     assert equal(result.upload.shared, before)
+
+
+@pytest.mark.parametrize("options", [{}, {"stats": "fresh_pass", "weighting": "uniform"}])
+@pytest.mark.parametrize("cohorts", by_hand.COHORTS.values(), ids=by_hand.COHORTS)
+def test_a_federation_by_hand(cohorts, options):
+    fed, w = by_hand.federation(PFedFDA, eps=1e-2, **options), by_hand.initial()
+    common = Gaussians(fed.state.shared["means"], unpack(fed.state.shared["covariance"]))
+    w = {n: v for n, v in w.items() if n.startswith("backbone.")}
+
+    def prior(c):
+        counts = by_hand.samples(fed, c)[1].bincount(minlength=3).double()
+        return (counts / counts.sum() + 1e-2) / 1.03
+
+    def fitted(c, z, y):
+        share = choose_coefficients(z, y, common, prior(c), 1e-2)
+        return blend(estimate(z, y, common), common, share)
+
+    for clients in cohorts:
+        bodies, gaussians = [], []
+        for c in clients:
+            (x, y), rows = by_hand.samples(fed, c), []
+            head = discriminant(common, prior(c), 1e-2)
+
+            def loss(v, x, y, head=head, rows=rows):
+                z = by_hand.features(v, x, True)
+                rows.append((z.detach(), y))
+                return cross_entropy(linear(z, *head), y)
+
+            bodies.append(by_hand.descended(w, loss, by_hand.batches(fed, c)))
+            z, labels = (torch.cat(part) for part in zip(*rows, strict=True))
+            if "stats" in options:
+                z, labels = by_hand.features(bodies[-1], x), y
+            means, covariance = fitted(c, z.detach(), labels)
+            gaussians.append({"means": means, "covariance": covariance})
+        sizes = [1 if "weighting" in options else by_hand.SIZES[c] for c in clients]
+        w, common = by_hand.averaged(bodies, sizes), by_hand.averaged(gaussians, sizes)
+        common = Gaussians(**common)
+        fed.round(*clients)
+        for c in range(4):
+            x, y = by_hand.samples(fed, c)
+            classifier = discriminant(fitted(c, by_hand.features(w, x).detach(), y), prior(c), 1e-2)
+            z = by_hand.features(w, by_hand.samples(fed, c, "test")[0])
+            found, expected = by_hand.predicted(fed, c), linear(z, *classifier)
+            assert by_hand.distance({"": found}, {"": expected}) < 1e-8

@@ -106,6 +106,6 @@ def test_a_federation_by_hand(cohorts, options):
         assert by_hand.distance(by_hand.of(fed.state.shared, "net."), w) < 1e-12
         for c in range(4):
             theta = personal.get(c) or {n: v.clone() for n, v in w.items()}
-            for batch in () if c in personal else by_hand.batches(fed, c, 1, "adapt"):
+            for batch in () if c in personal else by_hand.batches(fed, c, 1, "adapt", ahead=0):
                 theta = solved(theta, w, *batch)
             assert by_hand.disagreement(fed, c, theta) < 1e-12

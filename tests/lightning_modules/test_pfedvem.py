@@ -159,12 +159,6 @@ def test_an_unsampled_client_keeps_its_head_and_gets_the_new_base():
     assert not any("backbone" in name for kept in outcome.kept.values() for name in kept)
 
 
-# Traffic.
-
-
-# Edges.
-
-
 def test_deviation_alone_starts_from_one_and_stays_finite():
     """For two rounds: the third diverges, on some processors beyond single precision."""
     module = PFedVEM(mlp(), tau_terms="deviation", init_std=0.5)
@@ -182,6 +176,3 @@ def test_deviation_alone_starts_from_one_and_stays_finite():
 def test_the_head_must_be_one_linear_layer(net):
     with pytest.raises(TypeError, match=r"one torch\.nn\.Linear"):
         PFedVEM(net)
-
-
-# vectorizable = True.
