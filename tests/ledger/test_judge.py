@@ -359,6 +359,14 @@ def test_the_headline_counts_own_methods_and_released_draws():
     assert "methods: 14.16)" in told
 
 
+def test_reasons_belong_to_cells_that_are_not_in():
+    spreads = {PLACE: Noise(0.02, 18, "partitions")}
+    reasons = {(*PLACE[:2], f"{name}, {PLACE[2]}", "own"): ("hard", "look") for name in "AB"}
+    found = ledger(run("A", 0.5, 0.8), run("B", 0.8, 0.8), spreads=spreads, reasons=reasons)
+    assert [row["reason"] for row in found.rows] == ["hard", ""]
+    assert [row["command"] for row in found.rows] == ["look", ""]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
