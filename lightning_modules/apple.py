@@ -1,4 +1,4 @@
-"""APPLE: each client learns how much of every client's core model its own model takes.
+"""APPLE: each client learns the shares of all clients' core models in its own model.
 
 Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning", IJCAI
 2022, arXiv 2110.08394; the authors' code.
@@ -29,38 +29,38 @@ from pfl.core.types import Batch, Broadcast, ClientInfo, Inputs, Patterns, State
 
 
 class APPLE(ClientModule):
-    """A mixture of all clients' core models, of which a client trains its own and the shares.
+    """A mixture of all clients' core models; a client trains its own core and the shares.
 
     Client i is tested with ``sum_j p_ij c_j``, where c_j is the core model of client j. A step
     trains its own core c_i (``net``) and the shares p_i (``p``) on the loss of that mixture plus
-    ``lambda(t) mu / 2 |p_i - p0|^2``, where p0 are the clients' shares of all samples. Cores of
-    others are constants of the round. The core goes up, all other cores come down; the shares stay.
-    A client needs memory for all cores, so this is for tens of clients.
+    ``lambda(t) mu / 2 |p_i - p0|^2``, where p0 are the clients' shares of all samples. The others'
+    cores are constant during a round. The core goes up, all other cores come down; the shares stay.
+    A client needs memory for all cores, which limits this to tens of clients.
 
-    Shares are neither normalised nor clipped. A client without training data is in nobody's
-    mixture. One that joins later begins with the mean of all cores by samples, as its own core,
-    with a share of zero, and as its mixture.
+    Shares are neither normalised nor clipped. A client without training data is in no mixture. One
+    that joins later starts with the sample-weighted mean of all cores, as its own core, with a
+    share of zero, and as its mixture.
 
     Args:
-        net: The network; the client's core. Mixed are parameters; batch-norm statistics are the
-            core's own.
+        net: The network; the client's core. Only parameters are mixed; batch-norm statistics are
+            the core's own.
         num_clients: N, the largest number of clients.
         share_lr: eta_2, the learning rate of the shares; eta_1 is the optimiser's.
-        pull: mu, the strength of the pull of the shares to p0.
-        pull_rounds: L / T, the part of the rounds after which the pull has ended.
-        schedule: lambda(t), the fall of the pull: ``exponential``, 0.001^(t / L), or ``cosine``,
+        pull: mu, the weight of the term that pulls the shares towards p0.
+        pull_rounds: L / T, the fraction of the rounds after which the pull ends.
+        schedule: lambda(t), the decay of the pull: ``exponential``, 0.001^(t / L), or ``cosine``,
             (cos(pi t / L) + 1) / 2, for round t from 0.
-        first: The shares at first: p0, by ``samples`` (the authors), or all alike, ``uniform``
-            (PFLlib). The pull is to p0 in both cases.
-        downloads: M, how many cores a client receives in a round; ``None`` is all. First come those
-            that it has never received, then others with a probability that grows with their shares,
-            in proportion to ``max(1.5, sharpness t M / N) ** |p_ij|``. It keeps what it received,
-            and sends the server its shares.
-        sharpness: How strongly large shares are preferred under ``downloads``.
+        first: Initial shares: p0, by ``samples`` (the authors), or ``uniform`` (PFLlib). The pull
+            is towards p0 in both cases.
+        downloads: M, the number of cores that a client receives in a round; ``None`` is all. Cores
+            that it has never received come first, then others with a probability that grows with
+            their shares, in proportion to ``max(1.5, sharpness t M / N) ** |p_ij|``. It keeps
+            received cores, and sends the server its shares.
+        sharpness: Strength of the preference for large shares with ``downloads``.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     global_model = False
@@ -91,7 +91,7 @@ class APPLE(ClientModule):
         alone = torch.zeros(num_clients)
         alone[0] = 1
         self.p = nn.Parameter(alone.clone())
-        # The client itself comes first, then the others in ascending order; an empty place has 0.
+        # The client itself comes first, then the others in ascending order; empty places have 0.
         self.start, self.there = nn.Buffer(alone.clone()), nn.Buffer(alone.clone())
         self.strength, self.started = nn.Buffer(torch.tensor(0.0)), nn.Buffer(torch.tensor(False))
 
@@ -105,18 +105,18 @@ class APPLE(ClientModule):
 
     @property
     def shared(self) -> Patterns:
-        """The own core, which goes up, and those of others, which come down."""
+        """The client's core, which goes up, and those of others, which come down."""
         return ("net.*", "others.*") if len(self.others) else ("net.*",)
 
     @property
     def kept(self) -> Patterns:
-        """The core, and the shares; cores of others that do not come in each round."""
+        """The core and the shares; also others' cores that are not sent in each round."""
         others = ("others.*",) if self.downloads and len(self.others) else ()
         return ("net.*", "p", "started", *others)
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """The shares, where the server chooses cores by them."""
+        """The shares, if the server chooses cores by them."""
         return ("p",) if self.downloads else ()
 
     def configure_optimizers(self) -> Optimizer:
@@ -147,7 +147,7 @@ class APPLE(ClientModule):
         return {**super().losses(batch), "pull": self.strength * self.pull / 2 * apart}
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load the others' cores and p0; start the shares; set lambda(t)."""
+        """Load the others' cores and p0, initialise the shares, and set lambda(t)."""
         super().receive(broadcast, info)
         if not self.started:
             alike = self.there / self.there.sum()
@@ -164,7 +164,7 @@ class APPLE(ClientModule):
         return replace(sent, shared=select(sent.shared, ("net.*",)))
 
     def server(self) -> Server[CoresState]:
-        """Return the server, which keeps all cores."""
+        """Return a server that stores all cores."""
         return CoresServer(self.weighting, len(self.others), self.downloads, self.sharpness)
 
 
@@ -174,7 +174,7 @@ class CoresState(ServerState):
 
     Attributes:
         start: (N,) p0, the clients' shares of all samples.
-        last_shares: (N, N) |p_ij| of each client, as it sent them last.
+        last_shares: (N, N) |p_ij| of each client's last upload.
         sent: (N, N) whether a client (row) has received a core.
     """
 
@@ -185,10 +185,10 @@ class CoresState(ServerState):
 
 @dataclass(eq=False)
 class CoresServer(Server[CoresState]):
-    """Keeps all cores, and sends each client those of the others; arguments as in APPLE.
+    """A server that stores all cores, and sends each client the others'; arguments as in APPLE.
 
     Attributes:
-        places: How many others a client has room for.
+        places: Number of other clients that a client has room for.
     """
 
     reports: ClassVar = {}
@@ -226,7 +226,7 @@ class CoresServer(Server[CoresState]):
         return [n for n, share in enumerate(state.start.tolist()) if share > 0 and n != client]
 
     def _chosen(self, state: CoresState, client: int, round: int) -> list[int]:
-        """Return whose cores a client receives in a round."""
+        """Return the clients whose cores a client receives in a round."""
         others = self._others(state, client)
         if self.downloads is None or self.downloads >= len(others):
             return others
@@ -235,7 +235,7 @@ class CoresServer(Server[CoresState]):
         rng = generator(self.seed, "downloads", round, client)
         odds = base ** state.last_shares[client, others].cpu().double()
         drawn = torch.multinomial(odds, len(others), generator=rng)
-        # A stable sort leaves either group in the order in which it was drawn.
+        # A stable sort keeps either group in the order of the draw.
         order = sorted(
             (others[k] for k in drawn.tolist()), key=lambda n: bool(state.sent[client, n])
         )
@@ -258,7 +258,7 @@ class CoresServer(Server[CoresState]):
         return Broadcast(cores, {"start": start, "there": there})
 
     def merge(self, state: CoresState, uploads: Sequence[Upload]) -> CoresState:
-        """Store the cores, and what decides on the next downloads."""
+        """Store the cores, and the data that decide on the next downloads."""
         stored = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
         shares, sent = state.last_shares.clone(), state.sent.clone()
         for upload in uploads if self.downloads else ():
@@ -275,7 +275,7 @@ class CoresServer(Server[CoresState]):
         members: Sequence[ClientInfo],
         upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
-        """Send the cores of the clients with most samples, and the mean by samples as its own."""
+        """Send the cores of the largest clients, and the sample-weighted mean as its own core."""
         others = self._others(state, -1)
         most = sorted(others, key=lambda n: -float(state.start[n]))[: self.places]
         mean = {n: torch.tensordot(state.start.to(v), v, 1) for n, v in state.shared.items()}

@@ -1,4 +1,4 @@
-"""CFL: FedAvg in clusters, which split where clients pull the model in opposite directions.
+"""CFL: FedAvg in clusters, which split if clients pull the model in opposite directions.
 
 Sattler et al., "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization
 under Privacy Constraints", IEEE TNNLS 2020, arXiv 1910.01991; the authors' released code.
@@ -26,9 +26,9 @@ Arrival: TypeAlias = Literal["mean", "root", "walk"]
 class CFL(ClientModule):
     """FedAvg with a model for each cluster of clients; clusters are found by splitting.
 
-    All clients begin in one cluster. A cluster splits in two if the mean of its clients' changes is
-    short (norm below ``eps1``) although single ones are long (above ``eps2``): its model has
-    settled where clients disagree. The halves are found by the cosine similarities of the changes.
+    All clients start in one cluster. A cluster splits in two if the mean of its clients' changes is
+    small (norm below ``eps1``) although some changes are large (above ``eps2``): the model has
+    converged, but the clients disagree. Cosine similarities of the changes determine the halves.
     The network travels both ways, and nothing stays.
 
     Both thresholds depend on the network, the learning rate and the epochs; the server reports the
@@ -40,20 +40,20 @@ class CFL(ClientModule):
         eps2: Norm that the longest change must exceed.
         min_size: A cluster must have more clients than this to split.
         start_round: A cluster splits only after this round.
-        linkage: How groups are merged until two are left: ``complete`` as in the authors' code,
+        linkage: Rule for merging groups until two are left: ``complete`` as in the authors' code,
             ``single`` for the paper's optimal division. See
             :func:`~lightning_modules.steps.halves.halves`.
         gamma_max: gamma, the paper's further test of the halves, off at 0. See
             :class:`~lightning_modules.steps.halves.Splitting`.
-        stale: Whether clients that are away count with their last change, so that a cluster can
-            split after any round; otherwise it splits only after one in which all have taken part.
-            The server then stores a change for each client.
-        newcomers: What a newcomer gets: the ``mean`` of the models of all clusters, weighted by
+        stale: Whether absent clients count with their last change, so that a cluster can split
+            after any round; the server then stores a change for each client. Otherwise it splits
+            only after a round in which all take part.
+        newcomers: Model of a newcomer: the ``mean`` of the models of all clusters, weighted by
             their numbers of clients; the model before the first split (``root``); or, as in the
-            paper, the model to which it walks down the tree of splits (``walk``): it trains the
-            ``root`` once and goes each time to the half with the most similar change. The server
-            then stores the changes of every split.
-        weighting: Weights in the average of a cluster; ``uniform`` in paper and code.
+            paper, the model found by walking down the tree of splits (``walk``): the newcomer
+            trains the ``root`` once and moves at each split to the half with the most similar
+            change. The server then stores the changes of every split.
+        weighting: Weights in a cluster's average; ``uniform`` in paper and code.
         options: See :class:`ClientModule`.
 
     Raises:
@@ -88,7 +88,7 @@ class CFL(ClientModule):
         return (Dimension("eps1", 0.04, 4.0, log=True), Dimension("eps2", 0.16, 16.0, log=True))
 
     def introduce(self) -> Plan:
-        """Declare a local round, whose change walks down the tree."""
+        """Declare a local round, whose change selects the path down the tree."""
         return self.plan() if self.newcomers == "walk" else ()
 
     def server(self) -> Server[Any]:
@@ -122,10 +122,10 @@ class CFLState(ServerState):
 
 @dataclass(eq=False)
 class CFLServer(Server[CFLState]):
-    """A server that averages each cluster, and splits some.
+    """A server that averages each cluster, and splits clusters.
 
     Attributes:
-        splitting: The rule.
+        splitting: The rule for splits.
         parameters: Names of the entries that are compared.
         stale, newcomers: As in CFL.
     """

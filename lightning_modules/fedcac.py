@@ -96,7 +96,7 @@ class CACServer(ModelsServer[CACState]):
         parameters: Names of the parameters that travel.
     """
 
-    reports: ClassVar = {**ModelsServer.reports, "partners": "clients that share its places"}
+    reports: ClassVar = {**ModelsServer.reports, "partners": "number of collaborators"}
     tau: float = 0.5
     beta: int = 100
     parameters: tuple[str, ...] = ()

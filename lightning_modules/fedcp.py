@@ -1,4 +1,4 @@
-"""FedCP: for each sample a shared policy divides the features between a personal and a common head.
+"""FedCP: a shared policy divides each sample's features between a personal and a common head.
 
 Zhang et al., "FedCP: Separating Feature Information for Personalized Federated Learning via
 Conditional Policy", KDD 2023, arXiv 2307.01217; the authors' released code.
@@ -34,14 +34,14 @@ class FedCP(ClientModule):
     """A personal and a generic head, between which a policy divides each sample's features.
 
     The logits are ``u(z * r) + h(z * s)``: u is the personal head, h the generic one. The masks r
-    and s = 1 - r of a sample are the softmax of what a small network, the policy, makes of ``z * v
-    / ||v||``, where the vector v is the sum over classes of the weights of u at the beginning of
-    the round. Backbone, personal head and policy are trained together on the cross-entropy plus
+    and s = 1 - r of a sample are the softmax of the output of a small network, the policy, for ``z
+    * v / ||v||``, where the vector v is the sum over classes of the weights of u at the beginning
+    of the round. Backbone, personal head and policy are trained together on the cross-entropy plus
     lambda times the discrepancy between the backbone's features and those of the received backbone;
-    h is frozen. Backbone and policy travel both ways, and so does h, in whose place ``(u + h) / 2``
-    goes up; u stays.
+    h is frozen. Backbone, policy and h travel both ways, but ``(u + h) / 2`` goes up in place of h;
+    u stays.
 
-    Departs from the released code in: Gumbel noise in the masks is an option, and never drawn in
+    Departure from the released code: Gumbel noise in the masks is an option, and is not drawn in
     tests.
 
     Args:
@@ -49,13 +49,13 @@ class FedCP(ClientModule):
         discrepancy_weight: lambda (the authors use 5 on MNIST).
         anchor_mode: Whether batch norms of the received backbone use their running statistics
             (``eval``) or those of the batch (``train``), as in the released code.
-        gumbel_batch: Add Gumbel noise to what the policy makes of each sample in training, as in
-            the released code, for batches of at most this size; ``None`` adds none.
+        gumbel_batch: Add Gumbel noise to the policy's outputs in training, as in the released code,
+            for batches of at most this size; ``None`` adds none.
         options: See :class:`ClientModule`.
 
     Raises:
         TypeError: ``net`` has no backbone or no head.
-        ValueError: A number is out of its range, or a batch larger than ``gumbel_batch``.
+        ValueError: A number is out of range, or a batch is larger than ``gumbel_batch``.
     """
 
     shared = ("net.backbone.*", "generic.*", "policy.*")
@@ -87,7 +87,7 @@ class FedCP(ClientModule):
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
-        """Return lambda as it is searched."""
+        """Return values of lambda to search."""
         return (Dimension("discrepancy_weight", choices=(0.0, 1.0, 5.0, 10.0)),)
 
     @classmethod
@@ -96,7 +96,7 @@ class FedCP(ClientModule):
         return GENERATOR if options.get("gumbel_batch") else None
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
-        """Load what travels, and set the received backbone and the vector v of the round."""
+        """Load the shared entries, and set the received backbone and the vector v of the round."""
         super().receive(broadcast, info)
         copy_into(self.anchor, self.net.backbone)
         self.vector.copy_(self._class_sum())
@@ -127,7 +127,7 @@ class FedCP(ClientModule):
         return {**terms, "discrepancy": self.discrepancy_weight * apart}
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return backbone, policy, and the mean of both heads in the place of the generic one."""
+        """Return backbone, policy, and the mean of both heads in place of the generic one."""
         personal, common = self.net.head.state_dict(), self.generic.state_dict()
         means = {f"generic.{name}": (value + personal[name]) / 2 for name, value in common.items()}
         sent = super().upload(info)
@@ -156,7 +156,7 @@ class FedCP(ClientModule):
         return logits
 
     def _class_sum(self) -> Tensor:
-        """Return (D,) the sum over classes of the personal head's weights, of all its layers."""
+        """Return the (D,) sum over classes of the weights of all layers of the personal head."""
         linears = [layer for layer in self.net.head.modules() if isinstance(layer, nn.Linear)]
         total = linears[-1].weight.new_ones(self.net.num_classes)
         for layer in reversed(linears):

@@ -1,4 +1,4 @@
-"""FedDBE: features from which each client's own offset has been taken, near a common mean.
+"""FedDBE: a private offset for each client's features, whose mean is kept near a common one.
 
 Zhang et al., "Eliminating Domain Bias for Federated Learning in Representation Space", NeurIPS
 2023, arXiv 2311.14975; the authors' code and PFLlib.
@@ -27,24 +27,24 @@ class FedDBE(ClientModule):
     """FedAvg with a private offset between backbone and head, and features pulled to one mean.
 
     ``memory`` (m_i) is added to the features and trained with the network, but stays with the
-    client. The mean features r of its batches are pulled to the mean over clients, g, by ``kappa /
-    D sum_d (r_d - g_d)^2 / 2``, which moves the backbone alone.
+    client. The mean features r of its batches are pulled towards the mean over clients, g, by
+    ``kappa / D sum_d (r_d - g_d)^2 / 2``, which trains only the backbone.
 
-    The first round of a run only finds g: each client trains the network without offset and pull
-    and sends its mean features, and the trained networks are thrown away; so a run needs one round
-    more. g is the mean over that round's participants (the authors: all clients, also those that
-    are never drawn), and never changes.
+    The first round of a run only computes g: each client trains the network without offset and pull
+    and sends its mean features, and the trained networks are discarded, so a run needs one more
+    round. g is the mean over that round's participants (the authors: all clients, even if never
+    sampled), and never changes.
 
     Args:
         net: A ``SplitNet`` with features (B, D).
-        kappa: Strength of the pull. The authors use 50 for Fashion-MNIST; PFLlib's default is 0.
-        beta: Weight of a batch in the running mean, ``r <- (1 - beta) r + beta mean``, which begins
-            at 0 in each round (the authors' momentum; 1 takes the last batch alone).
+        kappa: Weight of this term. The authors use 50 for Fashion-MNIST; PFLlib's default is 0.
+        beta: Weight of a batch in the running mean, ``r <- (1 - beta) r + beta mean``, which starts
+            at 0 in each round (the authors' momentum; 1 uses the last batch only).
         options: See :class:`ClientModule`.
 
     Raises:
         TypeError: ``net`` has no backbone or no head.
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     kept = ("memory",)
@@ -84,7 +84,7 @@ class FedDBE(ClientModule):
         return logits
 
     def plan(self) -> Plan:
-        """Declare a training of the network alone, while no mean is known, and the usual one."""
+        """Declare plain training, used until the mean is known, and the usual training."""
         return [
             Phase(
                 name="mean",
@@ -106,12 +106,12 @@ class FedDBE(ClientModule):
         return replace(sent, shared={}) if first else replace(sent, extra={})
 
     def load_global(self, broadcast: Broadcast) -> None:
-        """Become the global network, without an offset."""
+        """Load the global network, without an offset."""
         super().load_global(broadcast)
         assign(self, {"memory": torch.zeros_like(self.memory)})
 
     def server(self) -> Server[DBEState]:
-        """Return the server, which finds the common mean first."""
+        """Return a server that first computes the common mean."""
         return DBEServer(self.weighting)
 
     def _step(self, batch: Batch, pulled: bool) -> Outcome:
@@ -127,13 +127,13 @@ class FedDBE(ClientModule):
 
 
 def unknown(own: State) -> bool:
-    """Return whether a client with these entries has not been sent the common mean."""
+    """Return ``True`` if these entries of a client lack the common mean."""
     return bool(own["consensus"].isnan().any())
 
 
 @dataclass(frozen=True, kw_only=True)
 class DBEState(ServerState):
-    """The network, and what is known of the features.
+    """The network, and the common mean of the features.
 
     Attributes:
         consensus: (D,) g; empty before the first round.
@@ -143,7 +143,7 @@ class DBEState(ServerState):
 
 
 class DBEServer(Server[DBEState]):
-    """Averages the clients' features once, and then networks."""
+    """A server that averages the clients' features once, and then networks."""
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> DBEState:
         """Return the initial state, in which no mean is known."""
@@ -154,7 +154,7 @@ class DBEServer(Server[DBEState]):
         return Broadcast(state.shared, state.consensus)
 
     def merge(self, state: DBEState, uploads: Sequence[Upload]) -> DBEState:
-        """Average features, in the first round that brings uploads, or networks."""
+        """Average features in the first round with uploads, later networks."""
         if state.consensus:
             return super().merge(state, uploads)
         features = received(uploads, "running")

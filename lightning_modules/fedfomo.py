@@ -1,4 +1,4 @@
-"""FedFomo: a client moves towards those of the others' models that lower its own validation loss.
+"""FedFomo: a client moves towards those models of others that lower its own validation loss.
 
 Zhang et al., "Personalized Federated Learning with First Order Model Optimization", ICLR 2021,
 arXiv 2012.08565; the authors' code, PFLlib and FL-bench where they agree with it.
@@ -24,32 +24,32 @@ from pfl.core.state import select
 from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
 NOBODY = -1
-"""Stands in the place of a candidate that there is not."""
+"""Number of a missing candidate."""
 
 
 class FedFomo(ClientModule):
-    """Own models, each mixed with others' in proportion to how much these lower its own loss.
+    """Private models, each mixed with others' models by how much these lower the client's loss.
 
-    A client receives up to M models of others. With its own, each is rated by how much lower its
-    loss on the client's validation data is than that of ``baseline``, the model with which the
-    client began its last training, for each unit of their distance. The client begins its training
-    with the mean of those that are rated above zero, by their ratings. The server adds up all
-    ratings and sends a client the models that it has wanted most, some exchanged at random.
+    A client receives up to M models of others. Each of these and its own is rated by the decrease
+    of the loss on the client's validation data, relative to ``baseline``, the model from which the
+    client started its last training, per unit of distance. The client starts training from the mean
+    of those rated above zero, weighted by their ratings. The server adds up all ratings and sends a
+    client the models with the highest sums, some exchanged at random.
 
-    Give the data validation samples (``val_fraction: 0.2``). Without any, a client stays alone.
+    The data need validation samples (``val_fraction: 0.2``). Without any, a client trains alone.
 
     Args:
         net: The network.
         candidates: M, the number of others' models that a client receives.
-        explore: epsilon, the probability in the beginning that one of them is drawn at random.
-        explore_decay: By how much that falls in a round.
-        fallback: The model that a client begins with if none is rated above zero: its own as
+        explore: epsilon, the initial probability that one of them is drawn at random.
+        explore_decay: Decrease of this probability in each round.
+        fallback: The initial model of training if none is rated above zero: the client's own as
             ``trained`` (PFLlib, FL-bench), or the ``baseline`` (the authors).
-        weigh_on: The data on which losses are compared; ``train`` rates the own model too well.
+        weigh_on: The data on which losses are compared; ``train`` favours the client's own model.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     shared = ("net.*", "others.*")
@@ -86,24 +86,24 @@ class FedFomo(ClientModule):
         return (Dimension("candidates", choices=(3, 5, 9)), Dimension("explore", 0.0, 0.5))
 
     def plan(self) -> Plan:
-        """Rate and mix, remember with what the training begins, and train."""
+        """Declare rating and mixing, storing the result as baseline, and training."""
         start = Pass(name="begin", then=lambda totals: self._entries("baseline.module."))
         local = Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",))
         return [*self.adapt(), start, local]
 
     def adapt(self) -> Plan:
-        """Rate and mix the candidates that are there."""
+        """Declare rating and mixing the candidates."""
         return [
             Pass(name="mix", split=self.weigh_on, statistic=self._losses, then=self._mixed),
         ]
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return the trained model, and who has been rated how."""
+        """Return the trained model, and the ratings of the candidates."""
         sent = super().upload(info)
         return replace(sent, shared=select(sent.shared, ("net.*",)))
 
     def server(self) -> Server[FomoState]:
-        """Return the server that chooses each client's candidates."""
+        """Return a server that chooses each client's candidates."""
         return FomoServer(self.weighting, len(self.others), *self.explore)
 
     def _models(self) -> list[nn.Module]:
@@ -117,7 +117,7 @@ class FedFomo(ClientModule):
         return {"loss": (rows * weight).sum(1), "count": weight.sum()}
 
     def _mixed(self, totals: Totals) -> State:
-        """Return the mean of the candidates by their ratings, and the ratings."""
+        """Return the mean of the candidates, weighted by their ratings, and the ratings."""
         losses = totals.sums["loss"] / totals.sums["count"]
         start, own, *others = self._vectors()
         apart = torch.stack([(one - start).norm() for one in (own, *others)])
@@ -163,7 +163,7 @@ class FomoState(ServerState):
 
 @dataclass(eq=False)
 class FomoServer(Server[FomoState]):
-    """Sends each client the models that it has wanted most; the arguments are those of FedFomo."""
+    """A server that sends each client the models that it rated highest; arguments as in FedFomo."""
 
     reports: ClassVar = {}
     per_client = True
@@ -172,7 +172,7 @@ class FomoServer(Server[FomoState]):
     explore_decay: float = 0.05
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> FomoState:
-        """Start every client from the common model; each wants itself."""
+        """Start every client from the common model, with a rating only for itself."""
         own, count = select(shared, ("net.*",)), len(clients)
         like = next(iter(own.values()))
         known = torch.zeros(count, dtype=torch.bool, device=like.device)
@@ -180,7 +180,7 @@ class FomoServer(Server[FomoState]):
         return FomoState(shared=repeated(own, count), wanted=wanted, known=known)
 
     def broadcast(self, state: FomoState, client: int, round: int) -> Broadcast:
-        """Send models of others that have uploaded; none before the client itself has."""
+        """Send models of others that have uploaded; none before the client's own first upload."""
         chosen = self._chosen(state, client, round) if state.known[client] else []
         return self._sent(state, chosen)
 
@@ -229,7 +229,7 @@ class FomoServer(Server[FomoState]):
         members: Sequence[ClientInfo],
         upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
-        """Send the models that most want, and the mean of all to begin with."""
+        """Send the models with the highest total ratings, and the mean of all as initial model."""
         known = state.known if state.known.any() else torch.ones_like(state.known)
         columns = state.wanted.sum(0).where(known, -torch.inf)
         order = columns.argsort(descending=True, stable=True)[: int(known.sum())].tolist()

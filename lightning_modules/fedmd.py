@@ -1,4 +1,4 @@
-"""FedMD: clients with networks of their own agree on their logits of public samples.
+"""FedMD: clients with different networks distil the mean of their logits on public samples.
 
 Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", NeurIPS 2019 workshop,
 arXiv 1910.03581; the authors' code.
@@ -39,33 +39,33 @@ from pfl.core.types import (
 
 
 class FedMD(ClientModule):
-    """Private networks that imitate the mean of all clients' logits on public data.
+    """Private networks that are distilled from the mean of all clients' logits on public data.
 
-    Logits travel, networks stay, and may differ (``PerClient``). In a round a client digests: it
-    trains on the public samples (``data.public``) towards the mean logits of the last round. Then
-    it revisits its own data, and sends its logits of the public samples. Before its first digest it
-    trains on the public labels and on its own data. So the first round of the loop is what the
-    paper calls transfer learning, and a run has one round more than the paper counts.
+    Logits travel; networks stay, and may differ (``PerClient``). In a round a client first digests:
+    it trains on the public samples (``data.public``) towards the mean logits of the last round.
+    Then it revisits its own data, and sends its logits of the public samples. Before its first
+    digest it trains on the public labels and on its own data. The first round of the loop is thus
+    the paper's transfer learning, and a run has one round more than in the paper.
 
     Args:
         net: The network; its outputs are those of public and private classes together.
         public_samples: Number of public samples.
-        align_samples: Number of public samples whose logits travel, which the server draws anew for
-            each round in proportion to classes (the authors: 5,000); ``None`` is all.
+        align_samples: Number of public samples whose logits travel; the server draws them anew in
+            each round in proportion to classes (the authors: 5,000). ``None`` uses all.
         public_epochs: Epochs of the first training on the public labels.
         private_epochs: Epochs of the first training on the client's data. The authors end both
             early, the second one by the test set.
         digest_epochs: Epochs of a digest.
         digest_batch_size: Samples in a step on public data.
-        digest_loss: Distance of logits: their mean absolute difference (the authors), their mean
-            squared one (FL-bench), or the Kullback-Leibler divergence of the probabilities.
+        digest_loss: Mean absolute difference of the logits (``mae``, the authors), mean squared
+            difference (``mse``, FL-bench), or KL divergence of the probabilities (``kl``).
         epochs: Epochs of a revisit.
         weighting: As in :class:`ClientModule`, for the mean of logits.
         options: See :class:`ClientModule`.
 
     Raises:
         TypeError: ``net`` has no backbone or no head.
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     shared = ("consensus",)
@@ -99,10 +99,10 @@ class FedMD(ClientModule):
         self.digest_epochs, self.digest_batch_size = digest_epochs, digest_batch_size
         self.digest_loss = digest_loss
         self.align_samples, count = align_samples, align_samples or public_samples
-        # NaN until there is a consensus.
+        # NaN before the first consensus.
         self.consensus = nn.Buffer(torch.full((count, net.num_classes), math.nan))
         if align_samples is not None:
-            # Which public samples the consensus is of, and of which a client sends its logits.
+            # The public samples of the consensus, and those whose logits a client sends.
             self.known = nn.Buffer(torch.arange(count))
             self.wanted = nn.Buffer(torch.arange(count))
         self.started = nn.Buffer(torch.tensor(False))
@@ -114,11 +114,11 @@ class FedMD(ClientModule):
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
-        """Return the length of a digest."""
+        """Return the epochs of a digest."""
         return (Dimension("digest_epochs", choices=(1, 2, 5)),)
 
     def plan(self) -> Plan:
-        """Train at first, or digest; revisit; take the logits."""
+        """Declare the first training or a digest, a revisit, and a pass for the logits."""
         size = self.digest_batch_size
         on_public = partial(Phase, split="public", batch_size=size)
         known, wanted = map(self._subset, ("known", "wanted"))
@@ -143,13 +143,13 @@ class FedMD(ClientModule):
         ]
 
     def server(self) -> Server[Any]:
-        """Return a server that averages logits, of samples that it draws if not all serve."""
+        """Return a server that averages logits, of drawn samples unless all are used."""
         if self.align_samples is None:
             return Server(self.weighting)
         return FedMDServer(self.weighting, self.align_samples)
 
     def _subset(self, name: str) -> Positions | None:
-        """Return the positions that an entry holds; ``None`` if all public samples serve."""
+        """Return the positions in an entry; ``None`` if all public samples are used."""
         return None if self.align_samples is None else lambda own, info: own[name]
 
     def _digest(self, batch: Batch) -> Terms:
@@ -172,12 +172,12 @@ class FedMD(ClientModule):
 
 
 def _if_first(lengths: dict[str, int], name: str, entries: State, info: ClientInfo) -> int:
-    """Return the length of a first training, of a client that has not trained yet."""
+    """Return the length of a first training; zero for a client that has trained before."""
     return 0 if entries["started"] else lengths[name]
 
 
 def _if_known(length: int, entries: State, info: ClientInfo) -> int:
-    """Return a length, of a client that has received a consensus."""
+    """Return the length for a client that has received a consensus; otherwise zero."""
     return length if entries["consensus"].isfinite().all() else 0
 
 
@@ -186,7 +186,7 @@ class FedMDState(ServerState):
     """The consensus.
 
     Attributes:
-        samples: (A,) positions of the public samples that it is of.
+        samples: (A,) positions of its public samples.
     """
 
     samples: Tensor
@@ -202,7 +202,7 @@ class FedMDServer(Server[FedMDState]):
     def drawn(self, round: int) -> Tensor:
         """Return the (A,) ascending positions of a round's public samples.
 
-        As many are drawn of each class as its share of all samples makes, up to rounding.
+        Classes have the same shares as among all samples, up to rounding.
         """
         y = self.public.targets
         order = torch.randperm(len(y), generator=generator(self.seed, "align", round))
@@ -215,7 +215,7 @@ class FedMDServer(Server[FedMDState]):
         return FedMDState(shared=shared, samples=self.drawn(0))
 
     def broadcast(self, state: FedMDState, client: int, round: int) -> Broadcast:
-        """Return the consensus, the samples that it is of, and those of the round."""
+        """Return the consensus, its samples, and those of the round."""
         return Broadcast(state.shared, {"known": state.samples, "wanted": self.drawn(round)})
 
     def with_mean(self, state: FedMDState, uploads: Sequence[Upload], mean: State) -> FedMDState:

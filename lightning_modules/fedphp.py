@@ -1,4 +1,4 @@
-"""FedPHP: each client inherits a moving average of its own trained networks, which teaches it.
+"""FedPHP: each client learns from a moving average of its own trained networks.
 
 Li et al., "FedPHP: Federated Personalization with Inherited Private Models", ECML PKDD 2021; the
 authors' code in FedRepo.
@@ -31,10 +31,10 @@ TEMPERATURE = 4.0
 class FedPHP(ClientModule):
     """FedAvg whose clients keep a moving average of their trained networks, and learn from it.
 
-    ``net`` (w) is trained on ``(1 - lambda) CE + lambda R``, where R pulls it to the client's
-    inherited network v: to its predictions or its features. Afterwards v becomes ``mu v + (1 - mu)
-    w``, with statistics of batch norms. The network w travels both ways; v and the number of the
-    client's rounds stay, and v is the model that is tested.
+    ``net`` (w) is trained on ``(1 - lambda) CE + lambda R``, where R pulls it towards the
+    predictions or features of the client's inherited network v. Afterwards v becomes ``mu v + (1 -
+    mu) w``, with statistics of batch norms. The network w travels both ways; v and the number of
+    the client's rounds stay, and v is the model that is tested.
 
     Args:
         net: The network, a ``SplitNet`` unless R is ``kd``; v starts as a copy of it.
@@ -46,16 +46,16 @@ class FedPHP(ClientModule):
         schedule: With ``visits``, mu is ``momentum k / floor(q T)`` for a client that took part in
             k of T rounds before, and at most ``momentum``; with ``rounds`` it is ``momentum t / T``
             after t rounds, as in PFLlib.
-        participation: q, the share of clients in each round; it must be the sampler's, which a
-            client does not know.
-        first: Whether the untrained v teaches a client's first round (``teach``), or lambda is 0
-            there (``skip``).
-        fallback_global: Test the received network at clients that have not taken part yet.
+        participation: q, the share of clients in each round; it must equal the sampler's, which
+            clients cannot read.
+        first: Whether the untrained v is the teacher in a client's first round (``teach``), or
+            lambda is 0 in that round (``skip``).
+        fallback_global: Test clients that have not taken part yet with the received network.
         options: See :class:`ClientModule`.
 
     Raises:
         TypeError: R needs features, and ``net`` has no backbone or no head.
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     kept = ("inherited.*", "visits")
@@ -83,7 +83,7 @@ class FedPHP(ClientModule):
         self.inherit_weight, self.regulariser, self.momentum = inherit_weight, regulariser, momentum
         self.schedule, self.participation = schedule, participation
         self.first, self.fallback_global = first, fallback_global
-        # Parameters, as tuning at a newcomer trains the tested network; no phase here does.
+        # Parameters, as fine-tuning of a newcomer trains the tested network; no phase here does.
         self.inherited = copy.deepcopy(net)
         self.visits = nn.Buffer(torch.tensor(0))
         # mu, and whether v teaches, in this round.
@@ -148,13 +148,13 @@ class FedPHP(ClientModule):
         return {**terms, "inherit": torch.where(self.teaches, self.inherit_weight * apart, 0.0)}
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Become the client's inherited network, or the received one if that is untrained."""
+        """Load the client's inherited network, or the received one if that is untrained."""
         super().personalise(broadcast, info)
         if self.fallback_global and not self.visits:
             assign(self.inherited, self.net.state_dict())
 
     def server(self) -> Server[ServerState]:
-        """Return a server that averages networks; newcomers inherit the received one."""
+        """Return a server that averages networks; newcomers inherit the received network."""
         return Server(self.weighting, inherits=("net.", "inherited."))
 
     def load_global(self, broadcast: Broadcast) -> None:

@@ -351,7 +351,7 @@ class SimSupServer(Server[SimSupState]):
     ) -> tuple[Broadcast, State]:
         """Send the mixture of all members' models, weighted by label similarity.
 
-        A newcomer that is similar to nobody gets their mean by samples.
+        A newcomer that is similar to no member gets their sample-weighted mean.
         """
         counts = torch.stack([one.class_counts for one in (info, *members)])
         shares = label_similarity(counts)[0, 1:]

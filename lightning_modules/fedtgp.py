@@ -1,4 +1,4 @@
-"""FedTGP: FedProto whose global prototypes are trained on the server to lie apart.
+"""FedTGP: FedProto with global prototypes that the server trains to be well separated.
 
 Zhang et al., "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced Contrastive
 Learning for Data and Model Heterogeneity in Federated Learning", AAAI 2024, arXiv 2401.03230; the
@@ -32,20 +32,20 @@ class FedTGP(FedProto):
 
     Clients train, upload and are tested as in FedProto. On the server the prototype of a class is
     the output of a small network for an embedding of the class. Both are trained on the uploaded
-    class means: each is to be nearest to the prototype of its class, by a margin. The margin is the
-    largest distance of a class's mean from its nearest other class, at most ``margin``. Classes
-    that nobody holds have a prototype, too.
+    class means, so that each is nearest to the prototype of its class, by a margin. The margin is
+    the largest distance of a class's mean from its nearest other class, at most ``margin``. Classes
+    that no client has get a prototype, too.
 
     Args:
         net: As in :class:`~lightning_modules.fedproto.FedProto`.
-        prototype_weight: lambda, the strength of the pull towards the global prototypes.
+        prototype_weight: lambda, the weight of the distance from the global prototypes.
         margin: tau, the largest margin.
-        server_epochs: S, epochs of the server over the uploaded means. The authors use 100, their
-            text asks for 1000 or more.
-        server_lr: Learning rate of the server; the authors use that of the clients.
+        server_epochs: S, epochs of the server over the uploaded means. The authors use 100; their
+            text recommends 1000 or more.
+        server_lr: Learning rate of the server; the authors use the clients' rate.
         server_batch: Batch size of the server, in means.
-        proto_model: Whether a client's means are those of the model that it has ``trained``, or of
-            the one with which it began the round (``received``), as in the authors' code.
+        proto_model: Whether a client's means are those of its ``trained`` model, or of its model at
+            the start of the round (``received``), as in the authors' code.
         options: See :class:`~lightning_modules.base.ClientModule`.
 
     Raises:
@@ -75,19 +75,19 @@ class FedTGP(FedProto):
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
-        """Return lambda up to the authors' value, and S from theirs on."""
+        """Return lambda up to the authors' value, and S from theirs upwards."""
         return (
             Dimension("prototype_weight", 0.1, 10.0, log=True),
             Dimension("server_epochs", choices=(100, 1000)),
         )
 
     def plan(self) -> Plan:
-        """Declare training, and a pass for the class means after it, or before it."""
+        """Declare training, and a pass for the class means after or before it."""
         plan = super().plan()
         return plan if self.proto_model == "trained" else plan[::-1]
 
     def upload(self, info: ClientInfo) -> Upload:
-        """Return one row for each class that the client holds: C_i (D + 1) numbers."""
+        """Return one row for each of the client's classes: C_i (D + 1) numbers."""
         return means_upload(self.means, info)
 
     def server(self) -> Server[Any]:
@@ -97,7 +97,7 @@ class FedTGP(FedProto):
 
 @dataclass(frozen=True, kw_only=True)
 class FedTGPState(ServerState):
-    """The prototypes, and in ``trained`` the embeddings and the network that give them."""
+    """The prototypes, and in ``trained`` the embeddings and network that generate them."""
 
     trained: State
 

@@ -1,8 +1,8 @@
-"""pFedHN: a hypernetwork at the server makes each client's network of a learnt embedding.
+"""pFedHN: a hypernetwork at the server generates each client's network from an embedding.
 
 Shamsian et al., "Personalized Federated Learning using Hypernetworks", ICML 2021, arXiv 2103.04628;
-the authors' code. What a client changes goes back through the hypernetwork as if it were a
-gradient.
+the authors' code. The change of a client's network is backpropagated through the hypernetwork like
+a gradient.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ CLIP = 50.0
 class PFedHN(ClientModule):
     """Networks that a hypernetwork at the server generates, one for each client.
 
-    The server sends theta_i = H(v_i; psi), the client takes K steps, and the server follows theta_i
-    less the client's theta back to psi and to the client's embedding v_i. Every client is tested
-    with what is generated for it. A client that joins later gets H of the members' mean embedding
-    and takes K steps, from which the server takes one step of an embedding of its own.
+    The server sends theta_i = H(v_i; psi), the client takes K steps, and the server backpropagates
+    theta_i minus the client's theta to psi and the client's embedding v_i. Every client is tested
+    with its generated network. A client that joins later gets H of the members' mean embedding and
+    takes K steps, by which the server takes one step of the newcomer's embedding.
 
-    The authors have one client a round. They also clip a client's gradients at 50, which is
+    The authors train one client per round. They also clip a client's gradients at 50, which is
     ``loop.gradient_clip_val`` here. Only parameters are generated: statistics of batch norms stay
     with the client.
 
     Args:
         net: The network; its parameters are generated.
         private_head: Variant pFedHN-PC: only the backbone is generated, the head stays.
-        steps: K, local steps of a round; ``None`` takes ``epochs`` instead.
+        steps: K, local steps of a round; ``None`` uses ``epochs`` instead.
         embedding: d, the size of an embedding; ``None`` is 1 + N / 4, rounded down.
         hidden: u, the width of the hypernetwork.
         hidden_layers: Its hidden layers after the first one.
@@ -52,14 +52,14 @@ class PFedHN(ClientModule):
         server_momentum: Their momentum.
         server_weight_decay: Their weight decay.
         order: With several clients in a round, the server takes one step of their mean gradient
-            (``joint``), or a step for each in the order of their numbers, with gradients at what
-            was sent (``sequential``).
+            (``joint``), or a step for each in the order of their numbers, with gradients at the
+            sent values (``sequential``).
         buffers: Always ``local``.
         weighting: As in :class:`ClientModule`, for the mean of the gradients.
         options: See :class:`ClientModule`.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     global_model = False
@@ -102,19 +102,19 @@ class PFedHN(ClientModule):
 
     @property
     def kept(self) -> Patterns:
-        """The head, where it is not generated."""
+        """The head, if it is not generated."""
         return ("net.head.*",) if self.private_head else ()
 
     def plan(self) -> Plan:
-        """Train all parameters for K steps."""
+        """Declare K steps on all parameters."""
         return [Phase(name="local", objective=self.losses, epochs=self.epochs, steps=self.steps)]
 
     def introduce(self) -> Plan:
-        """Take the steps of a round, by which the server moves an embedding."""
+        """Declare the steps of a round, by which the server updates an embedding."""
         return self.plan()
 
     def server(self) -> Server[HNState]:
-        """Return the server with the hypernetwork."""
+        """Return a server with a hypernetwork."""
         return HNServer(self.weighting, *self.hyper)
 
 
@@ -125,7 +125,7 @@ class Hypernetwork(nn.Module):
         shapes: The entries' shapes.
         clients: N.
         size: d.
-        widths: Of the hidden layers.
+        widths: Widths of the hidden layers.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Hypernetwork(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class HNState(ServerState):
-    """The hypernetwork; ``shared`` has the initial values of the entries, for their shapes.
+    """The hypernetwork; ``shared`` has initial values of the entries, for their shapes.
 
     Attributes:
         hyper: psi and the embeddings, by name.
@@ -164,7 +164,7 @@ class HNState(ServerState):
 
 @dataclass(eq=False)
 class HNServer(Server[HNState]):
-    """Generates networks, and follows the clients' changes back; see :class:`PFedHN`."""
+    """A server that generates networks, and backpropagates their changes; see :class:`PFedHN`."""
 
     embedding: int | None = None
     widths: Sequence[int] = (100, 100, 100, 100)
@@ -183,7 +183,7 @@ class HNServer(Server[HNState]):
         return dict(zip(state.shared, made, strict=True))
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> HNState:
-        """Draw embeddings of N(0, 1), and layers as torch initialises them."""
+        """Draw embeddings from N(0, 1), and layers as torch initialises them."""
         like = next(iter(shared.values()))
         trained = torch.tensor([one.samples > 0 for one in clients], device=like.device)
         size = self.embedding or 1 + int(trained.sum()) // 4
@@ -194,7 +194,7 @@ class HNServer(Server[HNState]):
         return HNState(shared=shared, hyper=hyper, velocity=zero, trained=trained)
 
     def broadcast(self, state: HNState, client: int, round: int) -> Broadcast:
-        """Send what is generated for a client."""
+        """Send a client's generated entries."""
         vector = state.hyper["embeddings"][client]
         return Broadcast(self._generated(state, state.hyper, vector))
 
@@ -213,7 +213,7 @@ class HNServer(Server[HNState]):
         members: Sequence[ClientInfo],
         upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
-        """Send H of the mean embedding; after an introduction, of one that took a step from it."""
+        """Send H of the mean embedding, or, after an introduction, of one a step away from it."""
         vector = state.hyper["embeddings"][state.trained].mean(0)
         if upload is not None:
             zero = torch.zeros_like(state.velocity["embeddings"][:1])
