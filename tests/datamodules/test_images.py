@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import datamodules.files
-from datamodules import IID, PACS, ByDomain, ConceptDrift, DomainFolder, ImageFolder
+from datamodules import IID, PACS, ByDomain, DomainFolder, ImageFolder
 from datamodules.files import Shape, decode
 from tests.helpers.data import batch
 from tests.helpers.messages import parts
@@ -425,18 +425,6 @@ class TestSuperclasses:
         root = pictures({f"{part}/{name}": n for part, n in counts.items() for name in names})
         parents = write("class,superclass\nant,insect\nbee,insect\ncat,mammal\ndog,mammal\n")
         return lambda **options: make(root, superclasses=parents, **options)
-
-    def test_classes_become_subclasses_and_others_are_left_out(self, insects):
-        data = insects(partition=ConceptDrift())
-        assert data.class_names == ("insect", "mammal")
-        assert data.contents.fine_names == ["ant", "bee", "cat", "dog"]
-        # Test files stay test files.
-        assert data.contents.num_train == 16
-        assert (
-            data.contents.targets.labels.tolist() == np.repeat([0, 1, 0, 1], [8, 8, 4, 4]).tolist()
-        )
-        fine = [*np.repeat(range(4), 4), *np.repeat(range(4), 2)]
-        assert data.contents.targets.fine.tolist() == fine
 
     def test_domains_stay_with_their_files(self, pictures, write):
         names = ("ant", "bee", "cat")

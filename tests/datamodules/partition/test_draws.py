@@ -34,16 +34,6 @@ def test_apportion_sums_up_and_is_off_by_less_than_one(total, weights):
     assert np.abs(shares - total * np.array(weights) / np.sum(weights)).max() < 1 + 1e-9
 
 
-def test_equal_cuts():
-    """10 samples in 3 blocks: 10 // 3 = 3 and 20 // 3 = 6, so 3, 3 and 4."""
-    assert cut_points(10, 3, "equal", 1.0, rng()).tolist() == [3, 6]
-
-
-def test_lognormal_cuts_without_spread_are_equal():
-    """One each, and 9 - 3 = 6 in equal shares of 2: blocks of 3."""
-    assert cut_points(9, 3, "lognormal", 0.0, rng()).tolist() == [3, 6]
-
-
 @given(
     st.integers(1, 30), st.integers(0, 60), st.sampled_from(["random_cuts", "equal", "lognormal"])
 )
@@ -52,13 +42,6 @@ def test_no_block_is_empty(blocks, more, quantity):
     sizes = np.diff([0, *points, blocks + more])
     assert len(sizes) == blocks
     assert sizes.min() >= 1
-
-
-def test_slices_cut_unequal_classes_at_equal_fractions():
-    """Class 0 has 4 samples, class 1 has 8; in two equal blocks, 2 + 2 and 4 + 4."""
-    classes = np.repeat([0, 1], [4, 8])
-    shares = QuantitySkew(quantity="equal").draw(Targets(classes), 2, rng())
-    assert [np.bincount(classes[share]).tolist() for share in shares] == [[2, 4], [2, 4]]
 
 
 def test_dirichlet_with_cap_counts_all_classes_so_far():

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import grad
@@ -56,6 +57,17 @@ def test_monte_carlo_cross_entropy():
     assert float(monte_carlo_cross_entropy(logits, y)) == pytest.approx((first + second) / 2)
 
 
+def test_symmetric_kl():
+    """Not negative, symmetric, zero for equal predictions; finite where they are certain."""
+    one, other, _ = batch(5)
+    forth = F.kl_div(other.log_softmax(-1), one.softmax(-1), reduction="batchmean")
+    back = F.kl_div(one.log_softmax(-1), other.softmax(-1), reduction="batchmean")
+    torch.testing.assert_close(symmetric_kl(one, other), (forth + back) / 2)
+    torch.testing.assert_close(symmetric_kl(one, other), symmetric_kl(other, one))
+    assert float(symmetric_kl(one, one + 3)) == pytest.approx(0, abs=1e-12)
+    assert symmetric_kl(torch.tensor([[0.0, 1e4]]), torch.tensor([[1e4, 0.0]])).isfinite()
+
+
 def test_zero_features_have_slopes_of_ordinary_size():
     """A zero vector has cosine zero with all.
 
@@ -70,7 +82,6 @@ def test_zero_features_have_slopes_of_ordinary_size():
     assert slope.tolist() == [[-0.5, 0.5]]
     table, y = normal(4, 4).float(), torch.tensor([0, 3])
     assert grad(magnitude)(table[y], y, table).isfinite().all()
-    assert symmetric_kl(torch.tensor([[0.0, 1e4]]), torch.tensor([[1e4, 0.0]])).isfinite()
 
 
 def test_types_are_raised_and_never_lowered():
