@@ -117,14 +117,16 @@ def _table(sheet: Sheet, columns: Sequence[int], width: int) -> Table:
     room = max(needs[0], width - sum(need + _GAP for need in needs[1:]))
     shown = [_shortened(name, names, room) for name in names]
     needs[0] = min(room, _whole(sheet, 0))
-    tight = sum(_whole(sheet, number) + _GAP for number in columns) > width + _GAP
+    spare = width + _GAP - sum(need + _GAP for need in needs)
     for number, need in zip(columns, needs, strict=True):
+        more = 0 if words[number] else max(0, min(spare, _whole(sheet, number) - need))
+        spare -= more
         table.add_column(
             Text(sheet.columns[number]),
             justify="left" if words[number] else "right",
             overflow="fold",
-            # Given the choice, Rich would fold names and numbers rather than headings.
-            width=need if tight and not (number and words[number]) else None,
+            # Rich would fold names and numbers rather than headings; other words share the rest.
+            width=None if number and words[number] else need + more,
         )
     for name, row in zip(shown, sheet.rows, strict=True):
         table.add_row(Text(name), *(Text(row[number]) for number in columns[1:]))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,16 +23,24 @@ END_SECONDS = 20.0
 def start_child(
     command: Sequence[str], log: IO[bytes], env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a command that ends with this process but ignores Ctrl-C."""
-    programs = Path(sys.executable).parent
+    """Start a command that ends with this process but ignores Ctrl-C.
+
+    Raises:
+        FileNotFoundError: Its program is not installed.
+    """
+    # Programs installed beside this Python come first.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    if shutil.which(command[0], path=path) is None:
+        raise FileNotFoundError(
+            f"there is no program {command[0]}: pip install 'pfl-lightning[flower]', or [nvflare]"
+        )
     return subprocess.Popen(
         [sys.executable, "-m", "pfl.extras.sites.child", *command],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
         start_new_session=True,
-        # Programs installed beside this Python come first.
-        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ.get('PATH', '')}", **env},
+        env={**os.environ, "PATH": path, **env},
     )
 
 

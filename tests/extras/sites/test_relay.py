@@ -231,6 +231,12 @@ def test_a_child_is_ended(tmp_path):
     assert not alive(inner)
 
 
+def test_a_child_whose_program_is_missing_says_how_to_install_it(tmp_path):
+    wanted = pytest.raises(FileNotFoundError, match="no program nobody: pip install")
+    with (tmp_path / "log").open("wb") as log, wanted:
+        start_child(["nobody"], log, {})
+
+
 @needs_proc
 def test_a_child_ends_with_a_process_that_is_killed(tmp_path):
     log = tmp_path / "log"
