@@ -1,4 +1,4 @@
-"""FedAMP and HeurFedAMP: similar clients attract each other, through a mixture for each client.
+"""FedAMP and HeurFedAMP: each client is pulled towards a mixture that favours similar clients.
 
 Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021, arXiv
 2007.03797.
@@ -27,31 +27,31 @@ Shares: TypeAlias = Literal["cosine", "distance"]
 
 
 class FedAMP(ClientModule):
-    """Train each client's own network, pulled towards a mixture in which similar ones weigh more.
+    """Private networks, each pulled towards a mixture in which similar ones have larger weights.
 
-    The server keeps the network w_j that each client sent last, and sends client i the mixture
-    ``u_i = sum_j xi_ij w_j``. The client minimises ``CE(w) + lambda / (2 alpha) ||w - u_i||^2``,
-    beginning at its own w_i, which also is the model that is tested. A client that has sent nothing
-    yet is in nobody's mixture. Shares are over the parameters; batch-norm statistics are mixed by
-    the same shares (``buffers: local`` keeps them).
+    The server stores the last network w_j of each client, and sends client i the mixture ``u_i =
+    sum_j xi_ij w_j``. The client minimises ``CE(w) + lambda / (2 alpha) ||w - u_i||^2``, starting
+    at its own w_i, which is also the model that is tested. A client without an upload is in no
+    mixture. Shares depend on the parameters; batch-norm statistics are mixed with the same shares
+    (``buffers: local`` keeps them).
 
     Args:
         net: The network.
         shares: ``distance`` is FedAMP: ``xi_ij = alpha / sigma exp(-||w_i - w_j||^2 / sigma)``, and
-            ``xi_ii`` is what is left of one, negative if alpha is too large. If sigma is far below
+            ``xi_ii`` is one minus their sum, negative if alpha is too large. If sigma is far below
             the distances, nothing is shared; the server reports ``own_share``. ``cosine`` is
             HeurFedAMP: ``1 - own_share`` is divided in proportion to ``exp(sigma cos(w_i, w_j))``.
-        alpha: The server's step size, alpha; it also weakens the pull.
-        sigma: Width of the distances, or strength of the cosines; 25 and ``cosine`` are flgo's.
+        alpha: The server's step size; a larger one weakens the proximal term.
+        sigma: Scale of the distances, or factor of the cosines; 25 with ``cosine`` is flgo's.
         own_share: xi_ii of ``cosine``; ``None`` is one over the number of networks.
-        proximity: lambda, the strength of the pull.
-        start: Where local training starts, at the client's ``own`` network or at the mixture (the
-            ``cloud`` model, flgo).
+        proximity: lambda, the weight of the proximal term.
+        start: Start of local training: the client's ``own`` network or the mixture (the ``cloud``
+            model, flgo).
         tested: The client's ``own`` network, or the ``cloud`` model that it would receive (fluke).
         options: See :class:`ClientModule`; nothing is averaged, so ``weighting`` has no effect.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of range.
     """
 
     shared = ("net.*",)
@@ -82,7 +82,7 @@ class FedAMP(ClientModule):
 
     @classmethod
     def space(cls) -> Sequence[Dimension]:
-        """Return the pull, as alpha is one."""
+        """Return lambda, as alpha is one."""
         return (Dimension("proximity", choices=(0.01, 0.1, 1.0)),)
 
     def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
@@ -91,27 +91,27 @@ class FedAMP(ClientModule):
         assign(self, {**mixture, **(broadcast.shared if self.start == "cloud" else {})})
 
     def losses(self, batch: Batch) -> Terms:
-        """Return ``ce`` and the pull, ``prox``."""
+        """Return ``ce`` and the proximal term, ``prox``."""
         apart = proximal(self.net.parameters(), frozen_parameters(self.mixture, self.net))
         return {**super().losses(batch), "prox": self.pull * apart}
 
     def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
-        """Stay the client's own network, or become the mixture."""
+        """Keep the client's own network, or load the mixture."""
         if broadcast is not None and self.tested == "cloud":
             assign(self, broadcast.shared)
 
     def server(self) -> AMPServer:
-        """Return the server, which mixes."""
+        """Return a server that mixes networks."""
         names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
         return replace(self.amp, parameters=names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AMPState(ServerState):
-    """The network that each of N clients sent last; ``shared`` has a leading axis of N.
+    """The last network of each of N clients; ``shared`` has a leading axis of N.
 
     Attributes:
-        known: (N,) whether a client has sent one.
+        known: (N,) whether a client has sent a network.
     """
 
     known: Tensor
@@ -133,13 +133,13 @@ class AMPServer(ModelsServer[AMPState]):
     parameters: tuple[str, ...] = ()
 
     def init(self, shared: State, clients: Sequence[ClientInfo]) -> AMPState:
-        """Start every client from the common network, which nobody has sent."""
+        """Start every client from the common network, not yet known from any client."""
         device = next(iter(shared.values())).device
         known = torch.zeros(len(clients), dtype=torch.bool, device=device)
         return AMPState(repeated(shared, len(clients)), known=known)
 
     def shares(self, state: AMPState, client: int) -> Tensor:
-        """Return (N,) float64, the shares of all networks in a client's mixture."""
+        """Return the (N,) float64 shares of all networks in a client's mixture."""
         others = state.known.cpu().clone()
         others[client] = False
         found = others.double()
@@ -167,7 +167,7 @@ class AMPServer(ModelsServer[AMPState]):
         return Broadcast(weighted_mean([row(state.shared, j) for j in near], shares[near]))
 
     def merge(self, state: AMPState, uploads: Sequence[Upload]) -> AMPState:
-        """Store what was sent."""
+        """Store the uploaded networks."""
         members = [upload.client for upload in uploads]
         known = state.known.index_fill(0, torch.tensor(members, device=state.known.device), True)
         stored = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
@@ -182,7 +182,7 @@ class AMPServer(ModelsServer[AMPState]):
         members: Sequence[ClientInfo],
         upload: Upload | None = None,
     ) -> tuple[Broadcast, State]:
-        """Send the mean of the networks that are known, which a newcomer's own begins as."""
+        """Send the mean of the known networks, also as the newcomer's own initial network."""
         near = state.known.nonzero()[:, 0].tolist() or [0]
         weights = torch.full((len(near),), 1 / len(near), dtype=torch.float64)
         mean = weighted_mean([row(state.shared, j) for j in near], weights)
