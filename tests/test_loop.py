@@ -1,4 +1,5 @@
 import json
+import weakref
 from dataclasses import replace
 from functools import partial
 
@@ -13,8 +14,10 @@ from lightning_modules.local import Local
 from pfl.callbacks.early_stopping import EarlyStopping
 from pfl.core.seeds import derive, scoped
 from pfl.core.state import clone
-from pfl.core.types import Cohort
+from pfl.core.types import Cohort, Result
 from pfl.federation.checkpoint import CheckpointError, load, save
+from pfl.federation.rows import over_clients
+from pfl.federation.run import Callback
 from pfl.federation.sampling import BernoulliSampler, Sampler, UniformSampler
 from pfl.federation.summary import summarise
 from pfl.loop import FederatedLoop
@@ -62,18 +65,20 @@ class Turns(Sampler):
 
 
 def test_an_outer_loop_sees_the_run_and_gives_the_same_numbers():
-    """A client that sits out keeps what it had."""
     federation = loop(2, sampler=Turns())
-    seen, kept = [], []
+    seen = []
     for run, result in federation.rounds_of(FedPer(mlp(), optimizer=SGD), blobs()):
         assert (run.round, run.server.round) == (result.round, result.round)
         assert run.callbacks == federation.called
         seen.append((result.cohort.trains, sorted(run.kept)))
-        kept.append(clone(run.kept[0]))
     assert seen == [((0,), [0]), ((1,), [0, 1])]
-    assert equal(*kept)
     whole = loop(2, sampler=Turns()).fit(FedPer(mlp(), optimizer=SGD), blobs())
     assert run.fingerprint == whole.fingerprint
+
+
+def test_a_client_that_sits_out_keeps_its_state():
+    rounds = loop(2, sampler=Turns()).rounds_of(FedPer(mlp(), optimizer=SGD), blobs())
+    assert equal(*(clone(run.kept[0]) for run, _ in rounds))
 
 
 def test_what_an_outer_loop_changes_is_in_the_checkpoint_and_begins_the_next_round(tmp_path):
@@ -121,6 +126,35 @@ def test_trains_and_uploads_differ():
     run = loop(1, sampler=sampler).fit(FedPer(mlp(), optimizer=SGD), blobs())
     assert sorted(run.kept) == [0, 1, 2]
     assert run.history[0]["comm/bytes_up"] < run.history[0]["comm/bytes_down"]
+
+
+class Uploads(Callback):
+    """Counts the uploads of earlier rounds that are alive whenever a client has trained."""
+
+    def __init__(self):
+        self.seen, self.alive = [], []
+
+    def on_result(self, run, result):
+        self.alive.append(
+            sum(number <= run.round and ref() is not None for number, ref in self.seen)
+        )
+        self.seen.append((run.round + 1, weakref.ref(result.upload)))
+
+
+def test_a_mean_over_clients_leaves_out_what_weighs_nothing():
+    """Empty Poisson batches give a loss of no sample."""
+    none, some = (Result(0, None, {}, {"ce": 2.0}, steps=1, samples=n) for n in (0, 3))
+    assert over_clients({0: none}, "train", lambda result: result.train) == {}
+    found = over_clients({0: none, 1: some}, "train", lambda result: result.train)
+    assert found == {"train/ce": 2.0}
+
+
+def test_nothing_of_a_round_is_held_while_the_next_one_trains():
+    uploads = Uploads()
+    options = {"callbacks": [uploads], "sampler": UniformSampler(), "engine": "sequential"}
+    loop(3, **options).fit(FedAvg(mlp()), blobs())
+    assert len(uploads.alive) == 9
+    assert not any(uploads.alive)
 
 
 def test_without_training_data_there_is_no_federation():

@@ -113,28 +113,24 @@ def test_one_call_a_round_with_every_key_and_one_id_over_a_resume(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("callbacks", [(), [EarlyStopping("test/personal/acc", 1, min_delta=2)]])
-def test_the_pictures_go_along_in_the_row_of_the_last_round(tmp_path, callbacks):
-    """Planned, or because nothing gets better by 2."""
-    run = fit(tmp_path, 2 if not callbacks else 5, pictures=True, callbacks=callbacks)
-    *others, last = history(run.folder)
-    assert [row["round"] for row in (*others, last)] == [1, 2]
-    assert "pictures/curves/_type" not in others[0]
-    assert last["test/personal/acc"] == pytest.approx(run.history[-1]["test/personal/acc"])
-    for name in ("curves", "clients", "data_size", "weight", "similarity"):
-        assert last[f"pictures/{name}/_type"] == "image-file"
-        assert (run.folder / "plots" / f"{name}.png").is_file()
-
-
-@pytest.mark.long
-def test_tables_and_pictures_every_two_rounds_and_at_the_end(tmp_path):
-    run = fit(tmp_path, 5, pictures=True, every=2, loop={"evaluate_every": 1})
+@pytest.mark.parametrize(
+    ("callbacks", "every", "drawn"),
+    [((), 2, [2, 4, 5]), ([EarlyStopping("test/personal/acc", 1, min_delta=2)], 9, [2])],
+    ids=["planned", "stopped"],
+)
+def test_tables_and_pictures_go_along_every_few_rounds_and_in_the_last(
+    tmp_path, callbacks, every, drawn
+):
+    """The last is the planned one, or nothing gets better by 2."""
+    loop = {"evaluate_every": 1}
+    run = fit(tmp_path, 5, pictures=True, every=every, callbacks=callbacks, loop=loop)
     rows = history(run.folder)
-    assert [row["round"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["round"] for row in rows] == list(range(1, run.round + 1))
     for key in ("clients/_type", "pictures/curves/_type"):
-        assert [key in row for row in rows] == [False, True, False, True, True], key
-    with pytest.raises(ValueError, match=r"every.* 1.* 0"):
-        WandB(every=0)
+        assert [row["round"] for row in rows if key in row] == drawn, key
+    for name in ("curves", "clients", "data_size", "weight", "similarity"):
+        assert rows[-1][f"pictures/{name}/_type"] == "image-file"
+        assert (run.folder / "plots" / f"{name}.png").is_file()
 
 
 def test_the_run_has_the_name_of_the_loop_and_what_the_service_sorts_runs_by(tmp_path):

@@ -6,11 +6,13 @@ import pytest
 
 from datamodules import IID, CropFlip, Dirichlet, Synthetic
 from lightning_modules.fedavg import FedAvg
+from pfl.core.state import named
 from pfl.core.types import Cohort
 from pfl.engines.stack.feed import StackedFeed
 from pfl.engines.stack.schedule import Schedule
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
+from pfl.testing.compare import distance
 from tests.helpers.discovery import build
 from tests.helpers.federation import HEAVY, SGD
 from tests.helpers.toy import blobs
@@ -54,6 +56,19 @@ def same(one, other):
     """Return whether two runs have the same bits, and the same scores undefined."""
     rows = [pytest.approx(row, rel=0, abs=0, nan_ok=True) for row in numbers(other)]
     return one.fingerprint == other.fingerprint and numbers(one) == rows
+
+
+def on_host(value):
+    return {name: tensor.cpu() for name, tensor in named(value).items()}
+
+
+def agree(found, expected):
+    """Compare servers, kept states and the scores of all rounds, wherever they were computed."""
+    for one, other in ((found.server, expected.server), (dict(found.kept), dict(expected.kept))):
+        assert distance(on_host(one), on_host(other)) < (1e-10, "")
+    for row, wanted in zip(numbers(found), numbers(expected), strict=True):
+        for key, value in wanted.items():
+            assert row[key] == pytest.approx(value, abs=1e-6, nan_ok=True), key
 
 
 def around_steps(monkeypatch, begins, ends):

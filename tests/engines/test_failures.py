@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -125,13 +126,16 @@ def test_the_test_of_a_model_is_told():
     assert failure_line(found.value).startswith("round 1, client 0, before the test, pass 'look' (")
 
 
-@pytest.mark.parametrize("engine", [SequentialEngine, VectorisedEngine])
-def test_the_common_test_set_is_told_by_its_name(engine, monkeypatch):
+ENGINES = SequentialEngine, VectorisedEngine, partial(OneWorker, on_error="absent")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_common_test_set_is_told_by_its_name_and_never_absent(engine, monkeypatch):
     data = blobs()
     common = data.pooled_test()
     common.x = common.x[:, :1]
     monkeypatch.setattr(data, "pooled_test", lambda: common)
-    with pytest.raises(RuntimeError) as found:
+    with pytest.raises((RuntimeError, JobError)) as found:
         fit(FedAvg(mlp(), optimizer=SGD), data, 1, engine=engine())
     assert failure_line(found.value).startswith("round 1, the common test set")
 

@@ -197,25 +197,20 @@ DRAWING = {
 }
 
 
-def drawing(name):
-    return toy.drawing(DRAWING[name])
-
-
-@pytest.mark.parametrize("name", DRAWING)
-def test_what_layers_draw_is_the_same_in_threads(name):
-    engine = ThreadsEngine(2)
-    beside = fit(FedAvg(drawing(name), optimizer=SGD), engine, rounds=2)
+@pytest.mark.parametrize(
+    ("method", "layer"),
+    [
+        *((FedAvg, name) for name in DRAWING),
+        *((kind, "dropout") for kind in (PerFedAvg, PFedVEM, FedALA, FedRep)),
+    ],
+)
+def test_what_layers_draw_is_the_same_in_threads_in_every_kind_of_phase(method, layer):
+    alone, beside = (
+        fit(build(method, toy.drawing(DRAWING[layer]), optimizer=SGD), engine, rounds=2)
+        for engine in (SequentialEngine(), ThreadsEngine(2))
+    )
     assert beside.header["engine"].startswith("threads: 2 clients side by side")
-    assert same(beside, fit(FedAvg(drawing(name), optimizer=SGD), SequentialEngine(), rounds=2))
-
-
-@pytest.mark.parametrize("method", [PerFedAvg, PFedVEM, FedALA, FedRep])
-def test_every_kind_of_phase_draws_the_same_in_threads(method):
-    runs = [
-        fit(build(method, drawing("dropout"), optimizer=SGD), engine, rounds=2)
-        for engine in (ThreadsEngine(2), SequentialEngine())
-    ]
-    assert same(*runs)
+    assert same(beside, alone)
 
 
 @pytest.mark.parametrize("backbone", [Repeats, Functions])

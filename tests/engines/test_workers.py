@@ -189,15 +189,6 @@ def test_a_newcomer_that_fails_has_no_scores_after_joining():
     assert run.failures == {"untested": {4: 1}}
 
 
-def test_the_common_test_set_is_never_absent(monkeypatch):
-    data = blobs(SIZES)
-    common = data.pooled_test()
-    common.x = common.x[:, :1]
-    monkeypatch.setattr(data, "pooled_test", lambda: common)
-    with pytest.raises(JobError, match="the common test set"):
-        fit(FedAvg(mlp(), optimizer=SGD), OneWorker(on_error="absent"), 1, data)
-
-
 # Messages.
 
 

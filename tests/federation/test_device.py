@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from typing import get_args
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from datamodules import IID, TabularData, TensorData
+from datamodules import IID, TensorData
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
@@ -24,9 +23,8 @@ from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.results.files import read_table
 from pfl.testing.compare import distance
-from tests.engines.agreement import module_of
+from tests.engines.agreement import agree, on_host
 from tests.helpers.device import NAME, simulated
-from tests.helpers.discovery import methods
 from tests.helpers.extras import needs
 from tests.helpers.federation import SGD
 from tests.helpers.toy import blobs, mlp
@@ -35,44 +33,11 @@ pytestmark = pytest.mark.long
 
 ENGINES = ["sequential", "vectorised"]
 HOST = "cpu"
-# FedSimSup's server computes its few shares of clients on the host.
-DESCRIBES = {"similarity", "samples"}
 
 
 def loop(accelerator, engine="sequential", rounds=2, **options):
     usual = {"precision": "64-true", "progress": False}
     return FederatedLoop(rounds, engine=engine, accelerator=accelerator, **usual | options)
-
-
-def on_host(value):
-    return {name: tensor.cpu() for name, tensor in named(value).items()}
-
-
-def agree(found, expected):
-    """Compare servers, kept states and the scores of all rounds."""
-    for one, other in ((found.server, expected.server), (dict(found.kept), dict(expected.kept))):
-        assert distance(on_host(one), on_host(other)) < (1e-10, "")
-    for row, wanted in zip(found.history, expected.history, strict=True):
-        for key, value in wanted.items():
-            if not key.startswith("time/"):
-                assert row[key] == pytest.approx(value, abs=1e-6, nan_ok=True), key
-
-
-@pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)
-def test_a_server_aggregates_on_the_device(method):
-    """What it holds of uploads stays there; two of three clients take part in each round."""
-
-    def go(accelerator):
-        made = loop(accelerator, sampler=UniformSampler(0.7))
-        return made.fit(module_of(method, mlp), blobs((5, 4, 6)))
-
-    expected = go(HOST)
-    with simulated():
-        found = go(NAME)
-        held = named(found.server)
-        arrays = {name for name, value in held.items() if value.dim()} - DESCRIBES
-        assert {held[name].device.type for name in arrays} <= {NAME}
-        agree(found, expected)
 
 
 @pytest.mark.parametrize("rule", get_args(AbsentRule))
@@ -195,21 +160,6 @@ class Pair(nn.Module):
         return self.own(torch.cat([x["left"], x["right"]], 1))
 
 
-def table(tmp_path):
-    """Return regression on numbers and a category, with missing values."""
-    rng = np.random.default_rng(0)
-    file = tmp_path / "table.csv"
-    with file.open("w", newline="", encoding="utf-8") as opened:
-        writer = csv.writer(opened)
-        writer.writerow(["age", "city", "weight"])
-        for n in range(24):
-            age = "" if n % 7 == 0 else f"{rng.normal():.3f}"
-            writer.writerow([age, ["Rome", "Oslo", "Bonn"][n % 3], f"{rng.normal():.3f}"])
-    return TabularData(
-        str(file), "weight", 3, IID(), batch_size=4, task="regression", missing="mean"
-    )
-
-
 def pairs(tmp_path):
     """Return inputs that are dictionaries of tensors."""
     rng = np.random.default_rng(0)
@@ -221,16 +171,12 @@ def pairs(tmp_path):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("memory", [2**33, 2**9], ids=["held", "left"])
-@pytest.mark.parametrize("kind", [table, pairs], ids=lambda kind: kind.__name__)
-def test_tables_and_dictionaries_of_inputs(kind, memory, engine, tmp_path):
+def test_dictionaries_of_inputs(memory, engine, tmp_path):
     """Held by the device, or left with the host as they do not fit."""
 
     def go(accelerator):
-        net = Pair() if kind is pairs else mlp(1, dim=4)
-        task = {} if kind is pairs else {"task": Regression()}
         chosen = VectorisedEngine(clients=3) if engine == "vectorised" else engine
-        data = kind(tmp_path)
-        return loop(accelerator, chosen).fit(FedAvg(net, optimizer=SGD, **task), data)
+        return loop(accelerator, chosen).fit(FedAvg(Pair(), optimizer=SGD), pairs(tmp_path))
 
     expected = go(HOST)
     with simulated() as device:

@@ -81,17 +81,12 @@ def test_engines_agree(kind):
         return run, run.fingerprint
 
     alone, bits = fingerprint("sequential")
-    assert fingerprint(ThreadsEngine(2))[1] == bits
+    for engine in (ThreadsEngine(2), ProcessesEngine(2)):
+        assert fingerprint(engine)[1] == bits
     stacked, _ = fingerprint(VectorisedEngine())
     assert stacked.header["engine"].startswith("vectorised")
     for client, kept in alone.kept.items():
         torch.testing.assert_close(stacked.kept[client], kept)
-
-
-@pytest.mark.long
-def test_processes_have_all_networks():
-    run = fit(method(), blobs(SIZES), engine=ProcessesEngine(2))
-    assert run.fingerprint == fit(method(), blobs(SIZES), engine="sequential").fingerprint
 
 
 def test_scores_are_averaged_over_the_clients_of_each_network():

@@ -7,7 +7,8 @@ from concurrent.futures import Executor, Future
 from lightning_modules.fedper import FedPer
 from pfl.extras.codecs.coding import Codecs
 from pfl.extras.sites import engine
-from tests.engines.test_device import run, same
+from tests.engines.agreement import agree
+from tests.engines.test_device import run
 from tests.helpers.device import NAME, simulated
 from tests.helpers.federation import HEAVY
 from tests.helpers.toy import blobs, mlp
@@ -38,4 +39,4 @@ def test_sites_of_this_process_train_on_the_device(monkeypatch):
     with simulated():
         found = go(NAME)
         assert {v.device.type for v in found.server.shared.values()} == {NAME}
-        same(found, expected)
+        agree(found, expected)
