@@ -63,7 +63,7 @@ class FedAMP(ClientModule):
         self,
         net: nn.Module,
         *,
-        shares: Shares = "distance",
+        shares: Shares = "cosine",
         alpha: float = 1.0,
         sigma: float = 25.0,
         own_share: float | None = None,
@@ -126,7 +126,7 @@ class AMPServer(ModelsServer[AMPState]):
     """
 
     reports: ClassVar = {"own_share": "share of the client's own network in its next mixture"}
-    form: Shares = "distance"
+    form: Shares = "cosine"
     alpha: float = 1.0
     sigma: float = 25.0
     own_share: float | None = None

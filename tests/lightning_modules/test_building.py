@@ -79,8 +79,8 @@ RANGES = {
         "all ~ at least 1": {"top": ("al", 0)},
     },
     FedAMP: {
-        "positive": {"alpha": 0, "sigma": 0},
-        "negative": {"proximity": -1},
+        "positive": {"alpha": 0},
+        "negative": {"proximity": -1, "sigma": -1},
         "[0, 1]": {"own_share": (-0.1, 1.1)},
     },
     FedAS: {

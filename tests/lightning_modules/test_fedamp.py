@@ -31,7 +31,7 @@ def test_a_mixture_by_hand():
 
     Client 2 has sent nothing: nobody's mixture has its network, which still is the initial one.
     """
-    server, state = served([0.0], [1.0], alpha=0.5, sigma=1.0)
+    server, state = served([0.0], [1.0], form="distance", alpha=0.5, sigma=1.0)
     share = exp(-1) / 2
     assert server.shares(state, 0).tolist() == pytest.approx([1 - share, share, 0])
     sent = [server.broadcast(state, client, 2).shared for client in range(2)]

@@ -39,7 +39,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "APFL": [{"alpha_update": "step", "v_grad": "plain"}],
     "CFL": [{"eps1": 9.0, "eps2": 0.0, "min_size": 1, "start_round": 0, "stale": True}],
     "FedALA": [{"top": "all", "epochs": 2, "threshold": 0.5, "window": 2}],
-    "FedAMP": [{"shares": "cosine", "start": "cloud", "tested": "cloud"}],
+    "FedAMP": [{"shares": "distance", "start": "cloud", "tested": "cloud"}],
     "FML": [{"detach": False, "kl": "element"}],
     "FedAS": [{"align_target": "per_sample", "synchronisation": False}],
     "FedCP": [{"anchor_mode": "train"}, {"gumbel_batch": 4}],
