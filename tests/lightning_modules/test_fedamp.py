@@ -6,11 +6,8 @@ import pytest
 import torch
 
 from lightning_modules.fedamp import AMPServer, FedAMP
-from pfl.core.types import Broadcast, ClientInfo, Upload
-from pfl.training import client_round
+from pfl.core.types import ClientInfo, Upload
 from tests.helpers import by_hand
-from tests.helpers.federation import SGD, context, job
-from tests.helpers.toy import Line, lines
 
 
 def served(*sent, clients=3, **options):
@@ -38,18 +35,6 @@ def test_a_mixture_by_hand():
     assert [one["w"].item() for one in sent] == pytest.approx([0.183940, 0.816060], abs=1e-6)
     assert sent[0]["mean"].item() == pytest.approx(10 * share)
     assert state.client_report["own_share"] == pytest.approx({0: 1 - share, 1: 1 - share})
-
-
-def trained(own, mixture, **options):
-    """Return a client's network after one step of rate 0.1 without a loss of its own."""
-    data = lines(0.0)
-    module = FedAMP(Line(), optimizer=SGD, **options)
-    sent = job(
-        data,
-        broadcast=Broadcast({"net.w": torch.tensor([mixture])}),
-        kept={"net.w": torch.tensor([own])},
-    )
-    return client_round.train(context(module, data), sent).kept["net.w"].item()
 
 
 def test_a_newcomer_starts_at_the_mean_of_what_is_known():

@@ -2,12 +2,26 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
 from lightning_modules.feddbe import FedDBE
+from lightning_modules.nets import SplitNet
+from pfl.core.state import assign
+from pfl.core.types import Batch
 from tests.helpers import by_hand
 from tests.helpers.federation import SGD, Federation
 from tests.helpers.toy import blobs, mlp
+
+
+def test_the_running_mean_goes_on_from_batch_to_batch():
+    """0.5 * (2, 4) + 0.5 * 0, and then half of that and half of (4, 0); a constant before."""
+    module = FedDBE(SplitNet(nn.Identity(), nn.Linear(2, 3)), kappa=1.0, beta=0.5)
+    assign(module, {"consensus": torch.zeros(2)})
+    for x, expected in (([2.0, 4.0], [1.0, 2.0]), ([4.0, 0.0], [2.5, 1.0])):
+        _, entries, _ = module._step(Batch(torch.tensor([x]), torch.tensor([0])), True)
+        assert entries["running"].tolist() == expected
+        assign(module, entries)
 
 
 def test_the_global_model_has_no_offset():

@@ -18,16 +18,14 @@ def make(net, **options):
     return FedFomo(net, **{"candidates": 2, **options})
 
 
-def rated(own, others, drops, **options):
-    """Return the rated module w = own; the baseline is 0, and losses fall by ``drops``."""
-    module = FedFomo(Line(own), candidates=len(others), **options)
+def test_a_place_without_a_candidate_counts_nothing():
+    module = FedFomo(Line(2.0), candidates=1)
     with torch.no_grad():
         module.baseline.module.w.zero_()
-        for copy, value in zip(module.others, others, strict=True):
-            copy.module.w.fill_(value)
-        module.who.copy_(torch.arange(len(others)))
-    losses = torch.tensor([1.0, *(1 - drop for drop in drops)]) * 4
-    return module._mixed(Totals({"loss": losses, "count": torch.tensor(4.0)}, {}, 0, 0))
+    losses = torch.tensor([4.0, 5.0, 0.0])
+    found = module._mixed(Totals({"loss": losses, "count": torch.tensor(4.0)}, {}, 0, 0))
+    assert found["rated"].tolist() == [pytest.approx(-0.125, abs=1e-5), 0.0]
+    assert "net.w" not in found
 
 
 def federation(**options):

@@ -28,15 +28,6 @@ def q_of(federation, client):
     return {n.removeprefix(stem): v for n, v in kept.items() if n.startswith(stem)}
 
 
-def moments_of(state, name):
-    return state[f"mean.{name}"], F.softplus(state[f"raw_std.{name}"])
-
-
-def divergence(module, state):
-    prior = module.net.moments()
-    return module._divergence({name: moments_of(state, name) for name in prior}, prior)
-
-
 class Quiet(PFedBayes):
     """pFedBayes without noise."""
 

@@ -13,7 +13,6 @@ from lightning_modules.steps.gaussians import (
     estimate,
     unpack,
 )
-from pfl.core.state import clone
 from tests.helpers import by_hand
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.toy import mlp
@@ -21,10 +20,6 @@ from tests.helpers.toy import mlp
 
 def fda(net=None, **options):
     return PFedFDA(mlp() if net is None else net, optimizer=sgd(), **options)
-
-
-def classifier(module):
-    return clone({"weight": module.weight, "bias": module.bias})
 
 
 def test_the_global_model_takes_classes_as_equally_likely():

@@ -23,9 +23,6 @@ from tests.lightning_modules.vem import (
     posterior,
 )
 
-make = PFedVEM
-
-
 # The round.
 
 
