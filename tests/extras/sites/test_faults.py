@@ -14,6 +14,7 @@ from pfl.core.types import Cohort
 from pfl.disk import container
 from pfl.extras.codecs.coding import Codecs
 from pfl.extras.sites.transport import GoneError, SiteError
+from tests.engines.agreement import without
 from tests.extras.sites.sites import Garbles, Recorded, everyone, fit, same, small
 from tests.helpers.federation import SGD, Diverges
 from tests.helpers.messages import parts
@@ -35,6 +36,21 @@ class Dead:
         self.asked.append(verb)
         if self.trained in self.turns and verb in ("train", "test"):
             raise SiteError("nobody is there")
+
+
+def test_a_round_goes_on_without_a_site_that_is_killed_in_it(tmp_path):
+    """As if client 1 had been left out in round 2; it has no scores there, and comes back."""
+    dead = Dead(1, 2)
+    engine = Recorded(tmp_path, dead, on_error="absent", min_sites=2)
+    with pytest.warns(UserWarning, match=parts("round 2 ~ without client 1: ~ nobody is there")):
+        away = fit(small(), engine, data=blobs(SIZES), sampler=everyone)
+    alone = fit(small(), "sequential", data=blobs(SIZES), sampler=without({(1, 2)}))
+    assert away.fingerprint == alone.fingerprint
+    assert [row["train/discarded"] for row in away.history] == [0, 1, 0]
+    # A silent site is not asked again before the next round.
+    assert dead.asked == ["hello", "train", "test", "train", "train", "test", "bye"]
+    assert away.history[2]["test/personal/acc"] == alone.history[2]["test/personal/acc"]
+    assert away.failures == {"discarded": {1: 1}}
 
 
 @pytest.mark.parametrize("up", ["identity", "qsgd"])
