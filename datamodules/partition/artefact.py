@@ -90,8 +90,8 @@ def load(
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(
-            f"partition: there is no file {file}; give a partition file or a partitioner ('pfl list "
-            "partitions' shows them; in Python: Dirichlet(alpha=0.1))"
+            f"partition: there is no file {file}; give a partition file or a partitioner ('pfl "
+            "list partitions' shows them; in Python: Dirichlet(alpha=0.1))"
         )
     description = reading.read_json(file)
     require(

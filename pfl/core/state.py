@@ -20,6 +20,9 @@ Name = TypeVar("Name")
 Entries: TypeAlias = dict[tuple[str, str], Tensor]
 ReturnT = TypeVar("ReturnT")
 
+# Numbers up to which an operation has one op thread.
+_BLOCK = 2**15
+
 RESIDUAL = "residual:"
 """Prefix of what steps of the uplink keep; no entry of a module has a colon."""
 
@@ -180,6 +183,20 @@ def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> St
     return mean.value()
 
 
+def _blocks(total: Tensor, value: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield two tensors in blocks, which on a CPU stay in its caches when they are converted.
+
+    Operations on a block take one op thread: elsewhere clients may be using the cores, and several
+    op threads would wait for each other.
+    """
+    if on_host(total.device) and total.is_contiguous() and value.is_contiguous():
+        yield from zip(
+            torch.split(total.view(-1), _BLOCK), torch.split(value.view(-1), _BLOCK), strict=True
+        )
+    else:
+        yield total, value
+
+
 class RunningMean:
     """A weighted mean of states that are added one after another, and need not be kept.
 
@@ -205,17 +222,22 @@ class RunningMean:
         if self._sums is None:
             self._types = {name: value.dtype for name, value in state.items()}
             self._sums = {
-                name: value.to(widest(value.device)) * weight
+                name: torch.empty_like(value, dtype=widest(value.device))
                 if value.is_floating_point()
                 else value.clone()
                 for name, value in state.items()
             }
+            for name, total in self._sums.items():
+                if total.is_floating_point():
+                    for some, part in _blocks(total, state[name]):
+                        torch.mul(part.to(total.dtype), weight, out=some)
             return
         if apart := state.keys() ^ self._sums.keys():
             raise ValueError(f"{min(apart)!r} cannot be averaged: not every state has it")
         for name, total in self._sums.items():
             if total.is_floating_point():
-                total.add_(state[name].to(total.dtype), alpha=weight)
+                for some, part in _blocks(total, state[name]):
+                    some.add_(part.to(total.dtype), alpha=weight)
             else:
                 torch.maximum(total, state[name], out=total)
 

@@ -59,3 +59,21 @@ def test_finite():
     assert state.finite({"w": torch.ones(1), "n": torch.tensor(1)})
     assert not state.finite({"w": torch.tensor([1.0, float("nan")])})
     assert not state.finite({"w": torch.tensor([float("inf")])})
+
+
+def test_a_mean_in_blocks_has_the_bits_of_one_without():
+    """Of entries below, at and above the size of a block, in either layout, and signed zeros."""
+    rng = torch.Generator().manual_seed(0)
+    sizes = {"few": (7,), "edge": (2**15,), "many": (3, 2**15 + 5), "images": (64, 64, 4, 4)}
+    states = [{n: torch.randn(size, generator=rng) for n, size in sizes.items()} for _ in range(3)]
+    for one in states:
+        one["few"][0] = -0.0
+        one["images"] = one["images"].contiguous(memory_format=torch.channels_last)
+    weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    found = state.weighted_mean(states, weights)
+    for name in sizes:
+        first, *others = (one[name].double() for one in states)
+        total = first * weights[0]
+        for other, weight in zip(others, weights[1:].tolist(), strict=True):
+            total.add_(other, alpha=weight)
+        assert torch.equal(found[name].view(torch.int32), total.float().view(torch.int32))
