@@ -13,6 +13,11 @@ from tests.helpers.messages import parts
 from tests.helpers.toy import mlp, normed
 
 
+def make(net, **options):
+    """Return the method as the contract and the recorded numbers have it."""
+    return CD2PFed(net, **{"ramp_rounds": 0, **options})
+
+
 def cd2(net=None, **options):
     return CD2PFed(mlp() if net is None else net, optimizer=sgd(), **options)
 

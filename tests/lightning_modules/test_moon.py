@@ -10,6 +10,11 @@ from tests.helpers import by_hand
 from tests.helpers.toy import mlp
 
 
+def make(net, **options):
+    """Return the method as the contract and the recorded numbers have it."""
+    return MOON(net, out_dim=4, **options)
+
+
 def test_without_a_projector_features_are_contrasted():
     module = MOON(mlp(), projector=False)
     assert not isinstance(module.net, Projected)
