@@ -96,6 +96,18 @@ def test_larger_networks_are_not_stacked(cores, monkeypatch, limit):
     assert "vectorised" not in header(blobs((6,) * 5))
 
 
+@pytest.mark.parametrize(
+    ("tiny", "long", "engine"),
+    [(0, 3, "2 clients side by side"), (0, 4, "vectorised"), (48, 3, "vectorised")],
+)
+def test_larger_batches_of_larger_networks_are_not_stacked(cores, monkeypatch, tiny, long, engine):
+    """Batches of four, and 48 multiplications a sample."""
+    cores(2)
+    monkeypatch.setattr(auto, "TINY_STEP", tiny)
+    monkeypatch.setattr(auto, "LONG_BATCH", long)
+    assert engine in header(blobs((6,) * 5))
+
+
 def test_tiny_networks_that_are_not_stacked_run_one_after_another(cores, monkeypatch):
     cores(4)
     monkeypatch.setattr(auto, "TINY_STEP", 48)
