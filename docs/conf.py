@@ -56,7 +56,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(abc|pandas|torch|torchmetrics|torchvision|lightning|numpy|np)(\..*)?"),
     ("py:.*", r"(collections|concurrent|pathlib|typing)(\..*)?"),
     ("py:.*", r"Path|Tensor|Logger|(list\[)?dict\[str"),
-    ("py:class", r"State|Terms|Count|Patterns|OptimizerFactory|EvaluationPoint|Split"),
+    ("py:class", r"State|Terms|Count|Patterns|Positions|OptimizerFactory|EvaluationPoint|Split"),
     ("py:class", r"EngineName|Precision|CodecName|CodecText|Names|Field|FiniteFloat|MOST_VALUES"),
     ("py:class", r"pfl\.extras\.(codecs\.\w+\._(Sparse|Coding)|privacy\.\w+\.(Terms|Account))"),
     # Parts of engines whose clients live in other processes.

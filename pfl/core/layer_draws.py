@@ -1,9 +1,9 @@
 """What layers draw in a forward pass: dropout, which takes no generator.
 
-Masks are functions of a key and of the places in the tensor (:func:`pfl.core.noise.bernoulli`). So
-they are the same in every layout of memory, on every device and processor, and a stack draws at
-once what each of its clients draws alone. Keys come from torch's default stream or from a generator
-that stands in for it, as do the numbers that other layers draw.
+Masks are functions of a key and of the places in the tensor (``pfl.core.noise``). So they are the
+same in every layout of memory, on every device and processor, and a stack draws at once what each
+of its clients draws alone. Keys come from torch's default stream or from a generator that stands in
+for it, as do the numbers that other layers draw.
 """
 
 from __future__ import annotations
