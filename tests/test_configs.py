@@ -88,6 +88,10 @@ def data_of(experiment):
 def built(experiment):
     """Build the method on the network that the data ask for."""
     data, model = data_of(experiment), experiment.values.model.clone()
+    if "public_samples" in model.init_args:
+        # Known only once the files of the public data are there.
+        assert data.public is not None
+        model.init_args.public_samples = 100
     fill(model, data)
     with scoped(0):
         module = experiment.make("model", model)

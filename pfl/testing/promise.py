@@ -169,8 +169,12 @@ def check_same(ours: Any, theirs: Any, finding: str) -> None:  # noqa: ANN401
 
 
 def vectorizable(subject: Subject) -> bool:
-    """Return ``True`` if a method is declared vectorizable."""
-    return subject.module().vectorizable
+    """Return ``True`` if a method is declared vectorizable and has no dropout.
+
+    Masks depend on the seeds of clients, which functions called one by one do not have.
+    """
+    module = subject.module()
+    return module.vectorizable and not has_dropout(module)
 
 
 def has_dropout(module: nn.Module) -> bool:
