@@ -10,7 +10,7 @@ import pkgutil
 import lightning_modules
 from lightning_modules.base import ClientModule
 from pfl.testing import Subject
-from tests.helpers.floats import floats
+from tests.helpers.facts import Facts
 
 
 def methods() -> list[type[ClientModule]]:
@@ -48,26 +48,30 @@ def build(method, net, **options):
     return module
 
 
-# Methods that take many steps by default take few when promises are checked.
-FEWER = {
-    "CFL": {"start_round": 0, "min_size": 1, "eps1": 9.0, "eps2": 0.0},
-    "FedALA": {"window": 2, "max_init_epochs": 3},
-    "FedBABU": {"ft_epochs": 2},
-    "FedGH": {"server_epochs": 3},
-    "FedRep": {"head_epochs": 2},
-    "FedSimSup": {"sup_epochs": 2, "epochs": 1},
-    "FedTGP": {"server_epochs": 3},
-    "LPFT": {"lp_epochs": 2, "ft_epochs": 2},
-    "PFedBayes": {"inner_steps": 2},
-    "PFedMe": {"inner_steps": 2},
-    "PFedVEM": {"head_epochs": 3, "epochs": 2},
-}
-
-
 def subject(method):
     """Return the method as :mod:`pfl.testing` checks it."""
-    few = FEWER.get(method.__name__, {})
+    few = facts(method).fewer
     return Subject(method, lambda net, **options: build(method, net, **{**few, **options}), floats)
+
+
+def facts(method) -> Facts:
+    """Return what a method's test file states of it.
+
+    Raises:
+        AssertionError: It states nothing.
+    """
+    stated = getattr(test_module(method), "FACTS", {}).get(method)
+    if stated is None:
+        file = f"test_{method.__module__.rpartition('.')[2]}.py"
+        raise AssertionError(f"tests/lightning_modules/{file} needs FACTS of {method.__name__}")
+    return stated
+
+
+def floats(module, info):
+    """Return what a participant receives and sends in a round, in the form of :class:`Subject`."""
+    stated = facts(type(module)).floats
+    moved = stated(info) if callable(stated) else stated
+    return moved if isinstance(moved, tuple) else (moved, moved)
 
 
 def _takes(function, argument):

@@ -6,9 +6,20 @@ from torch.nn.functional import cross_entropy
 
 from lightning_modules.apfl import APFL
 from lightning_modules.fedavg import FedAvg
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import HEAVY, equal, fit
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    APFL: facts.Facts(
+        travels=("net.",),
+        stays=("personal.", "alpha"),
+        floats=facts.NET,
+        variants=[{"alpha_update": "step", "v_grad": "plain"}],
+        stacks=[{"alpha_update": "step", "v_grad": "plain"}],
+        not_private="keeps 'alpha'",
+    ),
+}
 
 
 def personal(kept):

@@ -7,10 +7,21 @@ import pytest
 import torch
 
 from lightning_modules.apple import APPLE
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, Federation, fit
 from tests.helpers.messages import parts
 from tests.helpers.toy import Line, blobs, lines, mlp
+
+FACTS = {
+    APPLE: facts.Facts(
+        travels=("net.", "others."),
+        stays=("net.", "p", "started"),
+        # Down: the cores of two other clients, and for ten clients presence and initial shares.
+        floats=(2 * facts.NET + 2 * 10, facts.NET),
+        variants=[{"first": "uniform", "downloads": 2}],
+        stacks=[{"downloads": 1, "first": "uniform"}],
+    ),
+}
 
 # As many rounds with a pull as there are, and room for more clients than the toy data have.
 OPTIONS = {"num_clients": 10, "pull_rounds": 1.0}

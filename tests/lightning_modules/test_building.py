@@ -24,7 +24,6 @@ from lightning_modules import (
     FedALA,
     FedAMP,
     FedAS,
-    FedASVariant,
     FedAvgP,
     FedCAC,
     FedCP,
@@ -54,7 +53,7 @@ from lightning_modules import (
     PFedVEM,
     UniVarFL,
 )
-from tests.helpers.discovery import build, methods
+from tests.helpers.discovery import build, facts, methods
 from tests.helpers.federation import SGD
 from tests.helpers.messages import parts, refuses
 from tests.helpers.toy import mlp
@@ -213,18 +212,6 @@ def test_a_pull_that_overshoots_is_warned_of(method, option, message):
         method(mlp(), optimizer=SGD, **{option: 10.0})
 
 
-# What some methods draw when they are built, and the entry that it becomes.
-DRAWN = {
-    "FedCP": "policy.0.weight",
-    "FedEM": "others.0.head.weight",
-    "GPFL": "embeddings",
-    "IFCA": "clusters.1.head.weight",
-    "MOON": "net.backbone.projector.0.weight",
-    "PFedBayes": "net.mean.head.weight",
-    "PFedVEM": "server_head_weight",
-}
-
-
 @pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
 @pytest.mark.filterwarnings("ignore:.*has no batch norm")
 def test_initial_values_follow_the_network(method):
@@ -235,33 +222,17 @@ def test_initial_values_follow_the_network(method):
     assert torch.equal(torch.get_rng_state(), stream)
     for name, value in one.items():
         torch.testing.assert_close(value, same[name], rtol=0, atol=0, equal_nan=True)
-    if name := DRAWN.get(method.__name__):
+    if name := facts(method).draws:
         assert not torch.equal(one[name], other[name])
-
-
-# Options that are the server's and that no plain loop and no special case sets, and the attributes
-# that they become where the name differs.
-FOR_THE_SERVER = {
-    FedAS: {"trace_normaliser": "min_max", "server_step_scale": "one_over_m"},
-    FedASVariant: {"trace_normaliser": "min_max", "server_step_scale": "one_over_m"},
-    FedSimSup: {
-        **{"mix_C": 2.0, "mix_gamma": 0.5},
-        **{"absent_rule": "size_average", "zero_similarity": "uniform"},
-    },
-    PFedVEM: {"server_momentum": 0.25},
-}
-CALLED = {
-    **{"trace_normaliser": "normaliser", "server_step_scale": "step_scale"},
-    **{"server_momentum": "momentum"},
-}
 
 
 @pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
 @pytest.mark.filterwarnings("ignore:.*has no batch norm")
 def test_the_server_gets_its_options(method):
-    options = FOR_THE_SERVER.get(method, {})
+    serves = facts(method).serves
+    options = {option: value for option, (_, value) in serves.items()}
     for weighting in ("samples", "uniform"):
         server = build(method, mlp(), weighting=weighting, **options).server()
         assert server.weighting == weighting
-        for name, value in options.items():
-            assert getattr(server, CALLED.get(name, name)) == value
+        for attribute, value in serves.values():
+            assert getattr(server, attribute) == value

@@ -6,11 +6,20 @@ from torch import nn
 
 from lightning_modules.cd2_pfed import CD2PFed, CD2Server
 from lightning_modules.nets.channels import ChannelDivision, divisions
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.draws import normal
 from tests.helpers.federation import Federation, sgd
 from tests.helpers.messages import parts
 from tests.helpers.toy import mlp, normed
+
+FACTS = {
+    CD2PFed: facts.Facts(
+        travels=("net.",),
+        stays=("own.",),
+        floats=3 * 6 + 9 + 3,
+        needs_classes=True,
+    ),
+}
 
 
 def make(net, **options):

@@ -4,8 +4,20 @@ import torch
 
 from lightning_modules.cd2_pfed_aligned import CD2PFedAligned
 from pfl.core.state import clone, select
+from tests.helpers import facts
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.toy import mlp
+
+FACTS = {
+    CD2PFedAligned: facts.Facts(
+        travels=("net.",),
+        stays=("own.", "previous."),
+        floats=3 * 6 + 9 + 3,
+        needs_classes=True,
+        needs_parts=True,
+        not_private="pass 'targets': it computes statistics of the samples without noise",
+    ),
+}
 
 
 def make(net, **options):

@@ -11,9 +11,18 @@ from lightning_modules.cfl import CFL, CFLServer
 from lightning_modules.steps.halves import Splitting
 from pfl.core.held_out import HeldOut
 from pfl.core.types import ClientInfo, Upload
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, fit
 from tests.helpers.toy import contradicting, mlp
+
+FACTS = {
+    CFL: facts.Facts(
+        travels=("net.",),
+        floats=facts.NET,
+        fewer={"start_round": 0, "min_size": 1, "eps1": 9.0, "eps2": 0.0},
+        variants=[{"eps1": 9.0, "eps2": 0.0, "min_size": 1, "start_round": 0, "stale": True}],
+    ),
+}
 
 RULE = Splitting(eps1=1.01, eps2=2.0, min_size=1, start_round=0, linkage="complete", gamma_max=0.0)
 

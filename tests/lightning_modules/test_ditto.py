@@ -9,8 +9,17 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.ditto import Ditto
 from pfl.core.types import Broadcast
 from pfl.training import client_round
+from tests.helpers import facts
 from tests.helpers.federation import SGD, context, follow, job
 from tests.helpers.toy import Line, blobs, lines, mlp
+
+FACTS = {
+    Ditto: facts.Facts(
+        travels=("net.",),
+        stays=("personal.",),
+        floats=facts.NET,
+    ),
+}
 
 
 class Slope(Ditto):

@@ -7,9 +7,20 @@ from lightning_modules.fedala import FedALA
 from pfl.core.seeds import generator
 from pfl.training import batching
 from pfl.training.batching import Length
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import Federation, sgd
 from tests.helpers.toy import mlp
+
+FACTS = {
+    FedALA: facts.Facts(
+        travels=("net.",),
+        stays=("own.", "mix.", "visits"),
+        floats=facts.NET,
+        fewer={"window": 2, "max_init_epochs": 3},
+        variants=[{"top": "all", "epochs": 2, "threshold": 0.5, "window": 2}],
+        not_private="not vectorizable",
+    ),
+}
 
 
 def ala(net=None, **options):

@@ -7,7 +7,17 @@ import torch
 
 from lightning_modules.fedamp import AMPServer, FedAMP
 from pfl.core.types import ClientInfo, Upload
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
+
+FACTS = {
+    FedAMP: facts.Facts(
+        travels=("net.",),
+        stays=("net.",),
+        floats=facts.NET,
+        variants=[{"shares": "distance", "start": "cloud", "tested": "cloud"}],
+        stacks=[{"shares": "cosine", "start": "cloud"}, {"shares": "distance", "start": "cloud"}],
+    ),
+}
 
 
 def served(*sent, clients=3, **options):

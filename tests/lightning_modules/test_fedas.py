@@ -16,8 +16,30 @@ from pfl.core.server import ServerState
 from pfl.core.state import clone, select
 from pfl.core.types import Batch, Broadcast, Upload
 from pfl.training import client_round
+from tests.helpers import facts
 from tests.helpers.federation import SGD, Federation, equal, fit
 from tests.helpers.toy import ToyData, blobs, mlp, normed
+
+FACTS = {
+    FedAS: facts.Facts(
+        travels=("net.backbone.",),
+        stays=("net.head.", "previous."),
+        extra=("trace",),
+        floats=(facts.BODY, facts.BODY + 1),
+        variants=[{"align_target": "per_sample", "synchronisation": False}],
+        stacks=[
+            {"align_target": "per_sample", "fisher_estimator": "per_sample_mean"},
+            {"align_target": "class_mean", "fisher_estimator": "full_data"},
+        ],
+        serves={
+            "trace_normaliser": ("normaliser", "min_max"),
+            "server_step_scale": ("step_scale", "one_over_m"),
+        },
+        needs_classes=True,
+        needs_parts=True,
+        not_private="pass 'targets': it computes statistics of the samples without noise",
+    ),
+}
 
 ESTIMATORS = ("batch_sum", "per_sample_mean", "full_data")
 

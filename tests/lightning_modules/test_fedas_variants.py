@@ -6,9 +6,28 @@ import torch
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedas_variants import FedASVariant
 from pfl.core.types import Upload
+from tests.helpers import facts
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.messages import parts
 from tests.helpers.toy import mlp
+
+FACTS = {
+    FedASVariant: facts.Facts(
+        travels=("net.backbone.",),
+        stays=("net.head.", "previous."),
+        extra=("trace", "feature_sums", "feature_counts"),
+        # Down: the means; up: the trace, sums and counts.
+        floats=(facts.BODY + facts.MEANS, facts.BODY + 1 + facts.MEANS + 3),
+        stacks=[{"align_manner": "serial"}],
+        serves={
+            "trace_normaliser": ("normaliser", "min_max"),
+            "server_step_scale": ("step_scale", "one_over_m"),
+        },
+        needs_classes=True,
+        needs_parts=True,
+        not_private="pass 'targets': it computes statistics of the samples without noise",
+    ),
+}
 
 COHORTS = ((0, 1, 2), (1, 2), (0, 1))
 

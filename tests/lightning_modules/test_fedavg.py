@@ -3,11 +3,23 @@
 import torch
 from torch.nn.functional import cross_entropy
 
-from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedavg import FedAvg, FedAvgP
 from pfl.core.server import Server, ServerState
 from pfl.core.types import Upload
+from tests.helpers import facts
 from tests.helpers.federation import HEAVY, SGD, centralised, close, fit
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FedAvg: facts.Facts(
+        travels=("net.",),
+        floats=facts.NET,
+    ),
+    FedAvgP: facts.Facts(
+        travels=("net.",),
+        floats=facts.NET,
+    ),
+}
 
 
 def upload(client, samples, *values):

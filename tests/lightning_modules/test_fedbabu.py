@@ -8,8 +8,18 @@ import torch
 from lightning_modules.fedbabu import FedBABU
 from pfl.core.types import Broadcast
 from pfl.training import client_round
+from tests.helpers import facts
 from tests.helpers.federation import HEAVY, context, job
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FedBABU: facts.Facts(
+        travels=("net.backbone.",),
+        floats=facts.BODY,
+        fewer={"ft_epochs": 2},
+        needs_parts=True,
+    ),
+}
 
 
 def copy_of_client_0(**options):

@@ -7,11 +7,19 @@ from torch import nn
 
 from lightning_modules.fedbn import FedBN
 from pfl.core.seeds import scoped
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, equal, fit
 from tests.helpers.federation import job as job_of
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp, normed
+
+FACTS = {
+    FedBN: facts.Facts(
+        travels=("net.backbone.0.", "net.head."),
+        stays=("net.backbone.1.",),
+        floats=facts.NET,
+    ),
+}
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no batch norm")
 NORM = "net.backbone.1"

@@ -9,9 +9,16 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedcac import CACServer, FedCAC
 from lightning_modules.steps.critical import collaborators, critical
 from pfl.core.types import ClientInfo, Upload
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, equal, fit
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FedCAC: facts.Facts(
+        travels=("net.",),
+        floats=facts.NET,
+    ),
+}
 
 # Overlaps 0.5, 0 and 0.5: mean 1/3, largest 0.5.
 PLACES = [[1, 1, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1]]

@@ -10,10 +10,24 @@ from lightning_modules.nets import SplitNet
 from pfl.core.noise import normals, streams_of
 from pfl.core.seeds import derive
 from pfl.core.types import Batch
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, Federation
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FedCP: facts.Facts(
+        travels=("net.backbone.", "generic.", "policy."),
+        stays=("net.head.",),
+        # A head, and a policy of 6 * 12 + 12 weights and 2 * 12 of its norm.
+        floats=facts.NET + 84 + 24,
+        variants=[{"anchor_mode": "train"}, {"gumbel_batch": 4}],
+        stacks=[{"anchor_mode": "train"}, {"gumbel_batch": 20}],
+        draws="policy.0.weight",
+        needs_parts=True,
+        not_private="phase 'local': its term 'discrepancy' is not a mean over the samples",
+    ),
+}
 
 
 def test_the_vector_is_the_sum_over_classes_of_the_own_head():

@@ -9,9 +9,21 @@ from lightning_modules.feddbe import FedDBE
 from lightning_modules.nets import SplitNet
 from pfl.core.state import assign
 from pfl.core.types import Batch
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, Federation
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FedDBE: facts.Facts(
+        travels=("net.",),
+        stays=("memory",),
+        extra=("running",),
+        # Down after the first round: the common mean of six features.
+        floats=(facts.NET + 6, facts.NET),
+        needs_parts=True,
+        not_private="phase 'mean': its number of steps differs",
+    ),
+}
 
 
 def test_the_running_mean_goes_on_from_batch_to_batch():

@@ -11,10 +11,18 @@ import torch
 from lightning_modules.feddyn import FedDyn
 from pfl.core.types import Broadcast, ClientInfo, Upload
 from pfl.training import client_round
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, Federation, context, equal, fit, job, sgd
 from tests.helpers.messages import parts
 from tests.helpers.toy import Line, blobs, lines, mlp, normed
+
+FACTS = {
+    FedDyn: facts.Facts(
+        travels=("net.",),
+        stays=("travelled",),
+        floats=facts.NET,
+    ),
+}
 
 
 class Bowl(FedDyn):

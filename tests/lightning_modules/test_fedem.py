@@ -9,9 +9,22 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.fedem import FedEM
 from pfl.core.types import Broadcast
 from pfl.training import client_round
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, Federation, context, job
 from tests.helpers.toy import ToyData, blobs, mlp
+
+FACTS = {
+    FedEM: facts.Facts(
+        travels=("net.", "others."),
+        stays=("mixture", "participated"),
+        # Three components.
+        floats=3 * facts.NET,
+        variants=[{"damped": True, "components": 2}],
+        draws="others.0.head.weight",
+        needs_classes=True,
+        not_private="pass 'e_step': it computes statistics of the samples without noise",
+    ),
+}
 
 # Two samples of class 0 and one of class 1, in one batch.
 THREE = ToyData([(torch.zeros(3, 1), torch.tensor([0, 0, 1]))], outputs=2)

@@ -9,9 +9,20 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.fedfomo import NOBODY, FedFomo
 from lightning_modules.local import Local
 from pfl.core.types import Totals, Upload
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, Federation, equal, fit
 from tests.helpers.toy import Line, blobs, mlp
+
+FACTS = {
+    FedFomo: facts.Facts(
+        travels=("net.", "others."),
+        stays=("net.", "baseline."),
+        extra=("who", "rated"),
+        # Down: two candidates, once all have uploaded, and their numbers; up: also three ratings.
+        floats=lambda info: ((2 * facts.NET if info.round > 1 else 0) + 2, facts.NET + 2 + 3),
+        not_private="pass 'mix': it computes statistics of the samples without noise",
+    ),
+}
 
 
 def make(net, **options):

@@ -8,9 +8,23 @@ from torch.nn.functional import cross_entropy, linear
 from lightning_modules.fedgh import FedGH
 from lightning_modules.nets import PerClient
 from pfl.core.seeds import generator
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, fit
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FedGH: facts.Facts(
+        travels=("net.head.",),
+        stays=("net.backbone.",),
+        extra=("classes", "means"),
+        floats=lambda info: (facts.HEAD, facts.of_classes(info)),
+        fewer={"server_epochs": 3},
+        variants=[{"order": "one_by_one"}],
+        needs_classes=True,
+        needs_parts=True,
+        not_private="pass 'means': it computes statistics of the samples without noise",
+    ),
+}
 
 
 def test_backbones_may_differ_between_clients():

@@ -9,10 +9,22 @@ from lightning_modules.nets import PerClient, SplitNet
 from pfl.core.seeds import generator
 from pfl.testing import check_method
 from pfl.testing.toy import ToySplit
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.extras import needs
 from tests.helpers.federation import SGD, Federation, fit
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FedMD: facts.Facts(
+        travels=("consensus",),
+        stays=("net.", "started"),
+        # Logits of twelve public samples.
+        floats=12 * 3,
+        variants=[{"align_samples": 3}],
+        needs_parts=True,
+        not_private="phase 'public': it trains on public data",
+    ),
+}
 
 SIZES = (6, 5, 4)
 

@@ -12,9 +12,22 @@ from lightning_modules.fedpac import FedPAC, head_shares
 from lightning_modules.fedrep import FedRep
 from pfl.core.seeds import generator
 from pfl.core.state import select
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.toy import mlp, normed
+
+FACTS = {
+    FedPAC: facts.Facts(
+        travels=("net.", "centroids"),
+        extra=("counts", "variance", "profile"),
+        # Down: the centroids; up: also counts, variance and profile.
+        floats=(facts.NET + facts.MEANS, facts.NET + facts.MEANS + 3 + 1 + facts.MEANS),
+        stacks=[{"alignment": 0.0}],
+        needs_classes=True,
+        needs_parts=True,
+        not_private="pass 'statistics': it computes statistics of the samples without noise",
+    ),
+}
 
 BODY = ("net.backbone.*",)
 

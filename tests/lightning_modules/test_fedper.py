@@ -1,6 +1,7 @@
 """FedPer: the invariants in docs/methods."""
 
 from lightning_modules.fedper import FedPer
+from tests.helpers import facts
 from tests.helpers.federation import (
     HEAVY,
     centralised,
@@ -8,6 +9,16 @@ from tests.helpers.federation import (
     fit,
 )
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FedPer: facts.Facts(
+        travels=("net.backbone.",),
+        stays=("net.head.",),
+        floats=facts.BODY,
+        variants=[{"persist_optimizer": True}],
+        needs_parts=True,
+    ),
+}
 
 
 def test_one_client_is_centralised_sgd():

@@ -6,7 +6,21 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedphp import FedPHP
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
+
+FACTS = {
+    FedPHP: facts.Facts(
+        travels=("net.",),
+        stays=("inherited.", "visits"),
+        floats=facts.NET,
+        variants=[{"regulariser": "mmd", "participation": 0.6}],
+        stacks=[
+            {"regulariser": "mmd", "first": "skip"},
+            {"regulariser": "mmd_fixed", "first": "skip"},
+        ],
+        needs_classes=True,
+    ),
+}
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,23 @@ from torch.nn.functional import cross_entropy, linear
 from lightning_modules.fedproto import FedProto
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.prototypes import known, merge_prototypes
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.extras import needs
 from tests.helpers.federation import fit, sgd
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FedProto: facts.Facts(
+        travels=("prototypes",),
+        stays=("net.",),
+        extra=("classes", "means", "counts"),
+        floats=lambda info: (facts.MEANS, facts.of_classes(info)),
+        stacks=[{"weighting": "samples"}],
+        needs_classes=True,
+        needs_parts=True,
+        not_private="pass 'prototypes': it computes statistics of the samples without noise",
+    ),
+}
 
 NAN = float("nan")
 

@@ -5,11 +5,23 @@ from functools import partial
 import pytest
 import torch
 
-from lightning_modules.fedprox import FedProx
+from lightning_modules.fedprox import FedProx, FedProxP
 from pfl.core.types import Broadcast
 from pfl.training import client_round
+from tests.helpers import facts
 from tests.helpers.federation import HEAVY, context, job
 from tests.helpers.toy import Line, blobs, lines, normed
+
+FACTS = {
+    FedProx: facts.Facts(
+        travels=("net.",),
+        floats=facts.NET,
+    ),
+    FedProxP: facts.Facts(
+        travels=("net.",),
+        floats=facts.NET,
+    ),
+}
 
 
 class Slope(FedProx):

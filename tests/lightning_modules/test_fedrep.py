@@ -7,8 +7,19 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.fedrep import FedRep
 from pfl.core.types import Broadcast
 from pfl.training import client_round
+from tests.helpers import facts
 from tests.helpers.federation import HEAVY, SGD, close, context, differing, fit, job
 from tests.helpers.toy import blobs, mlp, normed
+
+FACTS = {
+    FedRep: facts.Facts(
+        travels=("net.backbone.",),
+        stays=("net.head.",),
+        floats=facts.BODY,
+        fewer={"head_epochs": 2},
+        needs_parts=True,
+    ),
+}
 
 
 def trained(net, data=None, **options):

@@ -14,10 +14,22 @@ from pfl.core.seeds import scoped
 from pfl.core.task import Classification
 from pfl.core.types import Broadcast
 from pfl.training import client_round
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, context, equal, follow, job
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FedROD: facts.Facts(
+        travels=("net.",),
+        stays=("personal.",),
+        floats=facts.NET,
+        variants=[{"gamma": 0.5, "head_init": "copy"}],
+        needs_classes=True,
+        needs_parts=True,
+        not_private="such as class counts",
+    ),
+}
 
 
 def heads(state, stem):

@@ -17,9 +17,28 @@ from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.testing.toy import ToySplit
 from pfl.training import client_round
+from tests.helpers import facts
 from tests.helpers.draws import normal
 from tests.helpers.federation import context
 from tests.helpers.toy import ToyData, blobs, mlp
+
+FACTS = {
+    FedSimSup: facts.Facts(
+        travels=("net.",),
+        stays=("supervisor.", "participated"),
+        floats=facts.NET,
+        fewer={"sup_epochs": 2, "epochs": 1},
+        variants=[{"eval_inter": "last_local", "local_unit": "steps"}],
+        stacks=[{"local_unit": "steps"}],
+        serves={
+            "mix_C": ("mix_C", 2.0),
+            "mix_gamma": ("mix_gamma", 0.5),
+            "absent_rule": ("absent_rule", "size_average"),
+            "zero_similarity": ("zero_similarity", "uniform"),
+        },
+        needs_classes=True,
+    ),
+}
 
 NET, SUPERVISOR = "net", "supervisor"
 

@@ -3,8 +3,19 @@
 from lightning_modules.fedrep import FedRep
 from lightning_modules.fedsimsup_serial import FedSimSupSerial
 from pfl.core.state import select
+from tests.helpers import facts
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.toy import mlp
+
+FACTS = {
+    FedSimSupSerial: facts.Facts(
+        travels=("net.backbone.",),
+        stays=("net.head.",),
+        floats=facts.BODY,
+        needs_classes=True,
+        needs_parts=True,
+    ),
+}
 
 
 def make(net, **options):

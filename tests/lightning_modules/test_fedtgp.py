@@ -13,10 +13,25 @@ from lightning_modules.nets import PerClient
 from lightning_modules.steps.prototypes import class_gaps
 from pfl.core.seeds import generator
 from pfl.core.types import ClientInfo, Upload
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.draws import normal
 from tests.helpers.federation import SGD, equal, fit
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FedTGP: facts.Facts(
+        travels=("prototypes",),
+        stays=("net.",),
+        extra=("classes", "means"),
+        floats=lambda info: (facts.MEANS, facts.of_classes(info)),
+        fewer={"server_epochs": 3},
+        variants=[{"proto_model": "received", "server_epochs": 3}],
+        stacks=[{"proto_model": "received", "server_epochs": 3}],
+        needs_classes=True,
+        needs_parts=True,
+        not_private="pass 'prototypes': it computes statistics of the samples without noise",
+    ),
+}
 
 NAN = float("nan")
 

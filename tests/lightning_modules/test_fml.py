@@ -5,9 +5,20 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lightning_modules.fml import FML
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, Federation, equal, own
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    FML: facts.Facts(
+        travels=("net.",),
+        stays=("personal.",),
+        floats=facts.NET,
+        variants=[{"detach": False, "kl": "element"}],
+        stacks=[{"detach": False, "kl": "element"}],
+        needs_classes=True,
+    ),
+}
 
 
 def test_a_private_network_of_another_kind():

@@ -7,9 +7,18 @@ from torch.nn.functional import cross_entropy
 
 from lightning_modules.freeze import Freeze
 from lightning_modules.nets.initial import orthogonalise
+from tests.helpers import facts
 from tests.helpers.federation import HEAVY, SGD, equal, fit
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    Freeze: facts.Facts(
+        travels=("net.backbone.",),
+        floats=facts.BODY,
+        needs_parts=True,
+    ),
+}
 
 
 def head(module):

@@ -4,9 +4,22 @@ import pytest
 from torch.nn.functional import cross_entropy, layer_norm, linear, normalize
 
 from lightning_modules.gpfl import GPFL
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import sgd
 from tests.helpers.toy import mlp
+
+FACTS = {
+    GPFL: facts.Facts(
+        travels=("net.backbone.", "embeddings", "valve."),
+        stays=("net.head.",),
+        # Embeddings, two maps of the valve, and four vectors of its norms.
+        floats=facts.BODY + facts.MEANS + 2 * (6 * 6 + 6) + 4 * 6,
+        draws="embeddings",
+        needs_classes=True,
+        needs_parts=True,
+        not_private="such as class counts",
+    ),
+}
 
 
 def test_decay_is_of_the_guides_only():

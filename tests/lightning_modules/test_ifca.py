@@ -8,9 +8,20 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.ifca import IFCA
 from pfl.core.types import Broadcast, Totals
 from pfl.training import client_round
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, Federation, close, context, equal, fit, follow, job
 from tests.helpers.toy import ToyData, blobs, contradicting, mlp
+
+FACTS = {
+    IFCA: facts.Facts(
+        travels=("clusters.",),
+        extra=("cluster",),
+        # Down: two models; up: one and its number.
+        floats=(2 * facts.NET, facts.NET + 1),
+        draws="clusters.1.head.weight",
+        not_private="pass 'choose': it computes statistics of the samples without noise",
+    ),
+}
 
 
 def plain(state, number=0):

@@ -8,10 +8,21 @@ from torch.func import functional_call
 from lightning_modules.knn_per import KNNPer
 from lightning_modules.nets import SplitNet
 from pfl.core.types import Totals
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.draws import normal
 from tests.helpers.federation import SGD, Federation
 from tests.helpers.toy import ToyData, blobs, mlp
+
+FACTS = {
+    KNNPer: facts.Facts(
+        travels=("net.",),
+        floats=facts.NET,
+        variants=[{"mix": "logits", "tune": True}],
+        stacks=[{"mix": "logits", "capacity": 5, "neighbours": 2, "tune": True}],
+        needs_classes=True,
+        needs_parts=True,
+    ),
+}
 
 
 def make(net, *, capacity=12, neighbours=3, **options):

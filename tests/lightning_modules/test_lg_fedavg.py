@@ -2,6 +2,7 @@
 
 from lightning_modules.lg_fedavg import LGFedAvg
 from pfl.federation.sampling import UniformSampler
+from tests.helpers import facts
 from tests.helpers.federation import (
     HEAVY,
     SGD,
@@ -12,6 +13,14 @@ from tests.helpers.federation import (
     follow,
 )
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    LGFedAvg: facts.Facts(
+        travels=("net.head.",),
+        stays=("net.backbone.", "started"),
+        floats=facts.HEAD,
+    ),
+}
 
 
 def body(state):

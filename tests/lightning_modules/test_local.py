@@ -7,8 +7,16 @@ from lightning_modules.ditto import Ditto
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.local import Local
 from pfl.federation.sampling import UniformSampler
+from tests.helpers import facts
 from tests.helpers.federation import SGD, close, equal, fit, follow
 from tests.helpers.toy import ToyData, blobs, mlp
+
+FACTS = {
+    Local: facts.Facts(
+        stays=("net.",),
+        floats=0,
+    ),
+}
 
 
 def of(*clients, data=None, **options):

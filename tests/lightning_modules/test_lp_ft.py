@@ -10,8 +10,19 @@ from lightning_modules.lp_ft import LPFT
 from pfl.core.state import clone
 from pfl.core.types import Broadcast
 from pfl.training import client_round
+from tests.helpers import facts
 from tests.helpers.federation import HEAVY, SGD, close, context, equal, job
 from tests.helpers.toy import blobs, mlp, normed
+
+FACTS = {
+    LPFT: facts.Facts(
+        travels=("net.",),
+        floats=facts.NET,
+        fewer={"lp_epochs": 2, "ft_epochs": 2},
+        variants=[{"ft_bn": "train", "lp_epochs": 0}],
+        needs_parts=True,
+    ),
+}
 
 
 def tuned(module, data=None, client=0, start=None, **job_options):

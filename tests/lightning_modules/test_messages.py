@@ -21,55 +21,8 @@ from lightning_modules import (
     UniVarFL,
 )
 from pfl.core.types import ClientInfo
-from tests.helpers.discovery import build, methods
+from tests.helpers.discovery import build, facts, methods
 from tests.helpers.toy import normed
-
-NET, BODY, HEAD = ("net.",), ("net.backbone.",), ("net.head.",)
-PREVIOUS, OWN, PERSONAL = ("previous.",), ("own.",), ("personal.",)
-# The beginnings of the names that travel and of those that stay, and what only goes up.
-PLACES = {
-    **dict.fromkeys(("CFL", "FedAvg", "FedAvgP", "FedProx", "FedProxP"), (NET, (), ())),
-    **dict.fromkeys(("KNNPer", "LPFT", "PerFedAvg", "UniVarFL"), (NET, (), ())),
-    **dict.fromkeys(("FedPer", "FedRep", "FedSimSupSerial", "PFAKD"), (BODY, HEAD, ())),
-    **dict.fromkeys(("FedBABU", "Freeze"), (BODY, (), ())),
-    "FedCAC": (NET, (), ()),
-    "APFL": (NET, (*PERSONAL, "alpha"), ()),
-    "APPLE": ((*NET, "others."), (*NET, "p", "started"), ()),
-    "CD2PFed": (NET, OWN, ()),
-    "CD2PFedAligned": (NET, (*OWN, *PREVIOUS), ()),
-    "Ditto": (NET, PERSONAL, ()),
-    "FedAMP": (NET, NET, ()),
-    "FedALA": (NET, (*OWN, "mix.", "visits"), ()),
-    "FedAS": (BODY, (*HEAD, *PREVIOUS), ("trace",)),
-    "FedASVariant": (BODY, (*HEAD, *PREVIOUS), ("trace", "feature_sums", "feature_counts")),
-    "FedBN": (("net.backbone.0.", *HEAD), ("net.backbone.1.",), ()),
-    "FedCP": ((*BODY, "generic.", "policy."), HEAD, ()),
-    "FedDBE": (NET, ("memory",), ("running",)),
-    "FedDyn": (NET, ("travelled",), ()),
-    "FedEM": ((*NET, "others."), ("mixture", "participated"), ()),
-    "FedGH": (HEAD, BODY, ("classes", "means")),
-    "FedFomo": ((*NET, "others."), (*NET, "baseline."), ("who", "rated")),
-    "FedMD": (("consensus",), (*NET, "started"), ()),
-    "FedPAC": ((*NET, "centroids"), (), ("counts", "variance", "profile")),
-    "FedPHP": (NET, ("inherited.", "visits"), ()),
-    "FedProto": (("prototypes",), NET, ("classes", "means", "counts")),
-    "FedROD": (NET, PERSONAL, ()),
-    "FML": (NET, PERSONAL, ()),
-    "FedSimSup": (NET, ("supervisor.", "participated"), ()),
-    "FedTGP": (("prototypes",), NET, ("classes", "means")),
-    "GPFL": ((*BODY, "embeddings", "valve."), HEAD, ()),
-    "IFCA": (("clusters.",), (), ("cluster",)),
-    "LGFedAvg": (HEAD, (*BODY, "started"), ()),
-    "Local": ((), NET, ()),
-    "MOON": (NET, (*PREVIOUS, "participated"), ()),
-    "PFedBayes": (NET, (*PERSONAL, "first.", "second.", "steps"), ()),
-    "PFedFDA": ((*BODY, "means", "covariance"), ("coefficients",), ()),
-    "PFedHN": (NET, (), ()),
-    "PFedMe": (NET, (*PERSONAL, "trained"), ()),
-    "PFedSim": (NET, ("last.", "own"), ()),
-    "PFedVEM": ((*BODY, "server_head_"), (*HEAD, "confidence"), ("confidence",)),
-    "SCAFFOLD": (NET, ("control",), ("change",)),
-}
 
 
 @pytest.mark.parametrize("buffers", ["average", "local"])
@@ -81,16 +34,16 @@ def test_what_travels_and_what_stays(method, buffers):
             build(method, normed(), buffers=buffers)
         return
     module = build(method, normed(), buffers=buffers)
-    travels, stays, extra = PLACES[method.__name__]
+    stated = facts(method)
     counters = {n for n, v in module.state_dict().items() if not v.is_floating_point()}
-    shared = {n for n in module.state_dict() if n.startswith(travels)} - counters
-    kept = {n for n in module.state_dict() if n.startswith(stays)}
+    shared = {n for n in module.state_dict() if n.startswith(stated.travels)} - counters
+    kept = {n for n in module.state_dict() if n.startswith(stated.stays)}
     if buffers == "local":
         statistics = {n for n in shared if "running_" in n}
         shared, kept = shared - statistics, kept | statistics
     assert {*module.shared_names()} == shared
     assert {*module.kept_names()} == kept
-    assert module.extra == extra
+    assert module.extra == stated.extra
 
 
 def supervised(classes, shape, hidden):

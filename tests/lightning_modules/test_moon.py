@@ -6,8 +6,19 @@ from torch.nn.functional import cosine_similarity, cross_entropy, linear
 
 from lightning_modules.moon import MOON
 from lightning_modules.nets import Projected
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.toy import mlp
+
+FACTS = {
+    MOON: facts.Facts(
+        travels=("net.",),
+        stays=("previous.", "participated"),
+        # 36 entries of the body, 6 * 6 + 6 and 6 * 4 + 4 of the projector, 4 * 3 + 3 of the head.
+        floats=36 + 42 + 28 + 15,
+        draws="net.backbone.projector.0.weight",
+        needs_parts=True,
+    ),
+}
 
 
 def make(net, **options):

@@ -11,11 +11,21 @@ from lightning_modules.perfedavg import PerFedAvg, split_batch
 from pfl.core.state import add, clone
 from pfl.core.task import Classification
 from pfl.core.types import Batch
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.draws import normal
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.messages import parts
 from tests.helpers.toy import Point, blobs, mlp
+
+FACTS = {
+    PerFedAvg: facts.Facts(
+        travels=("net.",),
+        floats=facts.NET,
+        variants=[{"variant": "hf", "adapt_epochs": 2}],
+        stacks=[{"variant": "hf", "inner_lr": 0.3}],
+        not_private="phase 'meta': its term 'ce' is not a mean over the samples of a batch",
+    ),
+}
 
 MATRIX = torch.tensor([[3.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
 TARGET = torch.tensor([1.0, -1.0], dtype=torch.float64)

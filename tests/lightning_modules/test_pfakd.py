@@ -12,9 +12,20 @@ from pfl.core.seeds import generator
 from pfl.core.state import select
 from pfl.core.types import Batch
 from pfl.federation.summary import summarise
+from tests.helpers import facts
 from tests.helpers.draws import some
 from tests.helpers.federation import SGD, Federation, equal
 from tests.helpers.toy import blobs, mlp, normed
+
+FACTS = {
+    PFAKD: facts.Facts(
+        travels=("net.backbone.",),
+        stays=("net.head.",),
+        floats=facts.BODY,
+        stacks=[{"teacher_mode": "eval", "distill_reduction": "sum_dim"}],
+        needs_parts=True,
+    ),
+}
 
 
 def make(net, **options):

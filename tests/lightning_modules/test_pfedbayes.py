@@ -13,9 +13,23 @@ from lightning_modules.pfedbayes import PFedBayes
 from pfl.core.noise import Noise
 from pfl.core.state import clone, select
 from pfl.training import client_round
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import Federation, equal
 from tests.helpers.toy import ToyData, mlp
+
+FACTS = {
+    PFedBayes: facts.Facts(
+        travels=("net.",),
+        stays=("personal.", "first.", "second.", "steps"),
+        # A mean and a deviation of each parameter.
+        floats=2 * facts.NET,
+        fewer={"inner_steps": 2},
+        variants=[{"local_steps": 3, "mc_samples": 2}],
+        draws="net.mean.head.weight",
+        needs_classes=True,
+        not_private="keeps 'steps' and 24 more",
+    ),
+}
 
 
 def adam(lr):

@@ -13,9 +13,23 @@ from lightning_modules.steps.gaussians import (
     estimate,
     unpack,
 )
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.toy import mlp
+
+FACTS = {
+    PFedFDA: facts.Facts(
+        travels=("net.backbone.", "means", "covariance"),
+        stays=("coefficients",),
+        # Means and half a covariance.
+        floats=facts.BODY + facts.MEANS + 21,
+        variants=[{"stats": "fresh_pass"}],
+        stacks=[{"stats": "fresh_pass"}],
+        needs_classes=True,
+        needs_parts=True,
+        not_private="such as class counts",
+    ),
+}
 
 
 def fda(net=None, **options):

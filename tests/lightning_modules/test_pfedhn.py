@@ -8,9 +8,17 @@ import torch
 
 from lightning_modules.pfedhn import PFedHN
 from pfl.core.types import Upload
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, Federation, equal
 from tests.helpers.toy import blobs, mlp
+
+FACTS = {
+    PFedHN: facts.Facts(
+        travels=("net.",),
+        floats=facts.NET,
+        variants=[{"order": "sequential", "private_head": True}],
+    ),
+}
 
 PLAIN = {"server_momentum": 0.0, "server_weight_decay": 0.0}
 

@@ -8,9 +8,20 @@ import torch
 from lightning_modules.pfedme import PFedMe
 from pfl.core.task import Classification
 from pfl.training import client_round
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import Federation, sgd
 from tests.helpers.toy import Point, ToyData, mlp
+
+FACTS = {
+    PFedMe: facts.Facts(
+        travels=("net.",),
+        stays=("personal.", "trained"),
+        floats=facts.NET,
+        fewer={"inner_steps": 2},
+        variants=[{"local_steps": 3, "server_step": 0.5}],
+        not_private="keeps 'personal.",
+    ),
+}
 
 
 @pytest.fixture

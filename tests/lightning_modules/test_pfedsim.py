@@ -8,7 +8,17 @@ import torch
 
 from lightning_modules.pfedsim import PFedSim, SimServer
 from pfl.core.types import ClientInfo, Upload
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
+
+FACTS = {
+    PFedSim: facts.Facts(
+        travels=("net.",),
+        stays=("last.", "own"),
+        floats=facts.NET,
+        variants=[{"warmup": 0, "similarity": "flat"}, {"warmup": 0, "tested": "mixed"}],
+        needs_parts=True,
+    ),
+}
 
 BODY, HEAD, CLASSIFIER = "net.backbone.w", "net.head.bias", "net.head.weight"
 # Of client 0 and 1: cosines 1 and 0 of the rows; those of client 2 are opposite to client 0's.

@@ -12,6 +12,7 @@ from pfl.core.types import Job
 from pfl.federation.sampling import BernoulliSampler
 from pfl.loop import FederatedLoop
 from pfl.training import client_round
+from tests.helpers import facts
 from tests.helpers.federation import context, fit
 from tests.helpers.toy import blobs, mlp, normed
 from tests.lightning_modules.vem import (
@@ -22,6 +23,23 @@ from tests.lightning_modules.vem import (
     numbers,
     posterior,
 )
+
+FACTS = {
+    PFedVEM: facts.Facts(
+        travels=("net.backbone.", "server_head_"),
+        stays=("net.head.", "confidence"),
+        extra=("confidence",),
+        floats=(facts.NET, facts.NET + 1),
+        fewer={"head_epochs": 3, "epochs": 2},
+        variants=[{"tau_timing": "after_head", "base_loss": "mean_head"}],
+        stacks=[{"base_loss": "mean_head", "tau_timing": "after_head"}],
+        serves={"server_momentum": ("momentum", 0.25)},
+        draws="server_head_weight",
+        needs_classes=True,
+        needs_parts=True,
+        not_private="phase 'head': its term 'nll' is not a mean over the samples of a batch",
+    ),
+}
 
 # The round.
 

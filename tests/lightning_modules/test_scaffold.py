@@ -9,10 +9,22 @@ from torch.nn.functional import cross_entropy
 from lightning_modules.scaffold import SCAFFOLD
 from pfl.core.types import Broadcast
 from pfl.training import client_round
-from tests.helpers import by_hand
+from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, context, fit, follow, job, sgd
 from tests.helpers.messages import parts
 from tests.helpers.toy import Line, blobs, lines, mlp
+
+FACTS = {
+    SCAFFOLD: facts.Facts(
+        travels=("net.",),
+        stays=("control",),
+        extra=("change",),
+        # The network and a variate.
+        floats=2 * facts.NET,
+        variants=[{"option": "I", "eta_g": 0.5}],
+        stacks=[{"option": "I"}],
+    ),
+}
 
 
 class Slope(SCAFFOLD):

@@ -13,10 +13,28 @@ from lightning_modules.nets import LeNet5, SplitNet
 from lightning_modules.univarfl import UniVarFL
 from pfl.core.seeds import generator, scoped
 from pfl.core.types import Batch, ClientInfo
+from tests.helpers import facts
 from tests.helpers.draws import some
 from tests.helpers.federation import SGD, fit
 from tests.helpers.messages import parts
 from tests.helpers.toy import ToyData, blobs, mlp
+
+FACTS = {
+    UniVarFL: facts.Facts(
+        travels=("net.",),
+        floats=facts.NET,
+        variants=[{"he_form": "inverse"}],
+        stacks=[
+            {"he_form": "log", "cv_statistic": "std"},
+            {"he_form": "chord", "cv_statistic": "std"},
+            {"he_form": "rbf", "cv_statistic": "std"},
+            {"normalize_for_head": True, "cv_unbiased": True},
+        ],
+        needs_classes=True,
+        needs_parts=True,
+        not_private="phase 'local': its term 'he' is not a mean over the samples of a batch",
+    ),
+}
 
 # The toy networks' six unnormalised ReLU units do not bear much of the paper's energy.
 CALM = {"he_form": "inverse", "w_he": 0.02, "lr_schedule": "constant"}

@@ -28,48 +28,18 @@ from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.testing.compare import distance
 from tests.engines.agreement import SIZES, module_of
-from tests.helpers.discovery import methods
+from tests.helpers.discovery import facts, methods
 from tests.helpers.toy import blobs, mlp, normed
 
 LIST = Path(__file__).with_name("numbers.json")
 NETS: dict[str, Callable[[], torch.nn.Module]] = {"plain": mlp, "batch_norm": normed}
-# Options under which a method takes another way through its plan.
-VARIANTS: dict[str, list[dict[str, Any]]] = {
-    "APPLE": [{"first": "uniform", "downloads": 2}],
-    "APFL": [{"alpha_update": "step", "v_grad": "plain"}],
-    "CFL": [{"eps1": 9.0, "eps2": 0.0, "min_size": 1, "start_round": 0, "stale": True}],
-    "FedALA": [{"top": "all", "epochs": 2, "threshold": 0.5, "window": 2}],
-    "FedAMP": [{"shares": "distance", "start": "cloud", "tested": "cloud"}],
-    "FML": [{"detach": False, "kl": "element"}],
-    "FedAS": [{"align_target": "per_sample", "synchronisation": False}],
-    "FedCP": [{"anchor_mode": "train"}, {"gumbel_batch": 4}],
-    "FedMD": [{"align_samples": 3}],
-    "FedGH": [{"order": "one_by_one"}],
-    "FedEM": [{"damped": True, "components": 2}],
-    "FedPHP": [{"regulariser": "mmd", "participation": 0.6}],
-    "FedPer": [{"persist_optimizer": True}],
-    "FedROD": [{"gamma": 0.5, "head_init": "copy"}],
-    "FedSimSup": [{"eval_inter": "last_local", "local_unit": "steps"}],
-    "FedTGP": [{"proto_model": "received", "server_epochs": 3}],
-    "KNNPer": [{"mix": "logits", "tune": True}],
-    "LPFT": [{"ft_bn": "train", "lp_epochs": 0}],
-    "PFedBayes": [{"local_steps": 3, "mc_samples": 2}],
-    "PFedFDA": [{"stats": "fresh_pass"}],
-    "PFedHN": [{"order": "sequential", "private_head": True}],
-    "PFedMe": [{"local_steps": 3, "server_step": 0.5}],
-    "PFedSim": [{"warmup": 0, "similarity": "flat"}, {"warmup": 0, "tested": "mixed"}],
-    "PFedVEM": [{"tau_timing": "after_head", "base_loss": "mean_head"}],
-    "PerFedAvg": [{"variant": "hf", "adapt_epochs": 2}],
-    "SCAFFOLD": [{"option": "I", "eta_g": 0.5}],
-    "UniVarFL": [{"he_form": "inverse"}],
-}
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Return name and builder of every method, network and variant."""
     for method in methods():
         for net, build in NETS.items():
-            for options in [{}, *VARIANTS.get(method.__name__, [])]:
+            for options in [{}, *facts(method).variants]:
                 text = ",".join(f"{key}={value}" for key, value in options.items())
                 yield (
                     f"{method.__name__}({text})/{net}",

@@ -20,38 +20,12 @@ from pfl.extras.privacy.separable import unsupported_reason
 from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import blobs, mlp, normed
 from pfl.training.context import Context
-from tests.helpers.discovery import methods, subject
+from tests.helpers.discovery import facts, methods, subject
 from tests.helpers.federation import LacksKernel
 
 STATISTICS = "it computes statistics of the samples without noise"
 COUPLED = "is not a mean over the samples of a batch"
 COUNTS = "such as class counts"
-# Methods that cannot, and a part of the reason.
-REFUSED = {
-    "APFL": "keeps 'alpha'",
-    "CD2PFedAligned": f"pass 'targets': {STATISTICS}",
-    "FedALA": "not vectorizable",
-    "FedAS": f"pass 'targets': {STATISTICS}",
-    "FedASVariant": f"pass 'targets': {STATISTICS}",
-    "FedCP": f"phase 'local': its term 'discrepancy' {COUPLED}",
-    "FedDBE": "phase 'mean': its number of steps differs",
-    "FedEM": f"pass 'e_step': {STATISTICS}",
-    "FedGH": f"pass 'means': {STATISTICS}",
-    "FedFomo": f"pass 'mix': {STATISTICS}",
-    "FedMD": "phase 'public': it trains on public data",
-    "FedPAC": f"pass 'statistics': {STATISTICS}",
-    "FedProto": f"pass 'prototypes': {STATISTICS}",
-    "FedROD": COUNTS,
-    "FedTGP": f"pass 'prototypes': {STATISTICS}",
-    "GPFL": COUNTS,
-    "IFCA": f"pass 'choose': {STATISTICS}",
-    "PFedBayes": "keeps 'steps' and 24 more",
-    "PFedFDA": COUNTS,
-    "PFedMe": "keeps 'personal.",
-    "PFedVEM": f"phase 'head': its term 'nll' {COUPLED}",
-    "PerFedAvg": f"phase 'meta': its term 'ce' {COUPLED}",
-    "UniVarFL": f"phase 'local': its term 'he' {COUPLED}",
-}
 
 
 def verdict(module, data=None):
@@ -68,7 +42,7 @@ def test_methods_are_refused_by_name_and_reason(method):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = verdict(subject(method).module())
-    reason = REFUSED.get(method.__name__)
+    reason = facts(method).not_private
     if reason is None:
         assert found is None
     else:
