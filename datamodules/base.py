@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,6 @@ from datamodules.targets import Catalogue
 from datamodules.view import Prepared, Store, View, batches, channel_values, checked, count
 from pfl.core.checks import at_least_one, positive
 from pfl.core.data import MetricSpec
-from pfl.core.held_out import HeldOut
 from pfl.core.task import LossOptions
 from pfl.core.types import Batch, Split
 
@@ -152,9 +151,9 @@ class FederatedDataModule(DataReader):
         return self._num_clients
 
     @property
-    def held_out(self) -> HeldOut:
-        """The clients held out of training."""
-        return self.division.held_out
+    def apart(self) -> Mapping[str, Sequence[int]]:
+        """The clients that are not of the federation, by what they are there for."""
+        return self.division.apart
 
     @property
     def client_names(self) -> Sequence[str]:
@@ -296,6 +295,6 @@ class FederatedDataModule(DataReader):
         else:
             division, how = artefact.load(self.partition, catalogue, self._num_clients)
         if self.unseen is not None:
-            division = replace(division, held_out=self.unseen.apply(catalogue, division))
+            division = replace(division, apart=self.unseen.apply(catalogue, division))
         division.check_tested()
         return division, how

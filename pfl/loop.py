@@ -17,8 +17,7 @@ from pfl.callbacks.lightning_logger import LightningLogger
 from pfl.callbacks.progress import ProgressBar
 from pfl.callbacks.records import Records
 from pfl.core import export
-from pfl.core.data import FederatedData
-from pfl.core.held_out import members
+from pfl.core.data import FederatedData, members
 from pfl.core.seeds import derive, scoped
 from pfl.core.types import Result, RoundResult, Split
 from pfl.federation import soundness

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,7 +16,6 @@ from datamodules.partition.natural import client_names
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding, Rule
 from datamodules.targets import Catalogue, Ints
-from pfl.core.held_out import NOBODY, HeldOut
 from pfl.disk import reading
 
 FORMAT = "pfl-partition-1"
@@ -60,8 +59,7 @@ def describe(
 
 def _held(catalogue: Catalogue, division: Division) -> dict[str, Any]:
     """Return the hashed content: the data set and the samples of every client."""
-    pooled, out = division.pooled_test, division.held_out
-    held = {name: [*clients] for name, clients in out._asdict().items()}
+    pooled, apart = division.pooled_test, division.apart
     return {
         "content_hash": catalogue.content_hash(),
         "clients": [
@@ -69,7 +67,7 @@ def _held(catalogue: Catalogue, division: Division) -> dict[str, Any]:
             for holding in division.holdings
         ],
         "pooled_test": None if pooled is None else pooled.tolist(),
-        **({"held_out": held} if out != NOBODY else {}),
+        **({"held_out": {role: [*who] for role, who in apart.items()}} if apart else {}),
     }
 
 
@@ -124,9 +122,9 @@ def _restored(description: dict[str, Any], catalogue: Catalogue, path: Path) -> 
             f"set has {len(catalogue.targets)} samples and content hash {catalogue.content_hash()}"
         )
     holdings = tuple(Holding(*map(_ids, vars(client).values())) for client in file.clients)
-    out = HeldOut(**{name: tuple(clients) for name, clients in file.held_out.items()})
+    apart = {role: tuple(clients) for role, clients in file.held_out.items()}
     pooled = None if file.pooled_test is None else _ids(file.pooled_test)
-    division = Division(holdings, pooled, out)
+    division = Division(holdings, pooled, apart)
     _check(division, len(catalogue.targets), path)
     if file.hash != _hash(_held(catalogue, division)):
         raise ValueError(
@@ -157,7 +155,7 @@ class _File(BaseModel):
     hash: str
     clients: Annotated[list[_Client], Field(min_length=1)]
     pooled_test: _Numbers | None
-    held_out: dict[Literal["unseen", "validation"], _Numbers] = {}
+    held_out: dict[str, _Numbers] = {}
 
 
 def _ids(values: list[int]) -> Ints:
@@ -172,8 +170,7 @@ def _check(division: Division, count: int, path: Path) -> None:
     most = max(owned.max(initial=0), tested.max(initial=0))
     require(most < count, f"the partition {path} has samples outside 0..{count - 1}")
     require(
-        max((*division.held_out.unseen, *division.held_out.validation), default=0)
-        < len(division.holdings),
+        all(one < len(division.holdings) for who in division.apart.values() for one in who),
         f"the partition {path} holds out a client that it does not have",
     )
     require(

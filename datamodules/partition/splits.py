@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -13,7 +13,6 @@ from datamodules.partition.draws import apportion, cut
 from datamodules.partition.partitioner import Partitioner
 from datamodules.targets import Catalogue, Ints, Targets
 from pfl.core.checks import at_least_one, one_of, within
-from pfl.core.held_out import NOBODY, HeldOut
 from pfl.core.seeds import derive
 from pfl.core.types import Split
 
@@ -44,17 +43,17 @@ class Division:
         holdings: Samples of each client.
         pooled_test: The complete official test set; ``None`` if it was pooled with the training
             set.
-        held_out: The clients held out of training.
+        apart: The clients that are not of the federation, by what they are there for.
     """
 
     holdings: tuple[Holding, ...]
     pooled_test: Ints | None
-    held_out: HeldOut = NOBODY
+    apart: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def members(self) -> list[Holding]:
-        """The samples of each client that is not held out."""
-        out = {client for clients in self.held_out for client in clients}
+        """The samples of each client of the federation."""
+        out = {client for clients in self.apart.values() for client in clients}
         return [held for client, held in enumerate(self.holdings) if client not in out]
 
     @property
@@ -63,7 +62,7 @@ class Division:
         return np.array([[len(h.train), len(h.val), len(h.test)] for h in self.holdings])
 
     def of_members(self, name: Split) -> Ints:
-        """Return the samples of one split of all clients that are not held out."""
+        """Return the samples of one split of all clients of the federation."""
         return np.concatenate([held.of(name) for held in self.members])
 
     def check_tested(self) -> None:

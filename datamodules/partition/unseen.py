@@ -14,7 +14,7 @@ from datamodules.partition.partitioner import IID, ByDomain
 from datamodules.partition.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue
 from pfl.core.checks import within
-from pfl.core.held_out import HeldOut, warn_of_name
+from pfl.core.origins import warn_of_name
 from pfl.core.seeds import derive
 
 
@@ -57,8 +57,8 @@ class Unseen:
             "unseen needs a share (or by: domain), or a list of clients",
         )
 
-    def apply(self, catalogue: Catalogue, division: Division) -> HeldOut:
-        """Return the held-out clients.
+    def apply(self, catalogue: Catalogue, division: Division) -> dict[str, tuple[int, ...]]:
+        """Return the clients held out as ``unseen``, and those for ``validation``.
 
         Raises:
             ValueError: There is no such client or no domain, or no client is left to train.
@@ -83,7 +83,7 @@ class Unseen:
             )
         left = np.delete(sizes[:, 0], [*unseen, *validation])
         require(bool(left.any()), "unseen: every client with training data is held out")
-        return HeldOut(unseen, validation)
+        return {"unseen": unseen, "validation": validation}
 
     def _units(self, catalogue: Catalogue, division: Division) -> list[tuple[int, ...]]:
         """Return the groups of clients that are held out together."""

@@ -20,7 +20,7 @@ from pfl.callbacks.row_file import RowFile
 from pfl.core import portable
 from pfl.core.data import FederatedData, ReportsReading, info_of
 from pfl.core.devices import kernels
-from pfl.core.held_out import client_names
+from pfl.core.origins import client_names
 from pfl.core.types import RoundResult
 from pfl.disk.reading import read_json
 from pfl.disk.writing import no_link, write

@@ -12,7 +12,7 @@ from pfl.cli.explain import UsageError
 from pfl.cli.joining import FLAG, run_folder
 from pfl.core.checks import not_negative
 from pfl.core.data import DataSource
-from pfl.core.held_out import client_names
+from pfl.core.origins import client_names
 from pfl.core.sheet import Sheet
 from pfl.federation.later import adopt, joining
 from pfl.federation.prepare import prepared

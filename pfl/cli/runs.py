@@ -25,7 +25,7 @@ from pfl.core.data import FederatedData
 from pfl.core.data_view import DataView
 from pfl.core.export import INSTANTIATORS, untrusted
 from pfl.core.export import write as write_export
-from pfl.core.held_out import KnowsOrigins, client_names, held_out, warn_of_name
+from pfl.core.origins import KnowsOrigins, client_names, warn_of_name
 from pfl.core.per_client import Variants, variants
 from pfl.core.sheet import Sheet
 from pfl.core.types import Split
@@ -243,7 +243,7 @@ def _client(data: FederatedData, name: int | str, joins: bool) -> int:
         number = name
     else:
         number = len(names) - 1 - names[::-1].index(name)
-    if joins and 0 <= number < data.num_clients and number not in held_out(data).unseen:
+    if joins and 0 <= number < data.num_clients and not len(data.split(number, "train")):
         raise UsageError(f"client {name} is a client of the run: leave out --join and --data")
     return number
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -154,3 +154,23 @@ def absent_info(data: FederatedData, client: int, rounds: int = 0) -> ClientInfo
     """Return the information on a held-out client: it has no data here."""
     counts = None if data.num_classes is None else torch.zeros(data.num_classes).long()
     return ClientInfo(client, 0, counts, rounds=rounds)
+
+
+def others(data: FederatedData) -> Mapping[str, Sequence[int]]:
+    """Return the clients that are not of the federation, by what they are there for.
+
+    Data without ``apart`` have none.
+    """
+    apart: Mapping[str, Sequence[int]] = getattr(data, "apart", {})
+    return apart
+
+
+def members(data: FederatedData) -> Sequence[int]:
+    """Return the clients of the federation, ascending; no others take part in a round."""
+    apart = {client for clients in others(data).values() for client in clients}
+    return [client for client in range(data.num_clients) if client not in apart]
+
+
+def holders(data: FederatedData, *splits: Split) -> Sequence[int]:
+    """Return the clients of the federation that have samples of each of some splits."""
+    return [c for c in members(data) if all(len(data.split(c, name)) for name in splits)]

@@ -6,15 +6,14 @@ records; ``dataclasses.replace`` sets what differs from the original data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfl.core.data import ClientSplit, FederatedData, MetricSpec
-from pfl.core.held_out import NOBODY, HeldOut
 from pfl.core.task import Task
 from pfl.core.types import Batch, Inputs, Split
 
@@ -28,7 +27,7 @@ class DataView:
     """Federated data as one record; its fields are those of :class:`pfl.core.data.FederatedData`.
 
     Attributes:
-        held_out: The clients that take no part in training.
+        apart: The clients that are not of the federation, by what they are there for.
         groups: Labels of groups of clients, and each client's group.
         client_names: (N,) names of the clients; empty if they have only numbers.
         rows: Returns the number of each sample of a split in its data set.
@@ -51,7 +50,7 @@ class DataView:
     public_split: Callable[[], ClientSplit | None]
     to: Callable[[torch.device], None]
     description: Callable[[], dict[str, Any]]
-    held_out: HeldOut = NOBODY
+    apart: Mapping[str, Sequence[int]] = field(default_factory=dict)
     groups: tuple[tuple[str, ...], list[int]] = ((), [])
     client_names: Sequence[str] = ()
     rows: Callable[[int, Split], Sequence[int]] = lambda client, split: ()
@@ -62,7 +61,7 @@ class DataView:
     @classmethod
     def of(cls, data: FederatedData) -> DataView:
         """Return the record of any federated data."""
-        names = (field.name for field in fields(cls))
+        names = (one.name for one in fields(cls))
         return cls(**{name: getattr(data, name) for name in names if hasattr(data, name)})
 
 

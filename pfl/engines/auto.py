@@ -10,8 +10,8 @@ from contextlib import ExitStack
 import torch
 
 from pfl.core.checks import at_least_one
+from pfl.core.data import members
 from pfl.core.devices import on_host, widest
-from pfl.core.held_out import members
 from pfl.core.types import Job, Result, Scores
 from pfl.engines import cores, threads
 from pfl.engines.base import Engine

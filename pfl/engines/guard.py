@@ -17,10 +17,9 @@ import torch
 from lightning.fabric.plugins.precision.amp import MixedPrecision
 from torch import Tensor
 
-from pfl.core.data import ClientSplit, FederatedData
+from pfl.core.data import ClientSplit, FederatedData, members
 from pfl.core.data_view import DataView
 from pfl.core.failure import error_line
-from pfl.core.held_out import NOBODY, members
 from pfl.core.state import each, flattened
 from pfl.core.types import Batch, Count, Job, Phase, Plan, Result, State
 from pfl.engines.stack import round as stack_round
@@ -80,7 +79,7 @@ def _excerpt(
     return replace(
         DataView.of(data),
         num_clients=len(splits),
-        held_out=NOBODY,
+        apart={},
         metrics=(),
         batch_size=BATCH,
         eval_batch_size=BATCH,

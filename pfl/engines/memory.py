@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pfl.core import devices
-from pfl.core.held_out import members
+from pfl.core.data import members
 from pfl.core.state import nbytes
 from pfl.core.types import Inputs, Phase
 from pfl.engines.cores import CGROUP

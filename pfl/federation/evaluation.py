@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from pfl.core.data import FederatedData
-from pfl.core.held_out import holders, members
+from pfl.core.data import FederatedData, holders, members
 from pfl.core.per_client import variants
 from pfl.core.seeds import derive, generator
 from pfl.core.server import ServerState

@@ -5,10 +5,9 @@ from __future__ import annotations
 from lightning.fabric import Fabric
 from torch import nn
 
-from pfl.core.data import FederatedData, ReportsReading
+from pfl.core.data import FederatedData, ReportsReading, members, others
 from pfl.core.data_view import DataView
 from pfl.core.devices import on_host
-from pfl.core.held_out import held_out, members
 from pfl.core.plain import spelled
 from pfl.engines.op_threads import OpThreads
 from pfl.federation.rounds import Federation
@@ -61,7 +60,7 @@ def _device(fabric: Fabric) -> str:
 
 def _held_out(data: FederatedData) -> str:
     """Describe clients that join after training; an empty text without any."""
-    unseen, validation = held_out(data)
+    unseen, validation = (others(data).get(name, ()) for name in ("unseen", "validation"))
     if not unseen:
         return ""
     choosing = f"{len(validation)} more choose" if validation else "those that train choose"

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pfl.core.data import ClientSplit, DataSource
 from pfl.core.data_view import DataView, EmptySplit
-from pfl.core.held_out import HeldOut
 from pfl.core.types import Split
 from pfl.disk import reading
 
@@ -75,8 +74,8 @@ def joining(data: DataSource, run: Path, name: str) -> DataView:
     description = reading.read_json(file)
     try:
         own = _targets(description, data.num_classes)
-        out = description.get("held_out", {})
-        earlier = sorted(int(c) for group in HeldOut._fields for c in out.get(group, []))
+        held = description.get("held_out", {}).values()
+        earlier = sorted(int(client) for clients in held for client in clients)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} is missing or damaged ({error!r})") from error
     if data.description().get("content_hash") == description.get("content_hash"):
@@ -93,7 +92,7 @@ def joining(data: DataSource, run: Path, name: str) -> DataView:
     return replace(
         view,
         num_clients=count,
-        held_out=HeldOut((*range(first, count),), (*earlier,)),
+        apart={"unseen": range(first, count), "earlier": earlier},
         split=split,
         pooled_test=lambda: None,
         description=lambda: description,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from pfl.core.data import members
 from pfl.core.devices import repeatable
 from pfl.core.failure import ExplainedError
-from pfl.core.held_out import members
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
 from pfl.core.types import Cohort, Job, Result, RoundResult, Split, Upload

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pfl.core.data import CountedSplit, info_of
-from pfl.core.held_out import held_out, holders, members
+from pfl.core.data import CountedSplit, holders, info_of, members, others
 from pfl.core.seeds import derive
 from pfl.core.server import ServerState
 from pfl.core.state import to
@@ -46,7 +45,8 @@ class Newcomers:
     def __init__(
         self, settings: Settings, context: Context, coordinator: Coordinator, evaluator: Evaluator
     ) -> None:
-        self.clients, self._validation = held_out(context.data)
+        apart = others(context.data)
+        self.clients, self._validation = apart.get("unseen", ()), apart.get("validation", ())
         self._settings, self._context = settings, context
         self._coordinator, self._evaluator = coordinator, evaluator
 

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from pfl.core.failure import line_of
-from pfl.core.held_out import HeldOut
 from pfl.core.state import named
 from pfl.engines import op_threads
 from pfl.engines.base import Engine
@@ -37,7 +36,7 @@ CLOSE = {"server": 1e-10, "kept": 1e-10, "history": 1e-5}
 
 def _run(subject: Subject, engine: Engine, **loop: Any) -> Run:
     data = subject.data(SIZES)
-    data.held_out = HeldOut((4,))
+    data.apart = {"unseen": (4,)}
     run = partial(fit, sampler=UniformSampler(0.8), join_rounds=1, tune_epochs=1)
     return run(subject.with_momentum(), data, ROUNDS, engine=engine, **loop)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from pfl.core.held_out import HeldOut
 from pfl.core.state import clone, named
 from pfl.core.types import Pass, Result
 from pfl.federation.run import Callback, Row, Run
@@ -22,7 +21,7 @@ LAST, AMONG = (7, 8, 9), (0, 4, 7)
 
 
 def _run(subject: Subject, data: ToyData, *unseen: int, **loop: Any) -> Run:
-    data.held_out = HeldOut(unseen)
+    data.apart = {"unseen": unseen}
     options = {"rounds": 2, "unseen_every": 1, "join_rounds": 1, "tune_epochs": 1, **loop}
     return fit(subject.module(), data, **options)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from pfl.core.data import MetricSpec
-from pfl.core.held_out import NOBODY, HeldOut
 from pfl.core.seeds import generator, scoped
 from pfl.core.task import Classification, MultiLabel, Task
 from pfl.core.types import Batch, Split
@@ -97,7 +96,7 @@ class ToyData:
         outputs: D, the number of outputs of a network; C in classification.
         batch_size: Number of samples in a batch.
         task: The task; classification by default.
-        held_out: The clients that take no part in training.
+        apart: The clients that are not of the federation, by what they are there for.
     """
 
     metrics: Sequence[MetricSpec] = ()
@@ -111,9 +110,9 @@ class ToyData:
         outputs: int = 3,
         batch_size: int = 4,
         task: Task | None = None,
-        held_out: HeldOut = NOBODY,
+        apart: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        self.held_out = held_out
+        self.apart = apart or {}
         self.batch_size, self.eval_batch_size = batch_size, 7
         self.drop_last, self.shuffle = False, True
         nothing = [(x[:0], y[:0]) for x, y in train]

@@ -12,9 +12,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from pfl.core.data import absent_info, info_of
+from pfl.core.data import absent_info, info_of, members
 from pfl.core.failure import during
-from pfl.core.held_out import held_out, members
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
@@ -62,7 +61,7 @@ class Coordinator:
             (info_of if client in self._numbers else absent_info)(data, client, rounds)
             for client in range(data.num_clients)
         ]
-        if any(held_out(data)):
+        if len(self._numbers) < data.num_clients:
             _check_welcomes(self.server)
         self.eligible = [info.client for info in self.clients if info.samples > 0]
         self._context, self._seed = context, seed

@@ -33,15 +33,15 @@ def test_no_clients_samples_change():
     for one, other in zip(whole.division.holdings, parted.division.holdings, strict=True):
         for name in ("train", "val", "test"):
             assert (one.of(name) == other.of(name)).all()
-    assert len(parted.held_out.unseen) == 2
-    assert len(parted.held_out.validation) == 1
-    assert not set(parted.held_out.unseen) & set(parted.held_out.validation)
+    assert len(parted.apart["unseen"]) == 2
+    assert len(parted.apart["validation"]) == 1
+    assert not set(parted.apart["unseen"]) & set(parted.apart["validation"])
 
 
 def test_the_seed_draws_at_least_one():
-    draws = [digits(Unseen(share=0.2, seed=seed)).held_out for seed in (1, 1, 2, 3)]
+    draws = [str(digits(Unseen(share=0.2, seed=seed)).apart) for seed in (1, 1, 2, 3)]
     assert len({*draws}) == 3
-    assert len(digits(Unseen(share=0.01)).held_out.unseen) == 1
+    assert len(digits(Unseen(share=0.01)).apart["unseen"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_clients_that_cannot_be_held_out_are_named(rule, options, message):
 
 
 def test_clients_by_number_and_by_name():
-    held = hospitals(Unseen(clients=["Hungary", 0])).held_out
-    assert (held.unseen, held.validation) == ((0, 2), ())
+    held = hospitals(Unseen(clients=["Hungary", 0])).apart
+    assert (held["unseen"], held["validation"]) == ((0, 2), ())
 
 
 def test_a_number_in_quotes_is_a_name():
@@ -72,7 +72,7 @@ def test_a_number_in_quotes_is_a_name():
         parser = ArgumentParser(exit_on_error=False)
         parser.add_class_arguments(Unseen, "unseen")
         rule = Unseen(**vars(parser.parse_string(f"unseen: {{clients: {text}}}").unseen))
-        return TensorData(tensors, 4, ByDomain(), unseen=rule).held_out.unseen
+        return TensorData(tensors, 4, ByDomain(), unseen=rule).apart["unseen"]
 
     assert unseen('["1"]') == (0,)
     with pytest.warns(UserWarning, match="the client named 1 has the number 0"):
@@ -81,17 +81,17 @@ def test_a_number_in_quotes_is_a_name():
 
 def test_a_hospital_stands_for_all_its_clients():
     data = hospitals(Unseen(clients=["Hungary"]), num_clients=8)
-    assert data.held_out.unseen == (2, 6)
+    assert data.apart["unseen"] == (2, 6)
     assert data.client_names[2] == "Hungary (1)"
     assert data.client_names[6] == "Hungary (2)"
 
 
 def test_by_domain_holds_out_whole_domains():
-    held = hospitals(Unseen(by="domain"), num_clients=8).held_out
-    (one, other) = held.unseen
+    held = hospitals(Unseen(by="domain"), num_clients=8).apart
+    (one, other) = held["unseen"]
     assert other == one + 4
-    held = hospitals(Unseen(by="domain", share=0.5, validation=0.5), num_clients=8).held_out
-    assert len(held.unseen) == len(held.validation) == 2
+    held = hospitals(Unseen(by="domain", share=0.5, validation=0.5), num_clients=8).apart
+    assert len(held["unseen"]) == len(held["validation"]) == 2
 
 
 def test_the_partition_file_stores_who_is_held_out(tmp_path):
@@ -99,7 +99,7 @@ def test_the_partition_file_stores_who_is_held_out(tmp_path):
     file = tmp_path / "partition.json"
     file.write_text(json.dumps(data.description()))
     again = Digits(num_clients=10, partition=str(file))
-    assert again.held_out == data.held_out
+    assert again.apart == data.apart
     assert again.description()["hash"] == data.description()["hash"]
     # Another choice of clients is another division; none leaves the hash of earlier versions.
     assert digits(Unseen(clients=[1])).description()["hash"] != data.description()["hash"]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from lightning_modules.fedmd import FedMD
 from pfl.core.failure import NonFiniteError
-from pfl.core.held_out import HeldOut
 from pfl.core.seeds import scoped
 from pfl.federation.run import Callback
 from pfl.federation.sampling import BernoulliSampler, FixedStragglers, UniformSampler
@@ -58,7 +57,7 @@ def data_of(drawn):
             x, y = data.splits[split][client]
             data.splits[split][client] = x[:0], y[:0]
     data.drop_last, data.shuffle = drawn["drop_last"], drawn["shuffle"]
-    data.held_out = HeldOut(tuple(sorted(drawn["held_out"])))
+    data.apart = {"unseen": sorted(drawn["held_out"])}
     return data
 
 

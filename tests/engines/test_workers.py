@@ -23,7 +23,6 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.nets import SplitNet
 from pfl.cli.runs import RUN_REFUSALS
 from pfl.core.failure import JobError
-from pfl.core.held_out import HeldOut
 from pfl.core.seeds import scoped
 from pfl.core.types import Broadcast
 from pfl.engines.processes import ProcessesEngine
@@ -181,7 +180,7 @@ def test_a_client_whose_test_fails_has_no_scores():
 
 def test_a_newcomer_that_fails_has_no_scores_after_joining():
     data = blobs(SIZES)
-    data.held_out = HeldOut((2, 4))
+    data.apart = {"unseen": (2, 4)}
     with pytest.warns(UserWarning, match="without client 4"):
         run = fit(Misses((4, 2)), OneWorker(on_error="absent"), 2, data, join_rounds=2)
     rows = {row["client"]: row for row in run.latest.clients if "unseen" in row}

@@ -8,7 +8,6 @@ from torch import nn
 
 from lightning_modules import FedPer, FedProto, LGFedAvg, Local
 from lightning_modules.nets import PerClient
-from pfl.core.held_out import HeldOut
 from pfl.engines.processes import ProcessesEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
@@ -121,7 +120,7 @@ def test_a_resumed_run_knows_who_has_which_network(tmp_path):
 
 def test_newcomers_have_a_network_too():
     data = blobs(SIZES)
-    data.held_out = HeldOut((3, 4))
+    data.apart = {"unseen": (3, 4)}
     run = fit(method(kind=LGFedAvg, nets=[mlp(), Wide()]), data, 2, join_rounds=1)
     for client, entries in ((3, 6), (4, 4)):
         state = run.personal(client).module.state_dict()

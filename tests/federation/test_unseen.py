@@ -29,7 +29,6 @@ from pfl.cli.runs import fit as main_fit
 from pfl.cli.runs import predict
 from pfl.cli.runs import test as run_test
 from pfl.core.data import info_of
-from pfl.core.held_out import HeldOut
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign, named
 from pfl.core.task import Classification, Regression
@@ -61,7 +60,7 @@ SIZES = (9, 6, 4, 8, 7)
 
 def held(*unseen, validation=(), sizes=SIZES, **options):
     data = blobs(sizes, **options)
-    data.held_out = HeldOut(unseen, validation)
+    data.apart = {"unseen": unseen, "validation": validation}
     return data
 
 
@@ -75,7 +74,7 @@ def joined(method, data=None, **loop):
 def test_without_local_rounds_fedavg_scores_as_its_global_model_and_local_as_the_initial_one():
     data = held(3, 4)
     row, rows = joined(FedAvg(mlp(), optimizer=SGD), data, join_rounds=0)
-    data.held_out = HeldOut()
+    data.apart = {}
     run = fit(FedAvg(mlp(), optimizer=SGD), held(3, 4), 2)
     federation = ToyFederation(FedAvg(mlp(), optimizer=SGD), data)
     federation.state = run.server

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pfl.callbacks.analysis import Analysis
-from pfl.core.held_out import holders
+from pfl.core.data import holders
 
 
 class Norms(Analysis):

@@ -9,7 +9,6 @@ import torch
 
 from lightning_modules.cfl import CFL, CFLServer
 from lightning_modules.steps.halves import Splitting
-from pfl.core.held_out import HeldOut
 from pfl.core.types import ClientInfo, Upload
 from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, fit
@@ -105,7 +104,7 @@ def test_a_newcomer_walks_down_the_tree():
 def test_a_newcomer_trains_the_model_before_the_first_split_to_find_its_cluster():
     """Clients 0 and 1 have the labels of their group, 2 and 3 those of the other."""
     data = contradicting((12, 12, 12, 12, 12, 12), flipped=(2, 3, 5), batch_size=12)
-    data.held_out = HeldOut((4, 5))
+    data.apart = {"unseen": (4, 5)}
     found = {"eps1": 0.03, "eps2": 0.03, "min_size": 2, "start_round": 0, "newcomers": "walk"}
     run = fit(CFL(mlp(num_classes=2), optimizer=SGD, **found), data, 40, join_rounds=0)
     assert run.server.cluster == (0, 0, 1, 1)

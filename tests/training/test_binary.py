@@ -10,7 +10,6 @@ import torch
 from sklearn import metrics as sk
 
 from lightning_modules import FedAvg
-from pfl.core.held_out import HeldOut
 from pfl.core.seeds import generator
 from pfl.core.task import Binary, Classification
 from pfl.testing.federation import fit
@@ -95,7 +94,7 @@ def test_a_metric_that_no_client_has_ends_the_run_with_its_reason(task, labels, 
 )
 def test_an_added_metric_that_only_a_held_out_client_has_ends_the_run(labels, added, ends):
     data = toy(labels, Binary())
-    data.metrics, data.held_out = ["torchmetrics.AUROC"] * added, HeldOut((2,))
+    data.metrics, data.apart = ["torchmetrics.AUROC"] * added, {"unseen": (2,)}
     with pytest.raises(ValueError, match=parts("2 clients")) if ends else nullcontext():
         run = fit(FedAvg(mlp(2), task=Binary()), data, rounds=1)
         assert run.history[-1]["test/personal/auroc_clients"] == (1 if added else 0)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pfl.core.data import ClientSplit, DataSource
+from pfl.core.data import ClientSplit, DataSource, members
 from pfl.core.data_view import EmptySplit
-from pfl.core.held_out import NOBODY, HeldOut, held_out
 from pfl.core.types import Split
 
 
@@ -18,17 +17,14 @@ class Blinded:
 
     def __init__(self, data: DataSource) -> None:
         self._data = data
-        self._out = {client for clients in held_out(data) for client in clients}
-
-    @property
-    def held_out(self) -> HeldOut:
-        """No clients: those held out have no samples here."""
-        return NOBODY
+        self._members = members(data)
+        # Clients with another role have no samples here.
+        self.apart: dict[str, list[int]] = {}
 
     def split(self, client: int, name: Split) -> ClientSplit:
         """Return a split of a client; the test split is empty."""
         found = self._data.split(client, name)
-        if name == "test" or client in self._out:
+        if name == "test" or client not in self._members:
             return EmptySplit(found.targets[:0], "a trial has no test samples")
         return found
 

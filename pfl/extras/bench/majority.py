@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from pfl.core.data import FederatedData
-from pfl.core.held_out import holders
+from pfl.core.data import FederatedData, holders
 from pfl.federation.summary import MEANS
 from pfl.training.metrics import Scorer
 

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from pfl.callbacks.analysis import Analysis
 from pfl.core.checks import at_least_one, one_of, within
-from pfl.core.held_out import holders, members
+from pfl.core.data import holders, members
 from pfl.core.seeds import generator
 from pfl.core.state import fingerprint
 from pfl.core.types import RoundResult, State

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from pfl.callbacks.analysis import Analysis
-from pfl.core.held_out import holders
+from pfl.core.data import holders
 from pfl.core.types import RoundResult
 from pfl.federation.run import Row, Run
 

@@ -9,9 +9,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from pfl.core.data import ClientSplit, FederatedData
+from pfl.core.data import ClientSplit, FederatedData, members
 from pfl.core.data_view import DataView
-from pfl.core.held_out import members
 from pfl.core.types import Batch, Split
 from pfl.disk import canonical
 from pfl.engines.transport.wire import Introduction

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
-from pfl.core.held_out import members
+from pfl.core.data import members
 from pfl.engines import threads
 from pfl.extras.sites.engine import RemoteEngine
 from pfl.extras.sites.site import Site

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from pfl.core.checks import at_least_one, positive
-from pfl.core.held_out import members
+from pfl.core.data import members
 from pfl.extras.sites.engine import RemoteEngine
 from pfl.extras.sites.relay import RelayTransport, Trouble
 from pfl.extras.sites.transport import Transport

@@ -1,11 +1,12 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
 
 from datamodules.base import FederatedDataModule
 from datamodules.view import View
-from pfl.core.held_out import NOBODY, HeldOut, held_out
+from pfl.core.data import members
 from pfl.extras.bench.blinded import Blinded
 from pfl.extras.bench.pieces import Piece
 from tests.extras.bench.conftest import bench, task
@@ -23,7 +24,7 @@ class Data:
     """Three clients, the last of which is held out."""
 
     num_clients, batch_size = 3, 7
-    held_out = HeldOut(unseen=(2,))
+    apart: ClassVar = {"unseen": (2,)}
 
     def split(self, client, name):
         return Split(torch.arange(10 * client, 10 * client + 4))
@@ -38,7 +39,7 @@ def test_tests_and_held_out_clients_are_hidden_and_all_else_is_there():
     assert len(data.split(1, "val")) == 4
     assert len(data.split(1, "test")) == len(data.split(2, "train")) == 0
     assert data.pooled_test() is None
-    assert held_out(data) == NOBODY
+    assert [*members(data)] == [0, 1, 2]
     assert data.batch_size == 7
     with pytest.raises(ValueError, match="no test samples"):
         data.split(1, "test").batch(torch.tensor([0]))

@@ -6,7 +6,7 @@ from collections import namedtuple
 from pathlib import Path
 
 from lightning_modules.fedper import FedPer
-from pfl.core.held_out import members
+from pfl.core.data import members
 from pfl.core.types import Cohort
 from pfl.engines.transport import wire
 from pfl.extras.sites.loopback import Loopback, LoopbackEngine, made

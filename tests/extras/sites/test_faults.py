@@ -8,7 +8,6 @@ import pytest
 
 from lightning_modules.fedper import FedPer
 from pfl.core.failure import JobError
-from pfl.core.held_out import HeldOut
 from pfl.core.state import digest
 from pfl.core.types import Cohort
 from pfl.disk import container
@@ -73,7 +72,7 @@ def test_newcomers_are_compared_with_the_members_that_answer(tmp_path):
     gaps = {}
     for who, turns in (("all", ()), ("some", (2,))):
         data = blobs((4, 9, 3, 6))
-        data.held_out = HeldOut((3,))
+        data.apart = {"unseen": (3,)}
         dead = Dead(1, *turns)
         engine = Recorded(tmp_path / who, dead, on_error="absent")
         with warnings.catch_warnings(record=True):

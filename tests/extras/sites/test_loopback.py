@@ -16,7 +16,6 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.fedproto import FedProto
 from lightning_modules.nets import PerClient, SplitNet
 from lightning_modules.scaffold import SCAFFOLD
-from pfl.core.held_out import HeldOut
 from pfl.core.state import clone, nbytes, select
 from pfl.core.types import Broadcast
 from pfl.disk import container
@@ -68,14 +67,14 @@ def test_newcomers_and_the_common_test_set_are_tested_here(tmp_path):
     runs = []
     for engine in ("sequential", Recorded(tmp_path)):
         data = blobs((4, 9, 3, 6, 5))
-        data.held_out = HeldOut((4,), (3,))
+        data.apart = {"unseen": (4,), "validation": (3,)}
         runs.append(fit(FedPer(mlp(), optimizer=SGD), engine, 2, data, join_rounds=2))
         runs.append(fit(FedAvg(mlp(), optimizer=SGD), engine, 2, data, join_rounds=2))
     assert same(runs[2], runs[0])
     assert same(runs[3], runs[1])
     assert "test/unseen_joined/acc" in runs[2].history[-1]
     assert "test/pooled/acc" in runs[3].history[-1]
-    data.held_out = HeldOut((4,))
+    data.apart = {"unseen": (4,)}
     run = fit(FedAvg(mlp(), optimizer=SGD), Recorded(tmp_path), 2, data, join_rounds=1)
     assert "test/unseen_joined/acc" in run.history[-1]
     assert "test/unseen_tuned/acc" not in run.history[-1]
