@@ -251,7 +251,7 @@ def test_checkpoint_errors(tmp_path):
     whole = (tmp_path / "good.ckpt").read_bytes()
     (tmp_path / "cut.ckpt").write_bytes(whole[: len(whole) // 2])
     torch.save({"state_dict": {}}, tmp_path / "foreign.ckpt")
-    cases |= {"cut.ckpt": "damaged", "foreign.ckpt": "of an earlier version of pfl"}
+    cases |= {"cut.ckpt": "damaged", "foreign.ckpt": "that torch.save wrote"}
     for name, message in cases.items():
         with pytest.raises(CheckpointError, match=f"{message}.*{name}|{name}.*{message}"):
             loop().fit(module, blobs(), ckpt_path=str(tmp_path / name))

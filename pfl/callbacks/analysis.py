@@ -61,7 +61,7 @@ class Analysis(Callback, ABC):
         return {self.file: NO_ROWS if self._rows is None else self._rows.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the number and digest that the rows must have; earlier versions stored none."""
+        """Restore the number and digest that the rows must have."""
         self._wanted = state.get(self.file)
 
     def writes(self, result: RoundResult) -> bool:

@@ -44,7 +44,7 @@ _DTYPES: Mapping[str, torch.dtype] = {
     **{"U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64},
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# First bytes of files of earlier versions, and of exported models.
+# First bytes of exported models, and of whatever else torch saves.
 _ARCHIVE = b"PK\x03\x04"
 
 Part: TypeAlias = bytes | memoryview
@@ -144,7 +144,7 @@ def read(path: Path, mapped: bool = False, checked: bool = True) -> tuple[Any, d
     """
     with path.open("rb") as file, naming_damage(path, ContainerError):
         if file.read(len(_ARCHIVE)) == _ARCHIVE:
-            raise ContainerError("it is an exported model, or a file of an earlier version of pfl")
+            raise ContainerError("it is an exported model, or a file that torch.save wrote")
         # The path may be replaced meanwhile; the open file is not.
         name = file.name if sys.platform == "win32" else f"/dev/fd/{file.fileno()}"
         size = os.fstat(file.fileno()).st_size

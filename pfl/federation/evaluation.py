@@ -14,7 +14,6 @@ from pfl.core.seeds import derive, generator
 from pfl.core.server import ServerState
 from pfl.core.types import NO_CLIENT, Job, Result, Scores, Split
 from pfl.federation import soundness
-from pfl.federation.identity import FEW
 from pfl.federation.run import Row, Run
 from pfl.federation.sampling import subset
 from pfl.federation.settings import Settings
@@ -23,9 +22,9 @@ from pfl.training.server_round import Coordinator
 
 # Jobs built at a time: each has its client's kept state, and thousands would fill the memory.
 BLOCK = 256
-# Number of clients that ``auto`` tests in a large population, where testing all would take most of
-# a round. Federations in the literature rarely have more.
-SAMPLE = 100
+# Number of clients that ``auto`` tests in a population of more than a few, where testing all would
+# take most of a round. Federations in the literature rarely have more than 100.
+FEW, SAMPLE = 1_000, 100
 
 
 def chosen(settings: Settings, data: FederatedData) -> list[int] | None:

@@ -6,11 +6,7 @@ except
 
 - where and how a run is executed (:data:`_PLACES`, :data:`_LISTENERS`), unless a class from outside
   this project and its libraries does it, such as a user's engine;
-- options that were added or removed since runs were first stored, at the value that makes no
-  difference (:data:`_CAME_OR_WENT`), so that runs of earlier and later versions have the same
-  identity;
-- settings that are null and have always been null;
-- ``loop.evaluate_clients: auto`` where it tests all clients.
+- settings that are null: an option that is off by null changes no run that was made without it.
 
 A class of this project is identified by its name alone, wherever its file is; any other class by
 its import path. Nothing is imported. For a class from outside this project and its libraries, its
@@ -33,38 +29,6 @@ Identity: TypeAlias = dict[str, Any]
 # Key of a configuration that was made from the objects of a run started from Python.
 STARTED = "started"
 
-# Options that stored runs may lack or have in addition: added options with the value that gives the
-# former numbers, and removed options with the value that gave the present numbers (None: no value
-# did). By dotted key ("data.shuffle", for any data module), or by class and option ("MLP.hidden").
-_CAME_OR_WENT: dict[str, Any] = {
-    **{"data.shuffle": True, "data.max_train_samples": None, "data.public": None},
-    **{"data.max_length": None, "data.standardise": "none"},
-    **{"data.loss": None, "TabularData.positive": None, "MLP.batch_norm": False},
-    **{"model.supervisor_draw": "random", "VariationalLinear.init_mean_std": 1.0},
-    **{"data.hierarchy": None, "data.classes_per_superclass": 50},
-    **{"loop.evaluate_clients": None, "loop.evaluate_from": None},
-    **{"data.unseen": None, "loop.unseen_every": None, "loop.join_rounds": 5},
-    **{"loop.tune_epochs": 20, "loop.codec": None, "loop.cost": None, "loop.privacy": None},
-    **{"loop.uplink": None},
-    # For opaque images stored in display orientation, as in all earlier runs.
-    **{"data.on_unreadable": "refuse", "data.over_white": True, "data.exif_orientation": True},
-    **{"data.missing_values": None, "data.date_format": None, "data.decimal": "."},
-    **{"data.thousands": None, "data.separator": ",", "data.negative": None},
-    **{f"{name}.released": False for name in ("ConceptDrift", "FixedClasses", "QuantitySkew")},
-    **{"CFL.stale": False, "CFL.newcomers": "mean", "FedEM.e_steps": 1},
-    **{"PFedHN.order": "joint", "PFedSim.tested": "stored", "APPLE.first": "samples"},
-    **{"APPLE.downloads": None, "APPLE.sharpness": 1.0, "FedMD.align_samples": None},
-    **{"FedCP.gumbel_batch": None},
-    # Options of methods that no configuration used.
-    **{"Ditto.refresh_before_eval": False, "FedPer.fit_head_before_eval": 0},
-    **{"FedProto.prediction": "nearest_prototype", "FedProto.candidates": "all"},
-    **{"FedProxP.ft_prox": False, "FedRep.frozen_bn": "eval", "GPFL.stale_conditions": False},
-    **{"GPFL.mag_reduction": "batch_norm", "IFCA.averaging": "model", "IFCA.share_body": False},
-    **{"PFedBayes.eps_std": 1.0, "PFedBayes.eval_weights": "mean", "PFedBayes.eval_samples": 10},
-    **{"PFedFDA.single_beta": False, "PFedFDA.local_beta": False, "PFedMe.inner_wd": 0.0},
-    **{"PFedMe.adapt_untrained": True, "PerFedAvg.adapt_steps": 1},
-    **{f"{name}.numpy_seed": None for name in ("BernoulliSampler", "UniformSampler")},
-}
 # Settings of where and how a run is executed; and the loop's seed, which repeats the run's.
 _PLACES = {
     *("loop.engine", "loop.workers"),
@@ -78,8 +42,6 @@ _PLACES = {
 _CLASSES = {"loop.engine", "loop.loggers", "model.task", "data.metrics"}
 # Callbacks that do not count for the identity.
 _LISTENERS = {"Checkpoint", "LightningLogger", "ProgressBar", "Records", "WandB"}
-# Largest number of clients that the default tests in full, as earlier versions always did.
-FEW = 1_000
 # Data sets that are defined by a folder or file: only its own name counts, not its parents.
 _NAMED = {
     *("ImageFolder.root", "DomainFolder.root", "TabularData.path", "HFDataset.path"),
@@ -103,19 +65,12 @@ def of_run(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None)
     """Return the settings that a run's numbers depend on.
 
     Args:
-        config: A resolved configuration, or one that any version stored with a run.
-        recorded: What was recorded beside it, by the names of :func:`beside`; runs of earlier
-            versions recorded less.
+        config: A resolved configuration.
+        recorded: What was recorded beside it, by the names of :func:`beside`.
     """
     recorded = {} if recorded is None else recorded
     noise, files = recorded.get("noise"), recorded.get("sources") or {}
     found = _flat(config, "") | ({} if noise is None else {"model.noise": noise})
-    count = found.get("data.num_clients")
-    many = isinstance(count, int) and count > FEW
-    if found.get("loop.evaluate_clients") == "auto" and not (
-        many or "evaluated_clients" in recorded
-    ):
-        del found["loop.evaluate_clients"]
     return found | {f"source.{name}": value for name, value in files.items()}
 
 
@@ -151,21 +106,22 @@ def _options(value: Mapping[str, Any], key: str) -> Identity:
     for name in ("init_args", "dict_kwargs"):
         options |= value[name] if isinstance(value.get(name), Mapping) else {}
     for name, item in options.items():
-        if name in ("class_path", "init_args", "dict_kwargs"):
-            continue
-        inner = f"{key}.{name}" if key else str(name)
-        if inner == "loop.callbacks" and isinstance(item, list):
-            item = [one for one in item if not _listens(one)] or None
-        if inner in _CLASSES:
-            item = _foreign(item)
-        if f"{owner}.{name}" in _NAMED and isinstance(item, str):
-            settings[inner] = Path(item).name
-            continue
-        neutral = _CAME_OR_WENT.get(inner, _CAME_OR_WENT.get(f"{owner}.{name}"))
-        counts = inner in _CLASSES or inner not in _PLACES
-        if counts and (part := _flat(item, inner)) != _flat(neutral, inner):
-            settings |= part
+        if name not in ("class_path", "init_args", "dict_kwargs"):
+            inner = f"{key}.{name}" if key else str(name)
+            counted = _counted(item, inner, f"{owner}.{name}")
+            settings |= {} if counted is None else _flat(counted, inner)
     return settings
+
+
+def _counted(value: Any, key: str, option: str) -> Any:  # noqa: ANN401
+    """Return the part of a setting that numbers depend on, or ``None``."""
+    if option in _NAMED and isinstance(value, str):
+        return Path(value).name
+    if key in _CLASSES:
+        return _foreign(value)
+    if key == "loop.callbacks" and isinstance(value, list):
+        return [one for one in value if not _listens(one)] or None
+    return None if key in _PLACES else value
 
 
 def class_name(path: str) -> str:

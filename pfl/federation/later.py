@@ -47,7 +47,7 @@ def adopt(data: Adopts, run: Path) -> None:
     if not content:
         raise ValueError(
             f"{run} has no {TRANSFORMS}, which says how the run read its data: resume it where its "
-            "data are (pfl fit --ckpt_path) to get the file, or train a run of 0.2 anew"
+            "data are (pfl fit --ckpt_path) to get the file"
         )
     try:
         data.adopt(content)

@@ -86,7 +86,7 @@ def _run(
     settings = wanted.settings
     # Under the default, a resumed run keeps the tested clients it started with.
     resumes = bool(content) and settings.evaluate_clients == "auto"
-    tested = content.get("tested") if resumes else evaluation.chosen(settings, context.data)
+    tested = content["tested"] if resumes else evaluation.chosen(settings, context.data)
     limits = (step.max_rounds(settings.rounds) for step in coordinator.uplink)
     run = Run(
         module=wanted.module,

@@ -38,8 +38,7 @@ class _Content(BaseModel):
     callbacks: dict[str, dict[str, Any]]
     history: list[dict[str, bool | int | float]]
     stacked: bool | None
-    # Not in checkpoints of earlier versions, which always tested all clients by default.
-    tested: list[int] | None = None
+    tested: list[int] | None
     partition: str | None
     config: str | None
 
@@ -75,7 +74,7 @@ def check(
         )
     _check_history(content)
     named: dict[str, Iterable[int]] = {name: content[name] for name in ("kept", "reasons")}
-    named["tested"] = content.get("tested") or ()
+    named["tested"] = content["tested"] or ()
     named |= {f"failures.{what}": rounds for what, rounds in content["failures"].items()}
     for where, known in named.items():
         for client in known:

@@ -137,7 +137,6 @@ def _clients(run: RunFolder, judged_by: str) -> Sheet:
     group, main = _group(judged_by), next(iter(run.scores))
     # The column "uploaded" is left out: aggregation weights show it.
     plain = {"test_samples", "trained", *run.reported}
-    # Earlier versions did not record it.
     if "discarded" in run.clients and (run.clients["discarded"] == 1).any():
         plain.add("discarded")
     shown = [name for name in run.clients.columns if name in plain or _is_listed(name, group, main)]

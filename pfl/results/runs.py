@@ -36,15 +36,6 @@ _COUNTS, _LARGEST = ("comm/", "time/", "train/samples", "train/steps"), 1e18
 # Of a partition that does not state the number of clients.
 _CLIENTS = 100_000
 
-# Scores of runs of earlier versions, which did not record their names.
-_EARLIER = {"acc": True, "loss": False, "f1": True, "ece": False}
-
-# Columns of clients.csv that the loop writes; others without a slash are reported by the server.
-_OF_LOOP = (
-    *("round", "client", "samples", "test_samples", "group"),
-    *("trained", "uploaded", "discarded", "unseen"),
-)
-
 
 @dataclass(frozen=True, eq=False)
 class RunFolder:
@@ -118,6 +109,8 @@ class RunFolder:
         check_form(self.config, {"seed": int}, self.path / "config.yaml")
         if "method" not in (self.environment.get("header") or {}):
             raise RunError(f"{self.path / 'environment.json'} lacks header.method")
+        if not self.environment.get("scores"):
+            raise RunError(f"{self.path / 'environment.json'} lacks scores")
         file, known = self.path / "partition.json", self.partition.get("num_clients")
         for key in ("clients", "label_counts", "names"):
             entries = self.partition.get(key)
@@ -232,18 +225,14 @@ class RunFolder:
     @property
     def scores(self) -> Mapping[str, bool]:
         """Return the names of the run's scores, the main one first; ``True`` if more is better."""
-        scores: Mapping[str, bool] = self.environment.get("scores") or _EARLIER
+        scores: Mapping[str, bool] = self.environment["scores"]
         return scores
 
     @property
     def reported(self) -> dict[str, str]:
-        """Return the caption of each column of :attr:`clients` that the server reported.
-
-        Runs of earlier versions recorded no captions; the columns' names are used instead.
-        """
+        """Return the caption of each column of :attr:`clients` that the server reported."""
         captions = self.environment.get("reports", {})
-        columns = [name for name in self.clients.columns if "/" not in name]
-        return {name: captions.get(name, name) for name in columns if name not in _OF_LOOP}
+        return {name: captions[name] for name in self.clients.columns if name in captions}
 
     @property
     def client_names(self) -> Sequence[str]:

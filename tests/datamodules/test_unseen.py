@@ -101,7 +101,7 @@ def test_the_partition_file_stores_who_is_held_out(tmp_path):
     again = Digits(num_clients=10, partition=str(file))
     assert again.apart == data.apart
     assert again.description()["hash"] == data.description()["hash"]
-    # Another choice of clients is another division; none leaves the hash of earlier versions.
+    # Another choice of clients is another division; none leaves the hash as it is.
     assert digits(Unseen(clients=[1])).description()["hash"] != data.description()["hash"]
     assert "held_out" not in digits().description()
     changed = data.description()

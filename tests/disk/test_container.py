@@ -227,8 +227,8 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(tmp_path, mo
     assert repr(read(file)) == repr((1, {"w": torch.ones(3)}))
 
 
-def test_a_file_of_an_earlier_version_is_refused_in_a_line(tmp_path):
+def test_a_file_of_torch_save_is_refused_in_a_line(tmp_path):
     torch.save({"format": "pfl-checkpoint-1", "round": 3}, tmp_path / "last.ckpt")
-    with pytest.raises(ContainerError, match=parts("last.ckpt ~ of an earlier version")) as told:
+    with pytest.raises(ContainerError, match=parts("last.ckpt ~ that torch.save wrote")) as told:
         read(tmp_path / "last.ckpt")
     assert "\n" not in str(told.value)

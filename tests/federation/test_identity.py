@@ -1,16 +1,20 @@
-"""The identity of runs: the options that count, those that do not, and those that came or went."""
+"""The identity of runs: the options that count, and those that do not."""
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections import Counter
 
 import pytest
 import yaml
 
 from pfl.campaign import names
+from pfl.cli import catalogue
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
 from pfl.federation import identity
+from pfl.imports.plugins import PACKAGES
 
 CONFIGURATION = {
     "seed": 1,
@@ -54,29 +58,11 @@ def name_of(config, scale=1, noise=None):
     return names.name_of(identity.of_run(config, {"noise": noise}), scale)
 
 
-def came_or_went(monkeypatch, **entries):
-    monkeypatch.setattr(identity, "_CAME_OR_WENT", entries)
-
-
 # What counts.
 
 
 def test_an_identity_is_flat():
     assert identity.of_run(CONFIGURATION) == IDENTITY
-
-
-def test_the_default_of_tests_counts_where_it_samples_clients():
-    """Runs of earlier versions tested everybody, as those of few clients still do."""
-    auto, everybody = (changed("loop/evaluate_clients", value) for value in ("auto", None))
-    assert identity.of_run(auto) == identity.of_run(everybody) == IDENTITY
-    marked = {**IDENTITY, "loop.evaluate_clients": "auto"}
-    assert identity.of_run(auto, {"evaluated_clients": [0, 1]}) == marked
-    for count, same in ((1000, True), (1001, False), ("many", True)):
-        names = (changed("data/init_args/num_clients", count), auto, everybody)
-        for config in names[1:]:
-            config["data"]["init_args"]["num_clients"] = count
-        assert (identity.of_run(auto) == identity.of_run(everybody)) is same
-        assert identity.of_run(everybody) == identity.of_run(names[0])
 
 
 def test_the_name_of_a_run_tells_method_and_data_and_stays_what_it_is():
@@ -112,7 +98,7 @@ def test_a_part_of_the_data_makes_another_run():
     assert name_of(CONFIGURATION, 0.1) != name_of(CONFIGURATION)
 
 
-# What comes and goes.
+# Classes.
 
 
 @pytest.mark.parametrize(
@@ -129,48 +115,33 @@ def test_any_other_class_counts_by_its_path(home):
     assert identity.of_run(other) == {**IDENTITY, "model.net": home}
 
 
+def test_names_of_classes_are_unique():
+    """Identities know them by their names alone."""
+    catalogue.load()
+    classes = {kind for kind in catalogue._everything() if kind.__module__.startswith(PACKAGES)}
+    counts = Counter(kind.__name__ for kind in classes if not inspect.isabstract(kind))
+    assert {name for name, count in counts.items() if count > 1} == set()
+
+
+# What is null.
+
+
 @pytest.mark.parametrize(
-    ("entry", "path", "value"),
-    [
-        ("model.extra", "model/init_args/extra", 3),
-        ("FedPer.extra", "model/init_args/extra", 3),
-        ("loop.extra", "loop/extra", [1, 2]),
-        ("MLP.extra", "model/init_args/net/init_args/extra", False),
-        ("data.extra", "data/init_args/extra", {"class_path": "datamodules.IID"}),
-    ],
+    "path", ["loop/extra", "model/init_args/extra", "model/init_args/net/init_args/extra"]
 )
-def test_an_option_that_came_later_counts_only_where_it_makes_a_difference(
-    entry, path, value, monkeypatch
-):
-    same, other, unset = changed(path, value), changed(path, 9), changed(path, None)
-    assert identity.of_run(same) != IDENTITY
-    assert identity.of_run(unset) == IDENTITY
-    came_or_went(monkeypatch, **{entry: value})
-    assert identity.of_run(CONFIGURATION) == IDENTITY
-    assert identity.of_run(same) == IDENTITY
-    assert identity.of_run(other) != IDENTITY
-    # What is switched off is not what it was before there was a switch.
-    assert identity.of_run(unset) != IDENTITY
+def test_an_option_counts_unless_it_is_null(path):
+    key = path.replace("/init_args", "").replace("/", ".")
+    assert identity.of_run(changed(path, None)) == IDENTITY
+    assert identity.of_run(changed(path, 3)) == {**IDENTITY, key: 3}
+    assert identity.of_run(changed(path, False)) == {**IDENTITY, key: False}
 
 
-def test_an_entry_is_for_its_own_class_only(monkeypatch):
-    came_or_went(monkeypatch, **{"FedAvg.epochs": 1, "MLP.epochs": 1})
-    assert identity.of_run(CONFIGURATION) == IDENTITY
-
-
-def test_the_same_class_is_meant_after_it_moved(monkeypatch):
-    """Of an option whose value is a class."""
-    came_or_went(monkeypatch, **{"data.extra": {"class_path": "datamodules.partition.IID"}})
-    moved = changed("data/init_args/extra", {"class_path": "datamodules.who.IID", "init_args": {}})
-    assert identity.of_run(moved) == IDENTITY
-
-
-def test_an_option_that_went_counts_where_it_made_a_difference(monkeypatch):
-    came_or_went(monkeypatch, **{"model.epochs": 1, "model.a": None})
-    found = identity.of_run(CONFIGURATION)
-    assert "model.epochs" not in found
-    assert found["model.a.0"] == 1
-    assert identity.of_run(changed("model/init_args/epochs", 2))["model.epochs"] == 2
+def test_what_is_null_in_a_list_counts():
+    """As in the widths of layers, of which one is left to the data."""
+    assert identity.of_run(changed("model/init_args/a", [1, None, 2])) == {
+        **{key: value for key, value in IDENTITY.items() if key != "model.a.1"},
+        **{"model.a.1": None, "model.a.2": 2},
+    }
 
 
 # What is stored.
@@ -193,7 +164,6 @@ def test_what_is_null_comes_back_null(tmp_path):
 
 
 def test_a_run_whose_noise_was_drawn_otherwise_is_another_run():
-    """Runs from before generators were named have the identity that they had."""
     noises = [{"noise": noise} for noise in (None, "dice", "coins")]
     assert identity.of_run(CONFIGURATION, noises[1]) == {**IDENTITY, "model.noise": "dice"}
     settings = [identity.of_setting(CONFIGURATION, noise) for noise in noises]

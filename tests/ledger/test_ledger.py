@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from benchmarks import jpeg
@@ -22,8 +23,11 @@ from benchmarks.ledger.keep import FILES, is_released
 from benchmarks.ledger.page import write
 from benchmarks.ledger.runs import Entry, read, scores
 from pfl.__main__ import main as pfl
+from pfl.cli.config import Experiment
+from pfl.cli.parser import make_parser
 from pfl.disk.reading import FileError
 from pfl.extras.bench.hashed import read_rows
+from pfl.federation import identity
 from pfl.results.runs import RunFolder
 from tests.helpers.messages import parts, says
 
@@ -371,3 +375,14 @@ def test_every_committed_cell_that_is_out_has_a_reason_with_a_command(monkeypatc
         named = re.findall(r"(?:configs|results)/[\w./-]+", row["command"])
         assert named, row["cell"]
         assert [path for path in named if not Path(path).exists()] == []
+
+
+@pytest.mark.long
+def test_every_kept_run_can_be_repeated():
+    """Its configuration is one of the present version, as its page promises."""
+    parser = make_parser("fit")
+    for file in sorted((ROOT / LEDGER).glob("*/config.yaml")):
+        stored = yaml.safe_load(file.read_text())
+        read = yaml.safe_load(Experiment.parse(parser, ["--config", str(file)]).text)
+        then, now = identity.of_run(stored), identity.of_run(read)
+        assert then.items() <= now.items(), file.parent.name

@@ -92,8 +92,14 @@ def write_run(
     _json(path / "partition.json", partition)
     header = {"method": method, "evaluated": evaluated}
     planned = rounds[-1] if planned is None else planned
-    scores = {} if score == "acc" else {"scores": {score: False}}
-    _json(path / "environment.json", {"header": header, "seed": seed, "rounds": planned, **scores})
+    _json(
+        path / "environment.json",
+        {
+            **{"header": header, "seed": seed, "rounds": planned},
+            "scores": {"acc": True, "ece": False} if score == "acc" else {score: False},
+            "reports": {name: f"caption of {name}" for name in columns or {}},
+        },
+    )
     if planned == rounds[-1]:
         _json(path / "summary.json", {"rounds": rounds[-1], "fingerprint": "f00", "summary": {}})
     return path

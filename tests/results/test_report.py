@@ -82,9 +82,6 @@ def test_the_summaries_of_another_main_score_are_told(tmp_path):
     words = " ".join(" ".join(checked(report(run)).words).split())
     assert "worst tenth of the clients personal models 0.0400" in words
     assert "spread of loss over clients 0.0100" in words
-    # Runs of earlier versions recorded no scores; they were of classification.
-    earlier = report(RunFolder.read(write_run(tmp_path / "b", [[0.5]])))
-    assert "calibration error" in earlier
 
 
 def test_what_the_user_wrote_is_text_and_no_markup(tmp_path):

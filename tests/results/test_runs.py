@@ -51,7 +51,7 @@ def test_any_history_is_reported_as_the_summary_reports_it(rows, at):
         for number, (_, test, val) in zip(rounds, rows, strict=True)
     ]
     metrics = pd.DataFrame(history, index=rounds)
-    folder = RunFolder(Path("run"), {}, {}, {}, metrics, metrics.notna(), {})
+    folder = RunFolder(Path("run"), {}, {"scores": {"acc": True}}, {}, metrics, metrics.notna(), {})
     expected = summarise(history)[f"{ACC}/{at}"]
     assert folder.mean(ACC, folder.chosen(at, ACC)) == pytest.approx(expected)
 

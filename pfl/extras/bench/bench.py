@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import yaml
-
 from pfl.campaign.campaign import Planned
 from pfl.cli.explain import FailedError, MissingError, UsageError
 from pfl.disk import canonical
@@ -68,8 +66,12 @@ class Bench:
 
     @cached_property
     def task_hash(self) -> str:
-        """Hash of the task: its configuration for the reference, without seeds, and its search."""
-        config = yaml.safe_load(self.reference.default.text)
+        """Hash of the task: what it states for the reference, without seeds, and its search.
+
+        Options that it leaves to their defaults do not count, so that a new option of a class does
+        not make another task of it.
+        """
+        config = self.reference.stated
         setting = identity.of_setting(config, identity.beside(config, None))
         return canonical.digest({**self.task.plain(), "configuration": setting})
 

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 from pfl.cli import catalogue, shipped
 from pfl.cli.config import Experiment, as_in_yaml
-from pfl.cli.explain import UsageError, as_flags
+from pfl.cli.explain import UsageError, as_flags, sources
 from pfl.cli.known import KINDS
-from pfl.cli.parser import Parser
+from pfl.cli.parser import Parser, with_class_paths
 from pfl.core.client import ClientModule
 from pfl.core.space import Dimension
 from pfl.disk import reading
@@ -74,12 +74,9 @@ class Contender:
         """
         keys = ("seed", "data.init_args.split_seed", *self.task.seeded)
         length = {} if rounds is None else {"loop.rounds": rounds}
-        words = [
-            *self.words,
-            *as_flags({**settings, **dict.fromkeys(keys, seed), **length, **_PLAIN}),
-        ]
+        more = as_flags({**settings, **dict.fromkeys(keys, seed), **length, **_PLAIN})
         try:
-            return Experiment.parse(self.parser, words)
+            return Experiment.parse(self.parser, [*self.words, *more])
         except SystemExit as ended:
             raise UsageError("flags such as --help or --print_config start no run") from ended
 
@@ -90,6 +87,16 @@ class Contender:
             return self.experiment(self.task.tuning_seeds[0], {}, None)
         except UsageError as error:
             raise UsageError(f"{self.task.path}: {self.name}: {error}") from error
+
+    @cached_property
+    def stated(self) -> Mapping[str, Any]:
+        """What the task states of the configuration, without seeds; defaults are left out."""
+        words = shipped.with_config_files([*self.words, *as_flags(_PLAIN)])
+        stated = self.parser.parse_args(with_class_paths(words, sources(words)), defaults=False)
+        for key in ("seed", "data.init_args.split_seed", *self.task.seeded):
+            stated.pop(key, None)
+        text = self.parser.dump(stated, skip_validation=True)
+        return reading.mapping_of_yaml(text, "the task")
 
     @cached_property
     def method(self) -> type[ClientModule]:

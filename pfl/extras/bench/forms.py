@@ -1,6 +1,6 @@
 """Forms of a leaderboard's rows and of stored outcomes.
 
-Keys that only describe a row may be missing, as older versions lack them.
+Keys that only describe a row may be missing.
 """
 
 from __future__ import annotations
