@@ -17,9 +17,10 @@ from lightning_modules import MLP, FedAS
 from lightning_modules.layers import frozen
 from lightning_modules.nets import SplitNet
 from pfl import FederatedLoop
-from pfl.core.types import Batch, Job, Pass, Phase, Plan, Result, State, Totals
+from pfl.core.types import Job, Result
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.sampling import UniformSampler
+from pfl.method import Batch, Pass, Phase, Plan, State, Totals
 
 
 class FedASAsReleased(FedAS):

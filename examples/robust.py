@@ -17,10 +17,9 @@ import torch
 
 from datamodules import Digits, Dirichlet
 from lightning_modules import MLP, Ditto, FedAvg
-from lightning_modules.base import ClientModule
 from pfl import FederatedLoop
-from pfl.core.server import ServerState
-from pfl.core.types import Job, Result, Upload
+from pfl.core.types import Job, Result
+from pfl.method import ClientModule, ServerState, Upload
 from pfl.training.uplink import UplinkStep
 
 Merge = Callable[[ServerState, list[Upload]], ServerState]

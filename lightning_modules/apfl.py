@@ -14,19 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.layers import statistics
-from lightning_modules.losses import linear
-from lightning_modules.steps.gradients import slopes_at, with_gradient
-from lightning_modules.steps.optimizers import learning_rate
-from pfl.core.checks import within
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import assign
-from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State
+from lightning_modules import base as fl
 
 
-class APFL(ClientModule):
+class APFL(fl.ClientModule):
     """FedAvg, plus a local model for each client, trained in a learned mixture with the global one.
 
     ``net`` (w) is trained as in FedAvg, ``personal`` (v) on the cross-entropy of the network with
@@ -60,47 +51,49 @@ class APFL(ClientModule):
         alpha: float = 0.5,
         alpha_update: Literal["round", "step", "never"] = "round",
         v_grad: Literal["chain", "plain"] = "chain",
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        within("[0, 1]", alpha=alpha)
+        fl.within("[0, 1]", alpha=alpha)
         self.alpha_update = alpha_update
         self.v_grad = v_grad
-        self.lr = learning_rate(self.configure_optimizers())
+        self.lr = fl.learning_rate(self.configure_optimizers())
         self.personal = copy.deepcopy(net)
         self.trains = ("net.*",) if alpha == 0 and alpha_update == "never" else ("*",)
         self.alpha = nn.Buffer(torch.tensor(float(alpha)))
         self.rate = nn.Buffer(torch.zeros(()))  # step size of the next update of alpha
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return alpha in the paper's range."""
-        return (Dimension("alpha", choices=(0.25, 0.5, 0.75)),)
+        return (fl.Dimension("alpha", choices=(0.25, 0.5, 0.75)),)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits of the mixture."""
         logits: Tensor = functional_call(self.personal, self._mixture(), (x,))
         return logits
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load w, and set the step size of the next update of alpha."""
         super().receive(broadcast, info)
         self.rate.fill_(0 if self.alpha_update == "never" else self.lr * self.lr_factor(info))
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare one phase, in which w, v and alpha step together."""
-        return [Phase(name="local", objective=self._step, epochs=self.epochs, trains=self.trains)]
+        return [
+            fl.Phase(name="local", objective=self._step, epochs=self.epochs, trains=self.trains)
+        ]
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that averages networks; newcomers copy the received network."""
-        return Server(self.weighting, inherits=("net.", "personal."))
+        return fl.Server(self.weighting, inherits=("net.", "personal."))
 
-    def load_global(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: fl.Broadcast) -> None:
         """Load the global model into both models."""
         super().load_global(broadcast)
-        assign(self.personal, self.net.state_dict())
+        fl.assign(self.personal, self.net.state_dict())
 
-    def _mixture(self) -> State:
+    def _mixture(self) -> fl.State:
         received = dict(self.net.named_parameters())
         # Exactly w at 0 and v at 1.
         return {
@@ -108,19 +101,19 @@ class APFL(ClientModule):
             for name, personal in self.personal.named_parameters()
         }
 
-    def _step(self, batch: Batch) -> Outcome:
+    def _step(self, batch: fl.Batch) -> fl.Outcome:
         """Return the losses of w and of the mixture; the mixture's gradient reaches v only."""
         terms = self.supervised(self.net(batch.x), batch)
         mixture = {name: value.detach() for name, value in self._mixture().items()}
-        buffers = statistics(self.personal)
-        slopes, mixed, after = slopes_at(self.personal, mixture, buffers, batch, self.task.loss)
+        buffers = fl.statistics(self.personal)
+        slopes, mixed, after = fl.slopes_at(self.personal, mixture, buffers, batch, self.task.loss)
         personal = dict(self.personal.named_parameters())
         apart = [personal[name].detach() - p.detach() for name, p in self.net.named_parameters()]
-        slope = linear(apart, slopes.values())
+        slope = fl.linear(apart, slopes.values())
         factor = self.alpha if self.v_grad == "chain" else 1.0
         of_personal = [factor * slopes[name] for name in personal]
-        terms["mixed"] = with_gradient(mixed, personal.values(), of_personal)
+        terms["mixed"] = fl.with_gradient(mixed, personal.values(), of_personal)
         entries = {f"personal.{name}": value for name, value in after.items()}
         entries["alpha"] = (self.alpha - self.rate * slope).clamp(0, 1)
         entries["rate"] = self.rate if self.alpha_update == "step" else torch.zeros_like(self.rate)
-        return Outcome(terms, entries)
+        return fl.Outcome(terms, entries)

@@ -16,19 +16,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from lightning_modules.base import ClientModule
-from lightning_modules.layers import frozen, frozen_parameters
-from lightning_modules.layers.constants import Frozen
-from lightning_modules.steps.rows import repeated, with_rows
-from pfl.core.checks import at_least_one, not_negative
-from pfl.core.seeds import generator
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import assign, select
-from pfl.core.types import Batch, Broadcast, ClientInfo, Inputs, Patterns, State, Terms, Upload
+from lightning_modules import base as fl
 
 
-class APPLE(ClientModule):
+class APPLE(fl.ClientModule):
     """A mixture of all clients' core models; a client trains its own core and the shares.
 
     Client i is tested with ``sum_j p_ij c_j``, where c_j is the core model of client j. A step
@@ -82,12 +73,12 @@ class APPLE(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        at_least_one(num_clients=num_clients, downloads=downloads)
-        not_negative(share_lr=share_lr, pull=pull, pull_rounds=pull_rounds, sharpness=sharpness)
+        fl.at_least_one(num_clients=num_clients, downloads=downloads)
+        fl.not_negative(share_lr=share_lr, pull=pull, pull_rounds=pull_rounds, sharpness=sharpness)
         self.share_lr, self.pull, self.pull_rounds = share_lr, pull, pull_rounds
         self.schedule, self.first = schedule, first
         self.downloads, self.sharpness = downloads, sharpness
-        self.others = nn.ModuleList(frozen(net) for _ in range(num_clients - 1))
+        self.others = nn.ModuleList(fl.frozen(net) for _ in range(num_clients - 1))
         alone = torch.zeros(num_clients)
         alone[0] = 1
         self.p = nn.Parameter(alone.clone())
@@ -96,20 +87,20 @@ class APPLE(ClientModule):
         self.strength, self.started = nn.Buffer(torch.tensor(0.0)), nn.Buffer(torch.tensor(False))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return the learning rate of the shares, and mu."""
         return (
-            Dimension("share_lr", 1e-4, 1e-2, log=True),
-            Dimension("pull", choices=(0.01, 0.1, 1.0)),
+            fl.Dimension("share_lr", 1e-4, 1e-2, log=True),
+            fl.Dimension("pull", choices=(0.01, 0.1, 1.0)),
         )
 
     @property
-    def shared(self) -> Patterns:
+    def shared(self) -> fl.Patterns:
         """The client's core, which goes up, and those of others, which come down."""
         return ("net.*", "others.*") if len(self.others) else ("net.*",)
 
     @property
-    def kept(self) -> Patterns:
+    def kept(self) -> fl.Patterns:
         """The core and the shares; also others' cores that are not sent in each round."""
         others = ("others.*",) if self.downloads and len(self.others) else ()
         return ("net.*", "p", "started", *others)
@@ -128,10 +119,10 @@ class APPLE(ClientModule):
             optimizer.add_param_group(own)
         return optimizer
 
-    def forward(self, x: Inputs) -> Tensor:
+    def forward(self, x: fl.Inputs) -> Tensor:
         """Return (B, C) logits of the mixture."""
         cores: list[list[Tensor]] = [[*self.net.parameters()]]
-        cores += [frozen_parameters(cast(Frozen, one), self.net) for one in self.others]
+        cores += [fl.frozen_parameters(cast(fl.Frozen, one), self.net) for one in self.others]
         shares = self.p * self.there
         names = [name for name, _ in self.net.named_parameters()]
         mixed = [
@@ -141,35 +132,35 @@ class APPLE(ClientModule):
         logits: Tensor = functional_call(self.net, dict(zip(names, mixed, strict=True)), (x,))
         return logits
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return the loss of the mixture, and the pull of the shares."""
         apart = ((self.p - self.start) * self.there).square().sum()
         return {**super().losses(batch), "pull": self.strength * self.pull / 2 * apart}
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the others' cores and p0, initialise the shares, and set lambda(t)."""
         super().receive(broadcast, info)
         if not self.started:
             alike = self.there / self.there.sum()
-            assign(self, {"p": self.start if self.first == "samples" else alike})
+            fl.assign(self, {"p": self.start if self.first == "samples" else alike})
         self.started.fill_(True)
         last, done = self.pull_rounds * info.rounds, max(0, info.round - 1)
         part = done / last if done < last else math.inf
         falls = {"exponential": 0.001**part, "cosine": (math.cos(math.pi * min(part, 1)) + 1) / 2}
         self.strength.fill_(falls[self.schedule])
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return the core."""
         sent = super().upload(info)
-        return replace(sent, shared=select(sent.shared, ("net.*",)))
+        return replace(sent, shared=fl.select(sent.shared, ("net.*",)))
 
-    def server(self) -> Server[CoresState]:
+    def server(self) -> fl.Server[CoresState]:
         """Return a server that stores all cores."""
         return CoresServer(self.weighting, len(self.others), self.downloads, self.sharpness)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoresState(ServerState):
+class CoresState(fl.ServerState):
     """The core of each client; ``shared`` has a leading axis of N.
 
     Attributes:
@@ -184,7 +175,7 @@ class CoresState(ServerState):
 
 
 @dataclass(eq=False)
-class CoresServer(Server[CoresState]):
+class CoresServer(fl.Server[CoresState]):
     """A server that stores all cores, and sends each client the others'; arguments as in APPLE.
 
     Attributes:
@@ -197,25 +188,25 @@ class CoresServer(Server[CoresState]):
     downloads: int | None = None
     sharpness: float = 1.0
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> CoresState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> CoresState:
         """Start every core from the common model.
 
         Raises:
             ValueError: There are more clients than places.
         """
-        count, own = len(clients), select(shared, ("net.*",))
+        count, own = len(clients), fl.select(shared, ("net.*",))
         if count > self.places + 1:
             raise ValueError(f"num_clients is {self.places + 1}, but there are {count} clients")
         samples = torch.tensor([one.samples for one in clients], dtype=torch.float64)
         start = (samples / samples.sum()).to(next(iter(own.values())))
         return CoresState(
-            shared=repeated(own, count),
+            shared=fl.repeated(own, count),
             start=start,
             last_shares=start.expand(count, count),
             sent=torch.zeros(count, count, dtype=torch.bool, device=start.device),
         )
 
-    def broadcast(self, state: CoresState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: CoresState, client: int, round: int) -> fl.Broadcast:
         """Send the others' cores, or some of them, and p0 from the client's view."""
         others = self._others(state, client)
         chosen = self._chosen(state, client, round)
@@ -232,7 +223,7 @@ class CoresServer(Server[CoresState]):
             return others
         count = int((state.start > 0).sum())
         base = max(1.5, self.sharpness * (round - 1) * self.downloads / count)
-        rng = generator(self.seed, "downloads", round, client)
+        rng = fl.generator(self.seed, "downloads", round, client)
         odds = base ** state.last_shares[client, others].cpu().double()
         drawn = torch.multinomial(odds, len(others), generator=rng)
         # A stable sort keeps either group in the order of the draw.
@@ -243,7 +234,7 @@ class CoresServer(Server[CoresState]):
 
     def _sent(
         self, state: CoresState, others: Sequence[int], own: Tensor, chosen: Sequence[int]
-    ) -> Broadcast:
+    ) -> fl.Broadcast:
         cores = {
             f"others.{place}.module.{name.removeprefix('net.')}": value[number]
             for place, number in enumerate(others)
@@ -255,11 +246,11 @@ class CoresServer(Server[CoresState]):
         if places := self.places - len(others):
             empty = torch.zeros_like(own).expand(places)
             start, there = torch.cat([start, empty]), torch.cat([there, empty])
-        return Broadcast(cores, {"start": start, "there": there})
+        return fl.Broadcast(cores, {"start": start, "there": there})
 
-    def merge(self, state: CoresState, uploads: Sequence[Upload]) -> CoresState:
+    def merge(self, state: CoresState, uploads: Sequence[fl.Upload]) -> CoresState:
         """Store the cores, and the data that decide on the next downloads."""
-        stored = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
+        stored = fl.with_rows(state.shared, uploads, [upload.shared for upload in uploads])
         shares, sent = state.last_shares.clone(), state.sent.clone()
         for upload in uploads if self.downloads else ():
             client = upload.client
@@ -271,10 +262,10 @@ class CoresServer(Server[CoresState]):
     def welcome(
         self,
         state: CoresState,
-        info: ClientInfo,
-        members: Sequence[ClientInfo],
-        upload: Upload | None = None,
-    ) -> tuple[Broadcast, State]:
+        info: fl.ClientInfo,
+        members: Sequence[fl.ClientInfo],
+        upload: fl.Upload | None = None,
+    ) -> tuple[fl.Broadcast, fl.State]:
         """Send the cores of the largest clients, and the sample-weighted mean as its own core."""
         others = self._others(state, -1)
         most = sorted(others, key=lambda n: -float(state.start[n]))[: self.places]

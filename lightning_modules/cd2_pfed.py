@@ -14,29 +14,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.layers import frozen, statistics
-from lightning_modules.losses import symmetric_kl
+from lightning_modules import base as fl
 from lightning_modules.nets.channels import ChannelDivision, divisions, paste, shared_part
-from pfl.core.checks import not_negative, within
-from pfl.core.server import Server, ServerState
-from pfl.core.state import clone, weighted_mean
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    Pass,
-    Patterns,
-    Phase,
-    Plan,
-    State,
-    Terms,
-    Totals,
-    Upload,
-)
 
 
-class CD2PFed(ClientModule):
+class CD2PFed(fl.ClientModule):
     """A network whose layers have shared and private channels, which teach each other.
 
     The shared channels travel both ways; the private ones stay. The share of private channels grows
@@ -70,7 +52,7 @@ class CD2PFed(ClientModule):
         ValueError: A number is out of range, or the network cannot be divided.
     """
 
-    kept: Patterns = ("own.*",)
+    kept: fl.Patterns = ("own.*",)
     global_model = False
     vectorizable = True
     needs_classes = True
@@ -84,22 +66,22 @@ class CD2PFed(ClientModule):
         distillation: float = 1.0,
         average_max: float = 0.9,
         average_ramp: float = 0.1,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        within(
+        fl.within(
             "[0, 1]",
             private_share=private_share,
             average_max=average_max,
             average_ramp=average_ramp,
         )
-        not_negative(ramp_rounds=ramp_rounds, distillation=distillation)
+        fl.not_negative(ramp_rounds=ramp_rounds, distillation=distillation)
         self.private_share = private_share
         self.ramp_rounds = ramp_rounds
         self.distillation = distillation
         self.average_max = average_max
         self.average_ramp = average_ramp
-        self.own = frozen(net)
+        self.own = fl.frozen(net)
         self.divisions = divisions(net)
         self.private = nn.Buffer(torch.zeros(len(self.divisions), dtype=torch.int64))
         self.average = nn.Buffer(torch.ones(()))
@@ -109,7 +91,7 @@ class CD2PFed(ClientModule):
         """``True`` if one of the ramps depends on the planned number of rounds."""
         return self.ramp_rounds is None or self.average_ramp > 0 or super().uses_rounds
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Assemble the network from the received shared entries and the client's private ones."""
         net, last = self.net.state_dict(), self.own.module.state_dict()
         for index, (name, division) in enumerate(self.divisions.items()):
@@ -123,24 +105,24 @@ class CD2PFed(ClientModule):
         ramp = self.average_ramp * info.rounds
         self.average.fill_(self.average_max * (min(1.0, info.round / ramp) if ramp else 1.0))
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare the epochs, each followed by the averaging of the private weights."""
         if self.average_max == 1 and self.average_ramp == 0:
             spans = [("local", self.epochs)]
         else:
             spans = [(f"local{epoch}", 1) for epoch in range(1, self.epochs + 1)]
-        parts: list[Phase | Pass] = []
+        parts: list[fl.Phase | fl.Pass] = []
         for name, epochs in spans:
-            parts.append(Phase(name=name, objective=self.losses, epochs=epochs))
-            parts.append(Pass(name=f"average_{name}", then=self._average))
+            parts.append(fl.Phase(name=name, objective=self.losses, epochs=epochs))
+            parts.append(fl.Pass(name=f"average_{name}", then=self._average))
         return parts
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return ``ce`` of the whole network, and the weighted distillation between its parts."""
         terms = self.supervised(self.net(batch.x), batch)
         if self.distillation:
             shared, private = self.parts(batch.x)
-            apart = symmetric_kl(shared, private, batch.weight)
+            apart = fl.symmetric_kl(shared, private, batch.weight)
             terms["cd"] = self.distillation * torch.where(self._divided(), apart, 0.0)
         return terms
 
@@ -155,26 +137,26 @@ class CD2PFed(ClientModule):
         for keep in (False, True):
             alone = {n: torch.where(masks[n] == keep, p, 0.0) for n, p in parameters.items()}
             # Changes to running statistics are discarded.
-            buffers = clone(statistics(self.net))
+            buffers = fl.clone(fl.statistics(self.net))
             logits.append(functional_call(self.net, {**alone, **buffers}, (x,)))
         return logits[0], logits[1]
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return the shared entries of the network."""
         counts = zip(self.divisions.items(), self.private.tolist(), strict=True)
         private = {f"net.{name}": (division.dim, count) for (name, division), count in counts}
         sent = super().upload(info)
         return replace(sent, shared=shared_part(sent.shared, private))
 
-    def server(self) -> Server[CD2State]:
+    def server(self) -> fl.Server[CD2State]:
         """Return a server that averages the shared entries."""
         whole = {f"net.{name}": division for name, division in self.divisions.items()}
         return CD2Server(self.weighting, whole, self.private_share, self.ramp_rounds)
 
-    def _average(self, totals: Totals) -> State:
+    def _average(self, totals: fl.Totals) -> fl.State:
         """Move the kept private entries towards the trained ones by the factor b; store them."""
         net, last, masks = self.net.state_dict(), self.own.module.state_dict(), self._masks()
-        values: State = {}
+        values: fl.State = {}
         for name in self.divisions:
             private = torch.lerp(last[name], net[name], self.average.to(net[name]))
             values[f"net.{name}"] = torch.where(masks[name], private, net[name])
@@ -202,7 +184,7 @@ class CD2PFed(ClientModule):
 
 
 @dataclass(frozen=True)
-class CD2State(ServerState):
+class CD2State(fl.ServerState):
     """The server's state, with the planned number of rounds.
 
     Attributes:
@@ -214,7 +196,7 @@ class CD2State(ServerState):
 
 
 @dataclass(eq=False)
-class CD2Server(Server[CD2State]):
+class CD2Server(fl.Server[CD2State]):
     """A server that sends and averages the entries that are shared in the current round.
 
     Args:
@@ -227,25 +209,25 @@ class CD2Server(Server[CD2State]):
     private_share: float = 0.5
     ramp_rounds: int | None = None
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> CD2State:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> CD2State:
         """Return the initial state, with the common initial values."""
         return CD2State(shared=shared, rounds=clients[0].rounds)
 
-    def broadcast(self, state: CD2State, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: CD2State, client: int, round: int) -> fl.Broadcast:
         """Return the entries that are shared in this round."""
         share = self.share(round, state.rounds)
         private = {name: (d.dim, d.private(share)) for name, d in self.divisions.items()}
-        return Broadcast(shared=shared_part(state.shared, private))
+        return fl.Broadcast(shared=shared_part(state.shared, private))
 
     def welcome(
         self,
         state: CD2State,
-        info: ClientInfo,
-        members: Sequence[ClientInfo],
-        upload: Upload | None = None,
-    ) -> tuple[Broadcast, State]:
+        info: fl.ClientInfo,
+        members: Sequence[fl.ClientInfo],
+        upload: fl.Upload | None = None,
+    ) -> tuple[fl.Broadcast, fl.State]:
         """Return the broadcast, and the whole entries if newcomers keep any."""
-        _, kept = Server(inherits=self.inherits).welcome(state, info, members)
+        _, kept = fl.Server(inherits=self.inherits).welcome(state, info, members)
         return self.broadcast(state, info.client, info.round), kept
 
     def share(self, round: int, rounds: int) -> float:
@@ -258,11 +240,11 @@ class CD2Server(Server[CD2State]):
         ramp = rounds if self.ramp_rounds is None else self.ramp_rounds
         return self.private_share * (min(1.0, round / ramp) if ramp else 1.0)
 
-    def merge(self, state: CD2State, uploads: Sequence[Upload]) -> CD2State:
+    def merge(self, state: CD2State, uploads: Sequence[fl.Upload]) -> CD2State:
         """Return the state with the averages of the shared entries pasted in."""
         weights = self.weights(uploads)
         shared = {name: value.clone() for name, value in state.shared.items()}
-        for name, mean in weighted_mean([upload.shared for upload in uploads], weights).items():
+        for name, mean in fl.weighted_mean([upload.shared for upload in uploads], weights).items():
             paste(shared[name], mean)
         return replace(
             state,
@@ -271,6 +253,6 @@ class CD2Server(Server[CD2State]):
             client_report=self.reported(uploads, weight=weights),
         )
 
-    def merge_mean(self, state: CD2State, mean: Upload, count: float) -> CD2State:
+    def merge_mean(self, state: CD2State, mean: fl.Upload, count: float) -> CD2State:
         """Return the state with the shared channels of the mean."""
         return self.merge(state, [mean])

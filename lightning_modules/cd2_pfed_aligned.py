@@ -12,15 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from lightning_modules import base as fl
 from lightning_modules.cd2_pfed import CD2PFed, CD2State
 from lightning_modules.fedas import LAST
-from lightning_modules.layers import frozen
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_be_split
-from lightning_modules.steps.alignment import Alignment, AlignTarget, alignment_parts
-from lightning_modules.steps.phases import remember
-from pfl.core.server import Server
-from pfl.core.types import Plan
 
 
 class CD2PFedAligned(CD2PFed):
@@ -45,29 +39,29 @@ class CD2PFedAligned(CD2PFed):
     """
 
     kept = ("own.*", "previous.*")
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
-        align_target: AlignTarget = "class_mean",
+        align_target: fl.AlignTarget = "class_mean",
         align_lr: float = 0.01,
         align_epochs: int = 1,
         align_batch: int = 16,
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        must_be_split(net)
-        self.align = Alignment(align_target, align_lr, align_epochs, align_batch)
-        self.previous = frozen(net.backbone)
+        fl.must_be_split(net)
+        self.align = fl.Alignment(align_target, align_lr, align_epochs, align_batch)
+        self.previous = fl.frozen(net.backbone)
         self.class_means = nn.Buffer(torch.zeros(net.num_classes, net.features))
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare the alignment, CD2-pFed's training, and storing the backbone."""
-        last = remember(self.net.backbone, "previous")
-        return [*alignment_parts(self, self.align), *super().plan(), last]
+        last = fl.remember(self.net.backbone, "previous")
+        return [*fl.alignment_parts(self, self.align), *super().plan(), last]
 
-    def server(self) -> Server[CD2State]:
+    def server(self) -> fl.Server[CD2State]:
         """Return CD2-pFed's server, whose backbone is the last one of a newcomer."""
         return replace(super().server(), inherits=LAST)

@@ -13,17 +13,13 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.base import ClientModule
+from lightning_modules import base as fl
 from lightning_modules.steps.halves import Linkage, Split, Splitting, changes_of, walked
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import weighted_mean
-from pfl.core.types import Broadcast, ClientInfo, Patterns, Plan, State, Upload
 
 Arrival: TypeAlias = Literal["mean", "root", "walk"]
 
 
-class CFL(ClientModule):
+class CFL(fl.ClientModule):
     """FedAvg with a model for each cluster of clients; clusters are found by splitting.
 
     All clients start in one cluster. A cluster splits in two if the mean of its clients' changes is
@@ -83,15 +79,18 @@ class CFL(ClientModule):
         self.stale, self.newcomers = stale, newcomers
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return both thresholds, around the authors'."""
-        return (Dimension("eps1", 0.04, 4.0, log=True), Dimension("eps2", 0.16, 16.0, log=True))
+        return (
+            fl.Dimension("eps1", 0.04, 4.0, log=True),
+            fl.Dimension("eps2", 0.16, 16.0, log=True),
+        )
 
-    def introduce(self) -> Plan:
+    def introduce(self) -> fl.Plan:
         """Declare a local round, whose change selects the path down the tree."""
         return self.plan() if self.newcomers == "walk" else ()
 
-    def server(self) -> Server[Any]:
+    def server(self) -> fl.Server[Any]:
         """Return a server that splits clusters."""
         names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
         return CFLServer(
@@ -104,7 +103,7 @@ class CFL(ClientModule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CFLState(ServerState):
+class CFLState(fl.ServerState):
     """A model for each cluster, and each client's cluster; ``shared`` is the first model.
 
     Attributes:
@@ -113,15 +112,15 @@ class CFLState(ServerState):
         splits: All splits, if they are stored.
     """
 
-    models: list[State]
+    models: list[fl.State]
     cluster: tuple[int, ...]
-    root: State
+    root: fl.State
     last: dict[int, Tensor] = field(default_factory=dict)
     splits: list[Split] = field(default_factory=list)
 
 
 @dataclass(eq=False)
-class CFLServer(Server[CFLState]):
+class CFLServer(fl.Server[CFLState]):
     """A server that averages each cluster, and splits clusters.
 
     Attributes:
@@ -132,36 +131,36 @@ class CFLServer(Server[CFLState]):
 
     reports: ClassVar = {"cluster": "number of the cluster"}
     splitting: Splitting = field(kw_only=True)
-    parameters: Patterns = field(kw_only=True)
+    parameters: fl.Patterns = field(kw_only=True)
     stale: bool = field(default=False, kw_only=True)
     newcomers: Arrival = field(default="mean", kw_only=True)
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> CFLState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> CFLState:
         """Put all clients with training data into one cluster."""
         cluster = tuple(0 if client.samples else -1 for client in clients)
         return CFLState(shared=shared, models=[shared], cluster=cluster, root=shared)
 
-    def broadcast(self, state: CFLState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: CFLState, client: int, round: int) -> fl.Broadcast:
         """Return the model of the client's cluster, or the first if it has no data."""
-        return Broadcast(shared=state.models[max(0, state.cluster[client])])
+        return fl.Broadcast(shared=state.models[max(0, state.cluster[client])])
 
     def welcome(
         self,
         state: CFLState,
-        info: ClientInfo,
-        members: Sequence[ClientInfo],
-        upload: Upload | None = None,
-    ) -> tuple[Broadcast, State]:
+        info: fl.ClientInfo,
+        members: Sequence[fl.ClientInfo],
+        upload: fl.Upload | None = None,
+    ) -> tuple[fl.Broadcast, fl.State]:
         """Return the mean of the models, the first one, or that of the newcomer's cluster."""
         if self.newcomers == "mean":
             sizes = torch.tensor([float(state.cluster.count(n)) for n in range(len(state.models))])
-            return Broadcast(shared=weighted_mean(state.models, sizes / sizes.sum())), {}
+            return fl.Broadcast(shared=fl.weighted_mean(state.models, sizes / sizes.sum())), {}
         if upload is None:
-            return Broadcast(shared=state.root), {}
+            return fl.Broadcast(shared=state.root), {}
         change = changes_of([upload.shared], state.root, self.parameters)
-        return Broadcast(shared=state.models[walked(change, state.splits)]), {}
+        return fl.Broadcast(shared=state.models[walked(change, state.splits)]), {}
 
-    def merge(self, state: CFLState, uploads: Sequence[Upload]) -> CFLState:
+    def merge(self, state: CFLState, uploads: Sequence[fl.Upload]) -> CFLState:
         """Return the state with split clusters and their new models."""
         cluster, models, report = [*state.cluster], [*state.models], dict[str, float]()
         known, splits = dict(state.last), [*state.splits]
@@ -186,7 +185,7 @@ class CFLServer(Server[CFLState]):
         for number in range(len(models)):
             own = [upload for upload in uploads if cluster[upload.client] == number]
             if own:
-                models[number] = weighted_mean([one.shared for one in own], self.weights(own))
+                models[number] = fl.weighted_mean([one.shared for one in own], self.weights(own))
         clients = {"cluster": {u.client: float(cluster[u.client]) for u in uploads}}
         return replace(
             state,

@@ -12,17 +12,10 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.losses import proximal
-from lightning_modules.steps.optimizers import warn_of_overshoot
-from pfl.core.checks import not_negative
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import assign
-from pfl.core.types import Batch, Broadcast, Phase, Plan, Terms
+from lightning_modules import base as fl
 
 
-class Ditto(ClientModule):
+class Ditto(fl.ClientModule):
     """FedAvg, plus a personal model for each client that is pulled towards the global one.
 
     ``net`` (w) is trained as in FedAvg, ``personal`` (v) on ``CE(v) + lambda / 2 ||v - w^t||^2``,
@@ -52,50 +45,50 @@ class Ditto(ClientModule):
         *,
         proximity: float = 1.0,
         personal_epochs: int | None = None,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        not_negative(proximity=proximity, personal_epochs=personal_epochs)
+        fl.not_negative(proximity=proximity, personal_epochs=personal_epochs)
         self.personal = copy.deepcopy(net)
         self.proximity = proximity
         self.personal_epochs = self.epochs if personal_epochs is None else personal_epochs
-        warn_of_overshoot(self.optimizer(self.personal.parameters()), proximity, "lambda")
+        fl.warn_of_overshoot(self.optimizer(self.personal.parameters()), proximity, "lambda")
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return lambda in the authors' range."""
-        return (Dimension("proximity", choices=(0.1, 1.0, 2.0)),)
+        return (fl.Dimension("proximity", choices=(0.1, 1.0, 2.0)),)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits of the personal model."""
         logits: Tensor = self.personal(x)
         return logits
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare two phases: the personal model, while ``net`` is as received, then ``net``."""
         return [
-            Phase(
+            fl.Phase(
                 name="personal",
                 objective=self._pulled,
                 epochs=self.personal_epochs,
                 trains=("personal.*",),
             ),
-            Phase(name="local", objective=self._fedavg, epochs=self.epochs, trains=("net.*",)),
+            fl.Phase(name="local", objective=self._fedavg, epochs=self.epochs, trains=("net.*",)),
         ]
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that averages networks; newcomers copy the received network."""
-        return Server(self.weighting, inherits=("net.", "personal."))
+        return fl.Server(self.weighting, inherits=("net.", "personal."))
 
-    def load_global(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: fl.Broadcast) -> None:
         """Load the global model into both models."""
         super().load_global(broadcast)
-        assign(self.personal, self.net.state_dict())
+        fl.assign(self.personal, self.net.state_dict())
 
-    def _pulled(self, batch: Batch) -> Terms:
+    def _pulled(self, batch: fl.Batch) -> fl.Terms:
         anchors = [value.detach() for value in self.net.parameters()]
-        distance = proximal(self.personal.parameters(), anchors)
+        distance = fl.proximal(self.personal.parameters(), anchors)
         return {**super().losses(batch), "prox": self.proximity * distance}
 
-    def _fedavg(self, batch: Batch) -> Terms:
+    def _fedavg(self, batch: fl.Batch) -> fl.Terms:
         return self.supervised(self.net(batch.x), batch)

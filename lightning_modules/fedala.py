@@ -16,16 +16,10 @@ from torch import nn
 from torch.func import functional_call
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.layers import frozen, statistics
-from lightning_modules.nets import last_layers
-from pfl.core.checks import at_least_one, not_negative, within
-from pfl.core.space import Dimension
-from pfl.core.state import clone, matches
-from pfl.core.types import Batch, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
+from lightning_modules import base as fl
 
 
-class FedALA(ClientModule):
+class FedALA(fl.ClientModule):
     """FedAvg whose rounds start from an element-wise mix of the global and the client's own model.
 
     From its second participation on, a client takes ``own + (global - own) * W`` in its top layers
@@ -63,43 +57,43 @@ class FedALA(ClientModule):
         threshold: float = 0.1,
         window: int = 10,
         max_init_epochs: int = 50,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        within("(0, 100]", mix_percent=mix_percent)
-        not_negative(mix_lr=mix_lr, threshold=threshold)
-        at_least_one(window=window, max_init_epochs=max_init_epochs)
+        fl.within("(0, 100]", mix_percent=mix_percent)
+        fl.not_negative(mix_lr=mix_lr, threshold=threshold)
+        fl.at_least_one(window=window, max_init_epochs=max_init_epochs)
         if not (top == "all" or (isinstance(top, int) and top >= 1)):
             raise ValueError(f"top must be all or a number of layers, at least 1, got {top!r}")
-        patterns = ("*",) if top == "all" else last_layers(net, top)[0]
-        self.top = [name for name, _ in net.named_parameters() if matches(name, patterns)]
+        patterns = ("*",) if top == "all" else fl.last_layers(net, top)[0]
+        self.top = [name for name, _ in net.named_parameters() if fl.matches(name, patterns)]
         self.mix_lr = mix_lr
         self.mix_percent = mix_percent
         self.threshold = threshold
         self.window = window
         self.max_init_epochs = max_init_epochs
-        self.own = frozen(net)
+        self.own = fl.frozen(net)
         parameters = dict(net.named_parameters())
         self.mix = nn.ParameterDict({_key(n): torch.ones_like(parameters[n]) for n in self.top})
         self.visits = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return eta_w and s up to the authors' values."""
         return (
-            Dimension("mix_lr", 0.1, 1.0, log=True),
-            Dimension("mix_percent", choices=(20.0, 40.0, 80.0)),
+            fl.Dimension("mix_lr", 0.1, 1.0, log=True),
+            fl.Dimension("mix_percent", choices=(20.0, 40.0, 80.0)),
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare learning W, mixing, training, and storing the trained network."""
-        train = Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",))
-        remember = Pass(name="remember", then=self._remember)
+        train = fl.Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",))
+        remember = fl.Pass(name="remember", then=self._remember)
         return [*self.adapt(), train, remember]
 
-    def adapt(self) -> Plan:
+    def adapt(self) -> fl.Plan:
         """Declare learning W and mixing, for clients that have their own model."""
-        learn = Phase(
+        learn = fl.Phase(
             name="mix",
             objective=self._mixing,
             epochs=self._mixing_epochs,
@@ -111,30 +105,30 @@ class FedALA(ClientModule):
         )
         return [
             learn,
-            Pass(name="mixed", then=self._mix, when=lambda entries, _: bool(entries["visits"])),
+            fl.Pass(name="mixed", then=self._mix, when=lambda entries, _: bool(entries["visits"])),
         ]
 
-    def _mixing_epochs(self, entries: State, info: ClientInfo) -> int:
+    def _mixing_epochs(self, entries: fl.State, info: fl.ClientInfo) -> int:
         """Return the epochs: none the first time, ``max_init_epochs`` the second, then one."""
         return (0, self.max_init_epochs, 1)[min(int(entries["visits"]), 2)]
 
-    def _mixing(self, batch: Batch) -> Terms:
+    def _mixing(self, batch: fl.Batch) -> fl.Terms:
         """Return the cross-entropy of the mix, as a function of W alone."""
         # Changes to running statistics are discarded.
-        buffers = clone(statistics(self.net))
+        buffers = fl.clone(fl.statistics(self.net))
         logits = functional_call(self.net, {**self._mixed_top(), **buffers}, (batch.x,))
         return self.supervised(logits, batch)
 
-    def _mixed_top(self) -> State:
+    def _mixed_top(self) -> fl.State:
         last = dict(self.own.module.named_buffers())
         received = dict(self.net.named_parameters())
         # Exactly the client's own value at 0 and the global one at 1.
         return {n: torch.lerp(last[n], received[n].detach(), self.mix[_key(n)]) for n in self.top}
 
-    def _mix(self, totals: Totals) -> State:
+    def _mix(self, totals: fl.Totals) -> fl.State:
         return {f"net.{name}": value for name, value in self._mixed_top().items()}
 
-    def _remember(self, totals: Totals) -> State:
+    def _remember(self, totals: fl.Totals) -> fl.State:
         """Return the trained network as the client's own."""
         trained = self.net.state_dict()
         last = {f"own.module.{name}": value for name, value in trained.items()}

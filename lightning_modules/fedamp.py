@@ -13,20 +13,12 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.base import ClientModule
-from lightning_modules.layers import frozen, frozen_parameters
-from lightning_modules.losses import proximal
-from lightning_modules.steps.rows import ModelsServer, repeated, row, with_rows
-from pfl.core.checks import not_negative, positive, within
-from pfl.core.server import ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import assign, weighted_mean
-from pfl.core.types import Batch, Broadcast, ClientInfo, State, Terms, Upload
+from lightning_modules import base as fl
 
 Shares: TypeAlias = Literal["cosine", "distance"]
 
 
-class FedAMP(ClientModule):
+class FedAMP(fl.ClientModule):
     """Private networks, each pulled towards a mixture in which similar ones have larger weights.
 
     The server stores the last network w_j of each client, and sends client i the mixture ``u_i =
@@ -73,32 +65,32 @@ class FedAMP(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        positive(alpha=alpha, **({"sigma": sigma} if shares == "distance" else {}))
-        not_negative(sigma=sigma, proximity=proximity)
-        within("[0, 1]", own_share=own_share)
+        fl.positive(alpha=alpha, **({"sigma": sigma} if shares == "distance" else {}))
+        fl.not_negative(sigma=sigma, proximity=proximity)
+        fl.within("[0, 1]", own_share=own_share)
         self.amp = AMPServer(self.weighting, shares, alpha, sigma, own_share)
         self.pull, self.start, self.tested = proximity / alpha, start, tested
-        self.mixture = frozen(net)
+        self.mixture = fl.frozen(net)
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return lambda, as alpha is one."""
-        return (Dimension("proximity", choices=(0.01, 0.1, 1.0)),)
+        return (fl.Dimension("proximity", choices=(0.01, 0.1, 1.0)),)
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the mixture beside the client's own network, or into it."""
         mixture = {f"mixture.module.{n[4:]}": value for n, value in broadcast.shared.items()}
-        assign(self, {**mixture, **(broadcast.shared if self.start == "cloud" else {})})
+        fl.assign(self, {**mixture, **(broadcast.shared if self.start == "cloud" else {})})
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return ``ce`` and the proximal term, ``prox``."""
-        apart = proximal(self.net.parameters(), frozen_parameters(self.mixture, self.net))
+        apart = fl.proximal(self.net.parameters(), fl.frozen_parameters(self.mixture, self.net))
         return {**super().losses(batch), "prox": self.pull * apart}
 
-    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+    def personalise(self, broadcast: fl.Broadcast | None, info: fl.ClientInfo) -> None:
         """Keep the client's own network, or load the mixture."""
         if broadcast is not None and self.tested == "cloud":
-            assign(self, broadcast.shared)
+            fl.assign(self, broadcast.shared)
 
     def server(self) -> AMPServer:
         """Return a server that mixes networks."""
@@ -107,7 +99,7 @@ class FedAMP(ClientModule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AMPState(ServerState):
+class AMPState(fl.ServerState):
     """The last network of each of N clients; ``shared`` has a leading axis of N.
 
     Attributes:
@@ -118,7 +110,7 @@ class AMPState(ServerState):
 
 
 @dataclass(eq=False)
-class AMPServer(ModelsServer[AMPState]):
+class AMPServer(fl.ModelsServer[AMPState]):
     """A server that sends each client its own mixture; arguments as in FedAMP.
 
     Attributes:
@@ -132,11 +124,11 @@ class AMPServer(ModelsServer[AMPState]):
     own_share: float | None = None
     parameters: tuple[str, ...] = ()
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> AMPState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> AMPState:
         """Start every client from the common network, not yet known from any client."""
         device = next(iter(shared.values())).device
         known = torch.zeros(len(clients), dtype=torch.bool, device=device)
-        return AMPState(repeated(shared, len(clients)), known=known)
+        return AMPState(fl.repeated(shared, len(clients)), known=known)
 
     def shares(self, state: AMPState, client: int) -> Tensor:
         """Return the (N,) float64 shares of all networks in a client's mixture."""
@@ -160,17 +152,17 @@ class AMPServer(ModelsServer[AMPState]):
         found[client] = own
         return found
 
-    def broadcast(self, state: AMPState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: AMPState, client: int, round: int) -> fl.Broadcast:
         """Return the client's mixture."""
         shares = self.shares(state, client)
         near = shares.nonzero()[:, 0].tolist()
-        return Broadcast(weighted_mean([row(state.shared, j) for j in near], shares[near]))
+        return fl.Broadcast(fl.weighted_mean([fl.row(state.shared, j) for j in near], shares[near]))
 
-    def merge(self, state: AMPState, uploads: Sequence[Upload]) -> AMPState:
+    def merge(self, state: AMPState, uploads: Sequence[fl.Upload]) -> AMPState:
         """Store the uploaded networks."""
         members = [upload.client for upload in uploads]
         known = state.known.index_fill(0, torch.tensor(members, device=state.known.device), True)
-        stored = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
+        stored = fl.with_rows(state.shared, uploads, [upload.shared for upload in uploads])
         after = replace(state, shared=stored, known=known)
         own = torch.stack([self.shares(after, client)[client] for client in members])
         return replace(after, client_report=self.reported(uploads, own_share=own))
@@ -178,12 +170,12 @@ class AMPServer(ModelsServer[AMPState]):
     def welcome(
         self,
         state: AMPState,
-        info: ClientInfo,
-        members: Sequence[ClientInfo],
-        upload: Upload | None = None,
-    ) -> tuple[Broadcast, State]:
+        info: fl.ClientInfo,
+        members: Sequence[fl.ClientInfo],
+        upload: fl.Upload | None = None,
+    ) -> tuple[fl.Broadcast, fl.State]:
         """Send the mean of the known networks, also as the newcomer's own initial network."""
         near = state.known.nonzero()[:, 0].tolist() or [0]
         weights = torch.full((len(near),), 1 / len(near), dtype=torch.float64)
-        mean = weighted_mean([row(state.shared, j) for j in near], weights)
-        return Broadcast(mean), mean
+        mean = fl.weighted_mean([fl.row(state.shared, j) for j in near], weights)
+        return fl.Broadcast(mean), mean

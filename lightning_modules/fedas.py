@@ -13,18 +13,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.base import ClientModule
-from lightning_modules.layers import frozen
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_be_split
-from lightning_modules.steps.alignment import Alignment, AlignTarget, alignment_parts
+from lightning_modules import base as fl
 from lightning_modules.steps.fisher import FisherEstimator, fisher_share, fisher_trace
-from lightning_modules.steps.phases import remember
-from lightning_modules.steps.servers import stepped
-from pfl.core.server import Server, ServerState, received
-from pfl.core.space import Dimension
-from pfl.core.state import assign
-from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
 
 Normaliser: TypeAlias = Literal["sum", "softmax", "min_max"]
 # A newcomer takes the received backbone as its last one, as it has trained none.
@@ -32,7 +22,7 @@ LAST = ("net.backbone.", "previous.module.")
 StepScale: TypeAlias = Literal["one", "one_over_m"]
 
 
-class FedAS(ClientModule):
+class FedAS(fl.ClientModule):
     """FedPer with alignment of the received backbone and averaging by Fisher traces.
 
     FedAS adds two steps to FedPer:
@@ -85,14 +75,14 @@ class FedAS(ClientModule):
     kept: tuple[str, ...] = ("net.head.*", "previous.*")
     evaluate_at = "post_local"
     vectorizable = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         alignment: bool = True,
-        align_target: AlignTarget = "class_mean",
+        align_target: fl.AlignTarget = "class_mean",
         align_lr: float = 0.01,
         align_epochs: int = 1,
         align_batch: int = 16,
@@ -104,25 +94,25 @@ class FedAS(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, buffers=buffers, **options)
-        must_be_split(net)
+        fl.must_be_split(net)
         self.alignment = alignment
-        self.align = Alignment(align_target, align_lr, align_epochs, align_batch)
+        self.align = fl.Alignment(align_target, align_lr, align_epochs, align_batch)
         self.synchronisation = synchronisation
         self.fisher_estimator = fisher_estimator
         self.trace_normaliser: Normaliser = trace_normaliser
         self.server_step_scale: StepScale = server_step_scale
-        self.previous = frozen(net.backbone)
+        self.previous = fl.frozen(net.backbone)
         if synchronisation:
             self.trace = nn.Buffer(torch.zeros(()))
         if alignment and align_target == "class_mean":
             self.class_means = nn.Buffer(torch.zeros(net.num_classes, net.features))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return rate and epochs of the alignment, around the code's."""
         return (
-            Dimension("align_lr", 0.001, 0.1, log=True),
-            Dimension("align_epochs", choices=(1, 5)),
+            fl.Dimension("align_lr", 0.001, 0.1, log=True),
+            fl.Dimension("align_epochs", choices=(1, 5)),
         )
 
     @property
@@ -135,37 +125,37 @@ class FedAS(ClientModule):
         """``True`` if features are aligned to class means."""
         return self.alignment and self.align.target == "class_mean"
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare the alignment, training, the trace, and storing the backbone."""
-        parts: list[Phase | Pass] = []
+        parts: list[fl.Phase | fl.Pass] = []
         if self.alignment:
-            parts += alignment_parts(self, self.align)
-        parts.append(Phase(name="local", objective=self.losses, epochs=self.epochs))
+            parts += fl.alignment_parts(self, self.align)
+        parts.append(fl.Phase(name="local", objective=self.losses, epochs=self.epochs))
         if self.synchronisation:
-            parts.append(Pass(name="fisher", statistic=self._fisher, then=self._trace))
-        parts.append(remember(self.net.backbone, "previous"))
+            parts.append(fl.Pass(name="fisher", statistic=self._fisher, then=self._trace))
+        parts.append(fl.remember(self.net.backbone, "previous"))
         return parts
 
-    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+    def personalise(self, broadcast: fl.Broadcast | None, info: fl.ClientInfo) -> None:
         """Load the client's last backbone and its head; the broadcast is not used."""
-        assign(self.net.backbone, self.previous.module.state_dict())
+        fl.assign(self.net.backbone, self.previous.module.state_dict())
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that weights uploads by traces, unless ``synchronisation`` is off."""
         if not self.synchronisation:
-            return Server(self.weighting, inherits=LAST)
+            return fl.Server(self.weighting, inherits=LAST)
         options = self.weighting, self.trace_normaliser, self.server_step_scale
         return FedASServer(*options, inherits=LAST)
 
-    def _fisher(self, batch: Batch) -> State:
+    def _fisher(self, batch: fl.Batch) -> fl.State:
         return fisher_share(self.net, batch, self.fisher_estimator, self.task.loss)
 
-    def _trace(self, totals: Totals) -> State:
+    def _trace(self, totals: fl.Totals) -> fl.State:
         return {"trace": fisher_trace(totals.sums, self.fisher_estimator)}
 
 
 @dataclass(eq=False)
-class FedASServer(Server[ServerState]):
+class FedASServer(fl.Server[fl.ServerState]):
     """A server that weights uploads by their Fisher traces (Eqs. 7-8).
 
     If all traces are zero, one is not finite, or all are equal with ``min_max``, the round falls
@@ -178,30 +168,30 @@ class FedASServer(Server[ServerState]):
         step_scale: See :class:`FedAS`, ``server_step_scale``.
     """
 
-    reports: ClassVar = {**Server.reports, "trace": "trace of Fisher information"}
+    reports: ClassVar = {**fl.Server.reports, "trace": "trace of Fisher information"}
     normaliser: Normaliser = "sum"
     step_scale: StepScale = "one"
 
-    def weights(self, uploads: Sequence[Upload]) -> Tensor:
+    def weights(self, uploads: Sequence[fl.Upload]) -> Tensor:
         """Return (len(uploads),) float64 weights that sum to one."""
         scores = self._scores(uploads)
         return super().weights(uploads) if scores is None else scores / scores.sum()
 
-    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
         """Return the state with the averaged values; see :meth:`Server.merge`."""
         after = super().merge(state, uploads)
         if self.step_scale == "one_over_m":
-            after = replace(after, shared=stepped(state.shared, after.shared, 1 / len(uploads)))
+            after = replace(after, shared=fl.stepped(state.shared, after.shared, 1 / len(uploads)))
         return replace(after, report={"trace_fallback": float(self._scores(uploads) is None)})
 
-    def merge_mean(self, state: ServerState, mean: Upload, count: float) -> ServerState:
+    def merge_mean(self, state: fl.ServerState, mean: fl.Upload, count: float) -> fl.ServerState:
         """Return the state with the mean, in which traces have no weight."""
         scale = 1 / count if self.step_scale == "one_over_m" else 1.0
-        return replace(state, shared=stepped(state.shared, mean.shared, scale))
+        return replace(state, shared=fl.stepped(state.shared, mean.shared, scale))
 
-    def _scores(self, uploads: Sequence[Upload]) -> Tensor | None:
+    def _scores(self, uploads: Sequence[fl.Upload]) -> Tensor | None:
         """Return (m,) unnormalised weights, or ``None`` if the traces give none."""
-        scores = traces = received(uploads, "trace").cpu().double()
+        scores = traces = fl.received(uploads, "trace").cpu().double()
         if self.normaliser == "softmax":
             scores = traces.softmax(0)
         elif self.normaliser == "min_max":

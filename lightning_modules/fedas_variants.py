@@ -12,24 +12,8 @@ from typing import Any, Literal, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
+from lightning_modules import base as fl
 from lightning_modules.fedas import LAST, FedAS, FedASServer
-from lightning_modules.nets import SplitNet
-from lightning_modules.steps.alignment import misalignment
-from lightning_modules.steps.prototypes import class_means, known, sums_by_class, unknown_prototypes
-from pfl.core.checks import not_negative
-from pfl.core.server import Server, ServerState
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    Pass,
-    Phase,
-    Plan,
-    State,
-    Terms,
-    Totals,
-    Upload,
-)
 
 Manner: TypeAlias = Literal["serial", "parallel"]
 Object: TypeAlias = Literal["own", "global"]
@@ -64,7 +48,7 @@ class FedASVariant(FedAS):
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         align_manner: Manner = "parallel",
         align_object: Object = "global",
@@ -72,7 +56,7 @@ class FedASVariant(FedAS):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        not_negative(align_weight=align_weight)
+        fl.not_negative(align_weight=align_weight)
         if not self.alignment:
             raise ValueError("alignment: false is for FedAS: FedASVariant always aligns")
         self.align_manner: Manner = align_manner
@@ -84,7 +68,7 @@ class FedASVariant(FedAS):
             )
         if self.to_all:
             size = net.num_classes, net.features
-            self.global_means = nn.Buffer(unknown_prototypes(*size))
+            self.global_means = nn.Buffer(fl.unknown_prototypes(*size))
             self.feature_sums = nn.Buffer(torch.zeros(size))
             self.feature_counts = nn.Buffer(torch.zeros(net.num_classes))
 
@@ -94,23 +78,23 @@ class FedASVariant(FedAS):
         features = ("feature_sums", "feature_counts") if self.to_all else ()
         return (*super().extra, *features)
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare FedAS's parts, with the alignment moved into training or given global targets."""
-        parts: list[Phase | Pass] = []
+        parts: list[fl.Phase | fl.Pass] = []
         for part in super().plan():
             if part.name == "align" and self.align_manner == "parallel":
                 continue
             if part.name == "local" and self.align_manner == "parallel":
-                part = replace(cast(Phase, part), objective=self._both)
+                part = replace(cast(fl.Phase, part), objective=self._both)
             if part.name == "fisher" and self.to_all:
-                sums = sums_by_class(self.net.backbone, self.net.num_classes)
-                parts.append(Pass(name="features", statistic=sums, then=self._features))
+                sums = fl.sums_by_class(self.net.backbone, self.net.num_classes)
+                parts.append(fl.Pass(name="features", statistic=sums, then=self._features))
             parts.append(part)
             if part.name == "targets" and self.to_all:
-                parts.append(Pass(name="global_targets", then=self._global_targets))
+                parts.append(fl.Pass(name="global_targets", then=self._global_targets))
         return parts
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return FedAS's server; with global features, one that stores them."""
         if not self.to_all:
             return super().server()
@@ -118,21 +102,21 @@ class FedASVariant(FedAS):
         options = self.weighting, self.trace_normaliser, self.server_step_scale
         return FeatureServer(*options, size=size, inherits=LAST)
 
-    def _both(self, batch: Batch) -> Terms:
+    def _both(self, batch: fl.Batch) -> fl.Terms:
         z = self.net.backbone(batch.x)
-        distance = misalignment(self, self.align, z, batch)
+        distance = fl.misalignment(self, self.align, z, batch)
         return {**self.supervised(self.net.head(z), batch), "mse": self.align_weight * distance}
 
-    def _global_targets(self, totals: Totals) -> State:
-        values, present = known(self.global_means)
+    def _global_targets(self, totals: fl.Totals) -> fl.State:
+        values, present = fl.mask_unknown(self.global_means)
         return {"class_means": torch.where(present[:, None] > 0, values, self.class_means)}
 
-    def _features(self, totals: Totals) -> State:
+    def _features(self, totals: fl.Totals) -> fl.State:
         return {"feature_sums": totals.sums["sums"], "feature_counts": totals.sums["counts"]}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureState(ServerState):
+class FeatureState(fl.ServerState):
     """The server's state, with the features of all clients.
 
     Attributes:
@@ -154,7 +138,7 @@ class FeatureServer(FedASServer):
 
     size: tuple[int, int]
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> FeatureState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> FeatureState:
         """Return the initial state, without features."""
         like = next(iter(shared.values()))
         return FeatureState(
@@ -163,14 +147,14 @@ class FeatureServer(FedASServer):
             counts=like.new_zeros(len(clients), self.size[0]),
         )
 
-    def broadcast(self, state: ServerState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: fl.ServerState, client: int, round: int) -> fl.Broadcast:
         """Return the backbone and the class means; a class without samples has a row of NaN."""
         held = cast(FeatureState, state)
         sums, counts = held.sums.sum(0), held.counts.sum(0)
-        means = torch.where(counts[:, None] > 0, class_means(sums, counts), torch.nan)
+        means = torch.where(counts[:, None] > 0, fl.class_means(sums, counts), torch.nan)
         return replace(super().broadcast(state, client, round), extra={"global_means": means})
 
-    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
         """Return the state with the averaged backbone and the uploaded features stored."""
         after = cast(FeatureState, super().merge(state, uploads))
         sums, counts = after.sums.clone(), after.counts.clone()

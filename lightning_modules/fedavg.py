@@ -6,11 +6,11 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 
 from __future__ import annotations
 
-from lightning_modules.base import ClientModule
+from lightning_modules import base as fl
 from lightning_modules.finetune import FineTuned
 
 
-class FedAvg(ClientModule):
+class FedAvg(fl.ClientModule):
     """One global model, which clients train locally and the server averages.
 
     Each participant trains the received network on its own data; the server averages the uploaded

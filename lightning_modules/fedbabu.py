@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning_modules import base as fl
 from lightning_modules.finetune import FineTuned
 from lightning_modules.freeze import Freeze
-from lightning_modules.nets import SplitNet
 
 
 class FedBABU(FineTuned, Freeze):
@@ -26,7 +26,7 @@ class FedBABU(FineTuned, Freeze):
         options: See :class:`FineTuned`, :class:`Freeze` and :class:`ClientModule`.
     """
 
-    def __init__(self, net: SplitNet, *, ft_epochs: int = 5, **options: Any) -> None:
+    def __init__(self, net: fl.SplitNet, *, ft_epochs: int = 5, **options: Any) -> None:
         super().__init__(net, ft_epochs=ft_epochs, **options)
 
     def ft_objective(self) -> None:

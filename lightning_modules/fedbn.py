@@ -11,13 +11,10 @@ import warnings
 from torch import nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from pfl.core.batch_norms import batch_norms
-from pfl.core.state import matches
-from pfl.core.types import Patterns
+from lightning_modules import base as fl
 
 
-class FedBN(ClientModule):
+class FedBN(fl.ClientModule):
     """FedAvg on everything but the batch norms, which stay with the client.
 
     Each client keeps the weights, biases and running statistics of its batch norms, and so
@@ -36,9 +33,9 @@ class FedBN(ClientModule):
     vectorizable = True
     one_model = True
 
-    def __init__(self, net: nn.Module, **options: Unpack[ClientOptions]) -> None:
+    def __init__(self, net: nn.Module, **options: Unpack[fl.ClientOptions]) -> None:
         super().__init__(net, **options)
-        self.norms = tuple(f"{name}.*" for name in batch_norms(self))
+        self.norms = tuple(f"{name}.*" for name in fl.batch_norms(self))
         self.global_model = not self.norms
         if not self.norms:
             warnings.warn(
@@ -46,11 +43,11 @@ class FedBN(ClientModule):
             )
 
     @property
-    def kept(self) -> Patterns:
+    def kept(self) -> fl.Patterns:
         """The batch norms that have any entries."""
         entries = self.state_dict()
-        return tuple(norm for norm in self.norms if any(matches(n, (norm,)) for n in entries))
+        return tuple(norm for norm in self.norms if any(fl.matches(n, (norm,)) for n in entries))
 
     def shared_names(self) -> tuple[str, ...]:
         """Return the names of the network's entries that do not stay."""
-        return tuple(name for name in super().shared_names() if not matches(name, self.kept))
+        return tuple(name for name in super().shared_names() if not fl.matches(name, self.kept))

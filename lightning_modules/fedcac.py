@@ -14,17 +14,11 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
+from lightning_modules import base as fl
 from lightning_modules.steps.critical import collaborators, critical
-from lightning_modules.steps.rows import ModelsServer, repeated, row, with_rows
-from pfl.core.checks import at_least_one, within
-from pfl.core.server import ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import weighted_mean
-from pfl.core.types import Broadcast, ClientInfo, State, Upload
 
 
-class FedCAC(ClientModule):
+class FedCAC(fl.ClientModule):
     """FedAvg, but critical parameters are averaged only over clients whose critical ones overlap.
 
     A parameter is critical for a client if it is large and has changed much in the round: the share
@@ -54,19 +48,24 @@ class FedCAC(ClientModule):
     vectorizable = True
 
     def __init__(
-        self, net: nn.Module, *, tau: float = 0.5, beta: int = 100, **options: Unpack[ClientOptions]
+        self,
+        net: nn.Module,
+        *,
+        tau: float = 0.5,
+        beta: int = 100,
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        within("[0, 1]", tau=tau)
-        at_least_one(beta=beta)
+        fl.within("[0, 1]", tau=tau)
+        fl.at_least_one(beta=beta)
         self.tau, self.beta = tau, beta
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return tau and beta around the authors'."""
         return (
-            Dimension("tau", choices=(0.3, 0.4, 0.5, 0.6)),
-            Dimension("beta", choices=(10, 50, 100, 170)),
+            fl.Dimension("tau", choices=(0.3, 0.4, 0.5, 0.6)),
+            fl.Dimension("beta", choices=(10, 50, 100, 170)),
         )
 
     def server(self) -> CACServer:
@@ -76,7 +75,7 @@ class FedCAC(ClientModule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CACState(ServerState):
+class CACState(fl.ServerState):
     """The customised network of each of N clients; ``shared`` has a leading axis of N.
 
     Attributes:
@@ -84,36 +83,36 @@ class CACState(ServerState):
         mean: The mean over all clients of the last round.
     """
 
-    masks: State
-    mean: State
+    masks: fl.State
+    mean: fl.State
 
 
 @dataclass(eq=False)
-class CACServer(ModelsServer[CACState]):
+class CACServer(fl.ModelsServer[CACState]):
     """A server that mixes a network for each client; the arguments are those of FedCAC.
 
     Attributes:
         parameters: Names of the parameters that travel.
     """
 
-    reports: ClassVar = {**ModelsServer.reports, "partners": "number of collaborators"}
+    reports: ClassVar = {**fl.ModelsServer.reports, "partners": "number of collaborators"}
     tau: float = 0.5
     beta: int = 100
     parameters: tuple[str, ...] = ()
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> CACState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> CACState:
         """Start every client from the common network, without critical parameters."""
         masks = {n: torch.zeros_like(shared[n], dtype=torch.bool) for n in self.parameters}
         count = len(clients)
-        return CACState(repeated(shared, count), masks=repeated(masks, count), mean=shared)
+        return CACState(fl.repeated(shared, count), masks=fl.repeated(masks, count), mean=shared)
 
-    def broadcast(self, state: CACState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: CACState, client: int, round: int) -> fl.Broadcast:
         """Return the client's critical parameters, and the mean of the rest."""
-        own, masks = row(state.shared, client), row(state.masks, client)
+        own, masks = fl.row(state.shared, client), fl.row(state.masks, client)
         mixed = {n: torch.where(mask, own[n], state.mean[n]) for n, mask in masks.items()}
-        return Broadcast({**state.mean, **mixed})
+        return fl.Broadcast({**state.mean, **mixed})
 
-    def merge(self, state: CACState, uploads: Sequence[Upload]) -> CACState:
+    def merge(self, state: CACState, uploads: Sequence[fl.Upload]) -> CACState:
         """Find the critical positions, and each client's collaborators."""
         before = [self.broadcast(state, u.client, state.round + 1).shared for u in uploads]
         masks = [
@@ -122,15 +121,15 @@ class CACServer(ModelsServer[CACState]):
         ]
         together = collaborators(masks, (state.round + 1) / self.beta).to(torch.float64)
         sent = [upload.shared for upload in uploads]
-        own = [weighted_mean(sent, weights / weights.sum()) for weights in together]
+        own = [fl.weighted_mean(sent, weights / weights.sum()) for weights in together]
         weights = self.weights(uploads)
         count = sum(mask.numel() for mask in masks[0].values())
         critical_count = sum(int(mask.sum()) for one in masks for mask in one.values())
         return replace(
             state,
-            shared=with_rows(state.shared, uploads, own),
-            masks=with_rows(state.masks, uploads, masks),
-            mean=weighted_mean(sent, weights),
+            shared=fl.with_rows(state.shared, uploads, own),
+            masks=fl.with_rows(state.masks, uploads, masks),
+            mean=fl.weighted_mean(sent, weights),
             report={"critical": critical_count / (count * len(uploads))},
             client_report=self.reported(uploads, weight=weights, partners=together.sum(1) - 1),
         )
@@ -138,9 +137,9 @@ class CACServer(ModelsServer[CACState]):
     def welcome(
         self,
         state: CACState,
-        info: ClientInfo,
-        members: Sequence[ClientInfo],
-        upload: Upload | None = None,
-    ) -> tuple[Broadcast, State]:
+        info: fl.ClientInfo,
+        members: Sequence[fl.ClientInfo],
+        upload: fl.Upload | None = None,
+    ) -> tuple[fl.Broadcast, fl.State]:
         """Send the mean, as a newcomer has no known critical parameters."""
-        return Broadcast(state.mean), {}
+        return fl.Broadcast(state.mean), {}

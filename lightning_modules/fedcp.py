@@ -15,22 +15,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.layers import copy_into, draw_noise, frozen
-from lightning_modules.losses import kernel_discrepancy
+from lightning_modules import base as fl
 from lightning_modules.losses.numerics import gumbel, unit
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.initial import seed_of
-from lightning_modules.nets.split import must_be_split
-from pfl.core.checks import at_least_one, not_negative
-from pfl.core.noise import GENERATOR
-from pfl.core.seeds import derive, scoped
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms, Upload
 
 
-class FedCP(ClientModule):
+class FedCP(fl.ClientModule):
     """A personal and a generic head, between which a policy divides each sample's features.
 
     The logits are ``u(z * r) + h(z * s)``: u is the personal head, h the generic one. The masks r
@@ -61,50 +50,50 @@ class FedCP(ClientModule):
     shared = ("net.backbone.*", "generic.*", "policy.*")
     kept = ("net.head.*",)
     vectorizable = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         discrepancy_weight: float = 5.0,
         anchor_mode: Literal["eval", "train"] = "eval",
         gumbel_batch: int | None = None,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        must_be_split(net)
-        not_negative(discrepancy_weight=discrepancy_weight)
-        at_least_one(gumbel_batch=gumbel_batch)
+        fl.must_be_split(net)
+        fl.not_negative(discrepancy_weight=discrepancy_weight)
+        fl.at_least_one(gumbel_batch=gumbel_batch)
         self.discrepancy_weight = discrepancy_weight
         self.noise = {} if gumbel_batch is None else {"gate": (gumbel_batch, 2, net.features)}
         size, both = net.features, 2 * net.features
-        with scoped(derive(seed_of(net), "policy")):
+        with fl.scoped(fl.derive(fl.seed_of(net), "policy")):
             self.policy = nn.Sequential(nn.Linear(size, both), nn.LayerNorm(both), nn.ReLU())
         self.generic = copy.deepcopy(net.head).requires_grad_(False)
-        self.anchor = frozen(net.backbone, batch_statistics=anchor_mode == "train")
+        self.anchor = fl.frozen(net.backbone, batch_statistics=anchor_mode == "train")
         self.vector = nn.Buffer(self._class_sum())
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return values of lambda to search."""
-        return (Dimension("discrepancy_weight", choices=(0.0, 1.0, 5.0, 10.0)),)
+        return (fl.Dimension("discrepancy_weight", choices=(0.0, 1.0, 5.0, 10.0)),)
 
     @classmethod
     def noise_generator(cls, options: Mapping[str, Any]) -> str | None:
         """Return the name of the noise generator if masks have noise."""
-        return GENERATOR if options.get("gumbel_batch") else None
+        return fl.GENERATOR if options.get("gumbel_batch") else None
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the shared entries, and set the received backbone and the vector v of the round."""
         super().receive(broadcast, info)
-        copy_into(self.anchor, self.net.backbone)
+        fl.copy_into(self.anchor, self.net.backbone)
         self.vector.copy_(self._class_sum())
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare one phase, which trains all but the generic head."""
         return [
-            Phase(
+            fl.Phase(
                 name="local",
                 objective=self.losses,
                 epochs=self.epochs,
@@ -117,31 +106,31 @@ class FedCP(ClientModule):
         """Return (B, C) logits, the sum of both heads."""
         return self._logits(self.net.backbone(x))
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return the loss of both heads, and the weighted ``discrepancy`` of the features."""
         z = self.net.backbone(batch.x)
         with torch.no_grad():
             received = self.anchor(batch.x)
-        apart = kernel_discrepancy(z, received, batch.weight)
+        apart = fl.kernel_discrepancy(z, received, batch.weight)
         terms = self.supervised(self._logits(z, self._gumbel(batch)), batch)
         return {**terms, "discrepancy": self.discrepancy_weight * apart}
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return backbone, policy, and the mean of both heads in place of the generic one."""
         personal, common = self.net.head.state_dict(), self.generic.state_dict()
         means = {f"generic.{name}": (value + personal[name]) / 2 for name, value in common.items()}
         sent = super().upload(info)
         return replace(sent, shared={name: means.get(name, v) for name, v in sent.shared.items()})
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that averages; a newcomer's personal head is the generic one."""
-        return Server(self.weighting, inherits=("generic.", "net.head."))
+        return fl.Server(self.weighting, inherits=("generic.", "net.head."))
 
-    def _gumbel(self, batch: Batch) -> Tensor | float:
+    def _gumbel(self, batch: fl.Batch) -> Tensor | float:
         """Return (B, 2, D) Gumbel noise of a step, if masks have any."""
         if not self.noise:
             return 0.0
-        normal = (batch.noise or draw_noise(self.noise, self.vector))["gate"]
+        normal = (batch.noise or fl.draw_noise(self.noise, self.vector))["gate"]
         if len(batch.y) > len(normal):
             raise ValueError(
                 f"a batch has {len(batch.y)} samples, but gumbel_batch of FedCP is {len(normal)}: "

@@ -13,17 +13,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_be_split
-from pfl.core.checks import not_negative, within
-from pfl.core.server import Server, ServerState, received
-from pfl.core.space import Dimension
-from pfl.core.state import assign
-from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State, Upload
+from lightning_modules import base as fl
 
 
-class FedDBE(ClientModule):
+class FedDBE(fl.ClientModule):
     """FedAvg with a private offset between backbone and head, and features pulled to one mean.
 
     ``memory`` (m_i) is added to the features and trained with the network, but stays with the
@@ -50,20 +43,20 @@ class FedDBE(ClientModule):
     kept = ("memory",)
     extra = ("running",)
     vectorizable = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         kappa: float = 50.0,
         beta: float = 1.0,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        must_be_split(net)
-        not_negative(kappa=kappa)
-        within("(0, 1]", beta=beta)
+        fl.must_be_split(net)
+        fl.not_negative(kappa=kappa)
+        fl.within("(0, 1]", beta=beta)
         self.kappa, self.beta = kappa, beta
         self.memory = nn.Parameter(torch.zeros(net.features))
         self.running = nn.Buffer(torch.zeros(net.features))
@@ -71,11 +64,11 @@ class FedDBE(ClientModule):
         self.consensus = nn.Buffer(torch.full((net.features,), torch.nan))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return kappa and beta, which the authors search for each data set."""
         return (
-            Dimension("kappa", choices=(1.0, 5.0, 10.0, 50.0, 100.0)),
-            Dimension("beta", choices=(0.1, 0.5, 1.0)),
+            fl.Dimension("kappa", choices=(1.0, 5.0, 10.0, 50.0, 100.0)),
+            fl.Dimension("beta", choices=(0.1, 0.5, 1.0)),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,38 +76,38 @@ class FedDBE(ClientModule):
         logits: Tensor = self.net.head(self.net.backbone(x) + self.memory)
         return logits
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare plain training, used until the mean is known, and the usual training."""
         return [
-            Phase(
+            fl.Phase(
                 name="mean",
                 objective=lambda batch: self._step(batch, pulled=False),
                 epochs=lambda own, info: self.epochs if unknown(own) else 0,
                 trains=("net.*",),
             ),
-            Phase(
+            fl.Phase(
                 name="local",
                 objective=lambda batch: self._step(batch, pulled=True),
                 epochs=lambda own, info: 0 if unknown(own) else self.epochs,
             ),
         ]
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return the network; in the first round the mean features instead."""
         sent = super().upload(info)
         first = unknown({"consensus": self.consensus})
         return replace(sent, shared={}) if first else replace(sent, extra={})
 
-    def load_global(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: fl.Broadcast) -> None:
         """Load the global network, without an offset."""
         super().load_global(broadcast)
-        assign(self, {"memory": torch.zeros_like(self.memory)})
+        fl.assign(self, {"memory": torch.zeros_like(self.memory)})
 
-    def server(self) -> Server[DBEState]:
+    def server(self) -> fl.Server[DBEState]:
         """Return a server that first computes the common mean."""
         return DBEServer(self.weighting)
 
-    def _step(self, batch: Batch, pulled: bool) -> Outcome:
+    def _step(self, batch: fl.Batch, pulled: bool) -> fl.Outcome:
         z = self.net.backbone(batch.x)
         weight = torch.ones_like(z[:, 0]) if batch.weight is None else batch.weight.to(z)
         mean = weight @ z / weight.sum().clamp_min(1)
@@ -123,41 +116,41 @@ class FedDBE(ClientModule):
         if pulled:
             apart = (running - self.consensus).square().mean() / 2
             terms = {**terms, "pull": self.kappa * apart}
-        return Outcome(terms, {"running": running.detach()})
+        return fl.Outcome(terms, {"running": running.detach()})
 
 
-def unknown(own: State) -> bool:
+def unknown(own: fl.State) -> bool:
     """Return ``True`` if these entries of a client lack the common mean."""
     return bool(own["consensus"].isnan().any())
 
 
 @dataclass(frozen=True, kw_only=True)
-class DBEState(ServerState):
+class DBEState(fl.ServerState):
     """The network, and the common mean of the features.
 
     Attributes:
         consensus: (D,) g; empty before the first round.
     """
 
-    consensus: State
+    consensus: fl.State
 
 
-class DBEServer(Server[DBEState]):
+class DBEServer(fl.Server[DBEState]):
     """A server that averages the clients' features once, and then networks."""
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> DBEState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> DBEState:
         """Return the initial state, in which no mean is known."""
         return DBEState(shared=shared, consensus={})
 
-    def broadcast(self, state: DBEState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: DBEState, client: int, round: int) -> fl.Broadcast:
         """Return the network, and the common mean if it is known."""
-        return Broadcast(state.shared, state.consensus)
+        return fl.Broadcast(state.shared, state.consensus)
 
-    def merge(self, state: DBEState, uploads: Sequence[Upload]) -> DBEState:
+    def merge(self, state: DBEState, uploads: Sequence[fl.Upload]) -> DBEState:
         """Average features in the first round with uploads, later networks."""
         if state.consensus:
             return super().merge(state, uploads)
-        features = received(uploads, "running")
+        features = fl.received(uploads, "running")
         mean = self.weights(uploads).to(features) @ features
         report = self.reported(uploads, weight=self.weights(uploads))
         return replace(state, consensus={"consensus": mean}, client_report=report)

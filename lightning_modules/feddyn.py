@@ -13,29 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from lightning_modules.base import ClientModule
-from lightning_modules.losses import linear, proximal
-from lightning_modules.steps.optimizers import warn_of_overshoot
-from pfl.core.checks import positive
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import add, select, subtract
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    Pass,
-    Patterns,
-    Phase,
-    Plan,
-    State,
-    Terms,
-    Totals,
-    Upload,
-)
+from lightning_modules import base as fl
 
 
-class FedDyn(ClientModule):
+class FedDyn(fl.ClientModule):
     """FedProx plus a linear term for each client, which makes the clients' optima agree.
 
     Clients train on ``CE(w) + alpha <H_i, w> + alpha / 2 ||w - w^t||^2``. The last term pulls
@@ -76,40 +57,40 @@ class FedDyn(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        positive(alpha=alpha)
+        fl.positive(alpha=alpha)
         self.alpha = alpha
         weights = self._weights().detach()
         self.travelled = nn.Buffer(torch.zeros_like(weights))  # H_i
         self.start = nn.Buffer(weights.clone())  # w^t
-        warn_of_overshoot(self.configure_optimizers(), alpha, "alpha")
+        fl.warn_of_overshoot(self.configure_optimizers(), alpha, "alpha")
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return alpha in the authors' range."""
-        return (Dimension("alpha", choices=(0.001, 0.01, 0.1)),)
+        return (fl.Dimension("alpha", choices=(0.001, 0.01, 0.1)),)
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the network, and store its weights as w^t."""
         super().receive(broadcast, info)
         self.start.copy_(self._weights())
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare training, then adding its change of the weights to H_i."""
         return [
-            Phase(name="local", objective=self.losses, epochs=self.epochs),
-            Pass(name="travelled", then=self._add_way),
+            fl.Phase(name="local", objective=self.losses, epochs=self.epochs),
+            fl.Pass(name="travelled", then=self._add_way),
         ]
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return ``ce`` and the weighted terms ``linear`` and ``prox``."""
         weights = [self._weights()]
         return {
             **super().losses(batch),
-            "linear": self.alpha * linear(weights, [self.travelled]),
-            "prox": self.alpha * proximal(weights, [self.start]),
+            "linear": self.alpha * fl.linear(weights, [self.travelled]),
+            "prox": self.alpha * fl.proximal(weights, [self.start]),
         }
 
-    def server(self) -> Server[Any]:
+    def server(self) -> fl.Server[Any]:
         """Return a server that averages models and accumulates the clients' changes."""
         names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
         return DynServer(self.weighting, names)
@@ -117,12 +98,12 @@ class FedDyn(ClientModule):
     def _weights(self) -> Tensor:
         return parameters_to_vector(self.net.parameters())
 
-    def _add_way(self, totals: Totals) -> State:
+    def _add_way(self, totals: fl.Totals) -> fl.State:
         return {"travelled": self.travelled + (self._weights() - self.start)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DynState(ServerState):
+class DynState(fl.ServerState):
     """The server's state: the model that is sent, and its offset from the clients' mean.
 
     Attributes:
@@ -130,46 +111,48 @@ class DynState(ServerState):
         clients: N, the number of clients that have training data.
     """
 
-    ahead: State
+    ahead: fl.State
     clients: int
 
 
 @dataclass(eq=False)
-class DynServer(Server[DynState]):
+class DynServer(fl.Server[DynState]):
     """A server that adds the mean of H_i over all clients to the mean of the uploads.
 
     Args:
         parameters: Names of the parameters; other entries are only averaged.
     """
 
-    parameters: Patterns = ()
+    parameters: fl.Patterns = ()
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> DynState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> DynState:
         """Return the initial state, in which every H_i is zero."""
         zeros = {name: torch.zeros_like(shared[name]) for name in self.parameters}
         members = sum(info.samples > 0 for info in clients)
         return DynState(shared=shared, ahead=zeros, clients=members)
 
-    def merge(self, state: DynState, uploads: Sequence[Upload]) -> DynState:
+    def merge(self, state: DynState, uploads: Sequence[fl.Upload]) -> DynState:
         """Return the new model; report ``ahead``, the norm of the mean of H_i that is added."""
-        sent = select(state.shared, self.parameters)
+        sent = fl.select(state.shared, self.parameters)
         ahead = state.ahead
         for upload in uploads:
-            ahead = add(
-                ahead, subtract(select(upload.shared, self.parameters), sent), 1 / state.clients
+            ahead = fl.add(
+                ahead,
+                fl.subtract(fl.select(upload.shared, self.parameters), sent),
+                1 / state.clients,
             )
         return self._ahead(super().merge(state, uploads), ahead)
 
-    def merge_mean(self, state: DynState, mean: Upload, count: float) -> DynState:
+    def merge_mean(self, state: DynState, mean: fl.Upload, count: float) -> DynState:
         """Return the new model, from the mean of ``count`` uploads."""
-        old = select(state.shared, self.parameters)
-        way = subtract(select(mean.shared, self.parameters), old)
-        ahead = add(state.ahead, way, count / state.clients)
+        old = fl.select(state.shared, self.parameters)
+        way = fl.subtract(fl.select(mean.shared, self.parameters), old)
+        ahead = fl.add(state.ahead, way, count / state.clients)
         return self._ahead(super().merge(state, [mean]), ahead)
 
-    def _ahead(self, after: DynState, ahead: State) -> DynState:
+    def _ahead(self, after: DynState, ahead: fl.State) -> DynState:
         """Return the averaged state with the mean of H_i added."""
-        moved = add(ahead, after.shared)
+        moved = fl.add(ahead, after.shared)
         length = torch.linalg.vector_norm(parameters_to_vector(ahead.values()))
         return replace(
             after, shared={**after.shared, **moved}, ahead=ahead, report={"ahead": float(length)}

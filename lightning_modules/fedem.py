@@ -15,19 +15,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.layers import copy_into, frozen
-from lightning_modules.losses import mean
-from lightning_modules.nets.initial import redraw, seed_of
-from lightning_modules.steps.servers import DampedServer
-from pfl.core.checks import at_least_one, not_negative
-from pfl.core.seeds import derive
-from pfl.core.server import Server
-from pfl.core.space import Dimension
-from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
+from lightning_modules import base as fl
 
 
-class FedEM(ClientModule):
+class FedEM(fl.ClientModule):
     """M shared networks, and private proportions in which a client mixes their predictions.
 
     A round is a step of federated EM. The E step, over all training samples and without training,
@@ -63,24 +54,24 @@ class FedEM(ClientModule):
         components: int = 3,
         damped: bool = False,
         e_steps: int = 1,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        at_least_one(components=components)
-        not_negative(e_steps=e_steps)
+        fl.at_least_one(components=components)
+        fl.not_negative(e_steps=e_steps)
         self.damped, self.e_steps = damped, e_steps
         self.others = nn.ModuleList(copy.deepcopy(net) for _ in range(components - 1))
         for number, other in enumerate(self.others, start=1):
-            redraw(other, derive(seed_of(net), "component", number))
-        self.anchors = frozen(self._components())
+            fl.redraw(other, fl.derive(fl.seed_of(net), "component", number))
+        self.anchors = fl.frozen(self._components())
         self.mixture = nn.Buffer(torch.full((components,), 1 / components))
         self.prior = nn.Buffer(self.mixture.clone())
         self.participated = nn.Buffer(torch.tensor(False))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return M around the authors' value."""
-        return (Dimension("components", choices=(2, 3, 4)),)
+        return (fl.Dimension("components", choices=(2, 3, 4)),)
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -92,59 +83,59 @@ class FedEM(ClientModule):
         rows = torch.stack([net(x).log_softmax(-1) for net in self._components()])
         return (rows + self.mixture.log()[:, None, None]).logsumexp(0)
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the components, which the E step compares under the client's last mixture."""
         super().receive(broadcast, info)
-        copy_into(self.anchors, self._components())
+        fl.copy_into(self.anchors, self._components())
         # Equal shares in the run's precision, in which 1 / M may have more digits.
         equal = 1 / len(self.mixture)
         self.mixture.copy_(torch.where(self.participated, self.mixture, equal))
         self.prior.copy_(self.mixture)
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare the E step and the M step."""
-        local = Phase(name="local", objective=self._m_step, epochs=self.epochs)
-        return [Pass(name="e_step", statistic=self._sums, then=self._mix), local]
+        local = fl.Phase(name="local", objective=self._m_step, epochs=self.epochs)
+        return [fl.Pass(name="e_step", statistic=self._sums, then=self._mix), local]
 
-    def adapt(self) -> Plan:
+    def adapt(self) -> fl.Plan:
         """Declare the E steps for a client that has never taken part."""
-        e_step = partial(Pass, statistic=self._sums, then=self._fit, when=self._never_took_part)
+        e_step = partial(fl.Pass, statistic=self._sums, then=self._fit, when=self._never_took_part)
         return [e_step(name=f"e_step_{number}") for number in range(1, self.e_steps + 1)]
 
-    def server(self) -> Server[Any]:
+    def server(self) -> fl.Server[Any]:
         """Return a server that averages each component."""
-        return DampedServer(self.weighting) if self.damped else super().server()
+        return fl.DampedServer(self.weighting) if self.damped else super().server()
 
     def _components(self) -> nn.ModuleList:
         return nn.ModuleList([self.net, *self.others])
 
-    def _losses(self, nets: Iterable[nn.Module], batch: Batch) -> Tensor:
+    def _losses(self, nets: Iterable[nn.Module], batch: fl.Batch) -> Tensor:
         """Return the (B, M) losses of each sample under each network."""
         return torch.stack([self.task.sample_losses(net(batch.x), batch.y) for net in nets], -1)
 
-    def _responsibilities(self, batch: Batch) -> Tensor:
+    def _responsibilities(self, batch: fl.Batch) -> Tensor:
         """Return the (B, M) responsibilities of the received components for each sample."""
         with torch.no_grad():
             losses = self._losses(self.anchors.module.children(), batch)
         return (self.prior.log() - losses).softmax(-1)
 
-    def _sums(self, batch: Batch) -> State:
+    def _sums(self, batch: fl.Batch) -> fl.State:
         q = self._responsibilities(batch)
         return {"q": (q if batch.weight is None else q * batch.weight[:, None]).sum(0)}
 
-    def _fit(self, totals: Totals) -> State:
+    def _fit(self, totals: fl.Totals) -> fl.State:
         mixture = totals.sums["q"] / totals.sums["q"].sum()
         return {"mixture": mixture, "prior": mixture}
 
-    def _mix(self, totals: Totals) -> State:
+    def _mix(self, totals: fl.Totals) -> fl.State:
         """Return the new mixture; the M step still uses the old one."""
         mixture = self._fit(totals)["mixture"]
         return {"mixture": mixture, "participated": torch.ones_like(self.participated)}
 
-    def _never_took_part(self, entries: State, info: ClientInfo) -> bool:
+    def _never_took_part(self, entries: fl.State, info: fl.ClientInfo) -> bool:
         return not entries["participated"]
 
-    def _m_step(self, batch: Batch) -> Terms:
+    def _m_step(self, batch: fl.Batch) -> fl.Terms:
         """Return the loss of all components; its divisor is the batch size, not the sum of q."""
         losses = self._responsibilities(batch) * self._losses(self._components(), batch)
-        return {self.task.loss_name: mean(losses.sum(-1), batch.weight)}
+        return {self.task.loss_name: fl.mean(losses.sum(-1), batch.weight)}

@@ -13,21 +13,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.base import ClientModule
-from lightning_modules.layers import frozen, frozen_parameters
-from lightning_modules.steps.rows import repeated, with_rows
-from pfl.core.checks import at_least_one, not_negative, within
-from pfl.core.seeds import generator
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import select
-from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Totals, Upload
+from lightning_modules import base as fl
 
 NOBODY = -1
 """Number of a missing candidate."""
 
 
-class FedFomo(ClientModule):
+class FedFomo(fl.ClientModule):
     """Private models, each mixed with others' models by how much these lower the client's loss.
 
     A client receives up to M models of others. Each of these and its own is rated by the decrease
@@ -70,53 +62,53 @@ class FedFomo(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        at_least_one(candidates=candidates)
-        within("[0, 1]", explore=explore)
-        not_negative(explore_decay=explore_decay)
+        fl.at_least_one(candidates=candidates)
+        fl.within("[0, 1]", explore=explore)
+        fl.not_negative(explore_decay=explore_decay)
         self.explore = explore, explore_decay
         self.fallback, self.weigh_on = fallback, weigh_on
-        self.baseline = frozen(net)
-        self.others = nn.ModuleList(frozen(net) for _ in range(candidates))
+        self.baseline = fl.frozen(net)
+        self.others = nn.ModuleList(fl.frozen(net) for _ in range(candidates))
         self.who = nn.Buffer(torch.full((candidates,), NOBODY, dtype=torch.int32))
         self.rated = nn.Buffer(torch.zeros(1 + candidates))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return M, and the probability of a random candidate."""
-        return (Dimension("candidates", choices=(3, 5, 9)), Dimension("explore", 0.0, 0.5))
+        return (fl.Dimension("candidates", choices=(3, 5, 9)), fl.Dimension("explore", 0.0, 0.5))
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare rating and mixing, storing the result as baseline, and training."""
-        start = Pass(name="begin", then=lambda totals: self._entries("baseline.module."))
-        local = Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",))
+        start = fl.Pass(name="begin", then=lambda totals: self._entries("baseline.module."))
+        local = fl.Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",))
         return [*self.adapt(), start, local]
 
-    def adapt(self) -> Plan:
+    def adapt(self) -> fl.Plan:
         """Declare rating and mixing the candidates."""
         return [
-            Pass(name="mix", split=self.weigh_on, statistic=self._losses, then=self._mixed),
+            fl.Pass(name="mix", split=self.weigh_on, statistic=self._losses, then=self._mixed),
         ]
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return the trained model, and the ratings of the candidates."""
         sent = super().upload(info)
-        return replace(sent, shared=select(sent.shared, ("net.*",)))
+        return replace(sent, shared=fl.select(sent.shared, ("net.*",)))
 
-    def server(self) -> Server[FomoState]:
+    def server(self) -> fl.Server[FomoState]:
         """Return a server that chooses each client's candidates."""
         return FomoServer(self.weighting, len(self.others), *self.explore)
 
     def _models(self) -> list[nn.Module]:
         return [self.baseline, self.net, *self.others]
 
-    def _losses(self, batch: Batch) -> State:
+    def _losses(self, batch: fl.Batch) -> fl.State:
         rows = torch.stack(
             [self.task.sample_losses(model(batch.x), batch.y) for model in self._models()]
         )
         weight = torch.ones_like(rows[0]) if batch.weight is None else batch.weight
         return {"loss": (rows * weight).sum(1), "count": weight.sum()}
 
-    def _mixed(self, totals: Totals) -> State:
+    def _mixed(self, totals: fl.Totals) -> fl.State:
         """Return the mean of the candidates, weighted by their ratings, and the ratings."""
         losses = totals.sums["loss"] / totals.sums["count"]
         start, own, *others = self._vectors()
@@ -139,17 +131,17 @@ class FedFomo(ClientModule):
         return {"rated": rated, **{f"net.{name}": value for name, value in mixed.items()}}
 
     def _vectors(self) -> list[Tensor]:
-        copies = [frozen_parameters(one, self.net) for one in (self.baseline, *self.others)]
+        copies = [fl.frozen_parameters(one, self.net) for one in (self.baseline, *self.others)]
         start, *others = [torch.cat([v.flatten() for v in one]) for one in copies]
         own = torch.cat([value.detach().flatten() for value in self.net.parameters()])
         return [start, own, *others]
 
-    def _entries(self, prefix: str) -> State:
+    def _entries(self, prefix: str) -> fl.State:
         return {f"{prefix}{name}": value for name, value in self.net.state_dict().items()}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FomoState(ServerState):
+class FomoState(fl.ServerState):
     """The last model of each client; ``shared`` has a leading axis of N.
 
     Attributes:
@@ -162,7 +154,7 @@ class FomoState(ServerState):
 
 
 @dataclass(eq=False)
-class FomoServer(Server[FomoState]):
+class FomoServer(fl.Server[FomoState]):
     """A server that sends each client the models that it rated highest; arguments as in FedFomo."""
 
     reports: ClassVar = {}
@@ -171,21 +163,21 @@ class FomoServer(Server[FomoState]):
     explore: float = 0.3
     explore_decay: float = 0.05
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> FomoState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> FomoState:
         """Start every client from the common model, with a rating only for itself."""
-        own, count = select(shared, ("net.*",)), len(clients)
+        own, count = fl.select(shared, ("net.*",)), len(clients)
         like = next(iter(own.values()))
         known = torch.zeros(count, dtype=torch.bool, device=like.device)
         wanted = torch.eye(count).to(like)
-        return FomoState(shared=repeated(own, count), wanted=wanted, known=known)
+        return FomoState(shared=fl.repeated(own, count), wanted=wanted, known=known)
 
-    def broadcast(self, state: FomoState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: FomoState, client: int, round: int) -> fl.Broadcast:
         """Send models of others that have uploaded; none before the client's own first upload."""
         chosen = self._chosen(state, client, round) if state.known[client] else []
         return self._sent(state, chosen)
 
     def _chosen(self, state: FomoState, client: int, round: int) -> list[int]:
-        rng = generator(self.seed, "explore", round, client)
+        rng = fl.generator(self.seed, "explore", round, client)
         drawn = torch.randperm(len(state.known), generator=rng).tolist()
         others = [n for n in drawn if state.known[n] and n != client]
         # A stable sort leaves ties in their random order.
@@ -198,7 +190,7 @@ class FomoServer(Server[FomoState]):
                 chosen[place], rest[pick] = rest[pick], chosen[place]
         return chosen
 
-    def _sent(self, state: FomoState, chosen: Sequence[int]) -> Broadcast:
+    def _sent(self, state: FomoState, chosen: Sequence[int]) -> fl.Broadcast:
         models = {
             f"others.{place}.module.{name.removeprefix('net.')}": value[number]
             for place, number in enumerate(chosen)
@@ -207,11 +199,11 @@ class FomoServer(Server[FomoState]):
         device = state.known.device
         who = torch.full((self.candidates,), NOBODY, dtype=torch.int32, device=device)
         who[: len(chosen)] = torch.tensor(chosen, dtype=who.dtype, device=who.device)
-        return Broadcast(models, {"who": who})
+        return fl.Broadcast(models, {"who": who})
 
-    def merge(self, state: FomoState, uploads: Sequence[Upload]) -> FomoState:
+    def merge(self, state: FomoState, uploads: Sequence[fl.Upload]) -> FomoState:
         """Store the models, and add the ratings."""
-        shared = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
+        shared = fl.with_rows(state.shared, uploads, [upload.shared for upload in uploads])
         wanted, known = state.wanted.clone(), state.known.clone()
         for upload in uploads:
             known[upload.client] = True
@@ -225,10 +217,10 @@ class FomoServer(Server[FomoState]):
     def welcome(
         self,
         state: FomoState,
-        info: ClientInfo,
-        members: Sequence[ClientInfo],
-        upload: Upload | None = None,
-    ) -> tuple[Broadcast, State]:
+        info: fl.ClientInfo,
+        members: Sequence[fl.ClientInfo],
+        upload: fl.Upload | None = None,
+    ) -> tuple[fl.Broadcast, fl.State]:
         """Send the models with the highest total ratings, and the mean of all as initial model."""
         known = state.known if state.known.any() else torch.ones_like(state.known)
         columns = state.wanted.sum(0).where(known, -torch.inf)

@@ -16,21 +16,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_be_split
-from lightning_modules.steps.prototypes import means_pass, means_upload
-from lightning_modules.steps.servers import MeansServer, uploaded_means
-from pfl.core.checks import at_least_one, not_negative
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.task import Task
-from pfl.core.types import ClientInfo, Phase, Plan, State, Upload
+from lightning_modules import base as fl
 
 Order = Literal["batches", "one_by_one"]
 
 
-class FedGH(ClientModule):
+class FedGH(fl.ClientModule):
     """Private backbones, and a head that the server trains on the clients' mean features.
 
     A client trains its backbone and the received head on its data, and then sends the mean feature
@@ -59,68 +50,68 @@ class FedGH(ClientModule):
     global_model = False
     vectorizable = True
     needs_classes = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         server_lr: float = 0.01,
         server_epochs: int = 100,
         server_batch: int = 10,
         order: Order = "batches",
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        must_be_split(net)
-        not_negative(server_lr=server_lr, server_epochs=server_epochs)
-        at_least_one(server_batch=server_batch)
+        fl.must_be_split(net)
+        fl.not_negative(server_lr=server_lr, server_epochs=server_epochs)
+        fl.at_least_one(server_batch=server_batch)
         self.of_server = server_lr, server_epochs, server_batch, order
         self.means = nn.Buffer(torch.zeros(net.num_classes, net.features))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return the learning rate and epochs of the server."""
         return (
-            Dimension("server_lr", choices=(0.01, 0.1, 1.0)),
-            Dimension("server_epochs", choices=(1, 10, 100)),
+            fl.Dimension("server_lr", choices=(0.01, 0.1, 1.0)),
+            fl.Dimension("server_epochs", choices=(1, 10, 100)),
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare training, then a pass that computes the class means."""
         return [
-            Phase(name="local", objective=self.losses, epochs=self.epochs),
-            means_pass("means", "means", self.net.backbone, self.net.num_classes),
+            fl.Phase(name="local", objective=self.losses, epochs=self.epochs),
+            fl.means_pass("means", "means", self.net.backbone, self.net.num_classes),
         ]
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return one row for each of the client's classes: C_i (D + 1) numbers."""
-        return means_upload(self.means, info)
+        return fl.means_upload(self.means, info)
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that trains the head."""
         head = copy.deepcopy(self.net.head).eval()
         return FedGHServer(self.weighting, *self.of_server, head=head, task=self.task)
 
 
 @dataclass(eq=False)
-class FedGHServer(MeansServer[ServerState]):
+class FedGHServer(fl.MeansServer[fl.ServerState]):
     """A server that trains the head; its arguments are those of :class:`FedGH`."""
 
     order: Order = "batches"
     head: nn.Module = field(kw_only=True, repr=False)
-    task: Task = field(kw_only=True)
+    task: fl.Task = field(kw_only=True)
 
     def batches(self, count: int, round: int) -> Iterable[Tensor]:
         """Return the positions of ``count`` means in the order of the steps."""
         single = torch.split(torch.arange(count), 1)
         return single if self.order == "one_by_one" else super().batches(count, round)
 
-    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
         """Return the state with the trained head."""
-        means, classes = uploaded_means(uploads, next(iter(state.shared.values())))
+        means, classes = fl.uploaded_means(uploads, next(iter(state.shared.values())))
 
-        def loss(shared: State, rows: Tensor) -> Tensor:
+        def loss(shared: fl.State, rows: Tensor) -> Tensor:
             values = {name.removeprefix("net.head."): value for name, value in shared.items()}
             return self.task.loss(functional_call(self.head, values, (means[rows],)), classes[rows])
 

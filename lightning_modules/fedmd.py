@@ -16,29 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_modules.base import ClientModule
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_be_split
-from pfl.core.checks import at_least_one, not_negative, within
-from pfl.core.seeds import generator
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    Pass,
-    Phase,
-    Plan,
-    Positions,
-    State,
-    Terms,
-    Totals,
-    Upload,
-)
+from lightning_modules import base as fl
 
 
-class FedMD(ClientModule):
+class FedMD(fl.ClientModule):
     """Private networks that are distilled from the mean of all clients' logits on public data.
 
     Logits travel; networks stay, and may differ (``PerClient``). In a round a client first digests:
@@ -72,11 +53,11 @@ class FedMD(ClientModule):
     kept = ("net.*", "started")
     global_model = False
     vectorizable = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         public_samples: int,
         align_samples: int | None = None,
@@ -90,11 +71,11 @@ class FedMD(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, epochs=epochs, weighting=weighting, **options)
-        must_be_split(net)
-        at_least_one(public_samples=public_samples, digest_batch_size=digest_batch_size)
-        within(f"[1, {public_samples}]", align_samples=align_samples)
-        not_negative(public_epochs=public_epochs, private_epochs=private_epochs)
-        not_negative(digest_epochs=digest_epochs)
+        fl.must_be_split(net)
+        fl.at_least_one(public_samples=public_samples, digest_batch_size=digest_batch_size)
+        fl.within(f"[1, {public_samples}]", align_samples=align_samples)
+        fl.not_negative(public_epochs=public_epochs, private_epochs=private_epochs)
+        fl.not_negative(digest_epochs=digest_epochs)
         self.first_epochs = {"public": public_epochs, "private": private_epochs}
         self.digest_epochs, self.digest_batch_size = digest_epochs, digest_batch_size
         self.digest_loss = digest_loss
@@ -113,27 +94,27 @@ class FedMD(ClientModule):
         return self.align_samples is not None
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return the epochs of a digest."""
-        return (Dimension("digest_epochs", choices=(1, 2, 5)),)
+        return (fl.Dimension("digest_epochs", choices=(1, 2, 5)),)
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare the first training or a digest, a revisit, and a pass for the logits."""
         size = self.digest_batch_size
-        on_public = partial(Phase, split="public", batch_size=size)
+        on_public = partial(fl.Phase, split="public", batch_size=size)
         known, wanted = map(self._subset, ("known", "wanted"))
         first = partial(_if_first, self.first_epochs)
         return [
             on_public(name="public", objective=self.losses, epochs=partial(first, "public")),
-            Phase(name="private", objective=self.losses, epochs=partial(first, "private")),
+            fl.Phase(name="private", objective=self.losses, epochs=partial(first, "private")),
             on_public(
                 name="digest",
                 subset=known,
                 objective=self._digest,
                 epochs=partial(_if_known, self.digest_epochs),
             ),
-            Phase(name="revisit", objective=self.losses, epochs=partial(_if_known, self.epochs)),
-            Pass(
+            fl.Phase(name="revisit", objective=self.losses, epochs=partial(_if_known, self.epochs)),
+            fl.Pass(
                 name="logits",
                 split="public",
                 subset=wanted,
@@ -142,17 +123,17 @@ class FedMD(ClientModule):
             ),
         ]
 
-    def server(self) -> Server[Any]:
+    def server(self) -> fl.Server[Any]:
         """Return a server that averages logits, of drawn samples unless all are used."""
         if self.align_samples is None:
-            return Server(self.weighting)
+            return fl.Server(self.weighting)
         return FedMDServer(self.weighting, self.align_samples)
 
-    def _subset(self, name: str) -> Positions | None:
+    def _subset(self, name: str) -> fl.Positions | None:
         """Return the positions in an entry; ``None`` if all public samples are used."""
         return None if self.align_samples is None else lambda own, info: own[name]
 
-    def _digest(self, batch: Batch) -> Terms:
+    def _digest(self, batch: fl.Batch) -> fl.Terms:
         logits, wanted = self(batch.x), self.consensus[batch.index]
         if self.digest_loss == "kl":
             rows = F.kl_div(logits.log_softmax(1), wanted.softmax(1), reduction="none").sum(1)
@@ -162,27 +143,27 @@ class FedMD(ClientModule):
         weight = torch.ones_like(rows) if batch.weight is None else batch.weight
         return {self.digest_loss: (rows * weight).sum() / weight.sum()}
 
-    def _logits(self, batch: Batch) -> State:
+    def _logits(self, batch: fl.Batch) -> fl.State:
         return {"logits": self(batch.x), "index": batch.index}
 
-    def _sent(self, totals: Totals) -> State:
+    def _sent(self, totals: fl.Totals) -> fl.State:
         rows = totals.rows["logits"].to(self.consensus)
         consensus = self.consensus.nan_to_num().index_copy(0, totals.rows["index"], rows)
         return {"consensus": consensus, "started": torch.ones_like(self.started)}
 
 
-def _if_first(lengths: dict[str, int], name: str, entries: State, info: ClientInfo) -> int:
+def _if_first(lengths: dict[str, int], name: str, entries: fl.State, info: fl.ClientInfo) -> int:
     """Return the length of a first training; zero for a client that has trained before."""
     return 0 if entries["started"] else lengths[name]
 
 
-def _if_known(length: int, entries: State, info: ClientInfo) -> int:
+def _if_known(length: int, entries: fl.State, info: fl.ClientInfo) -> int:
     """Return the length for a client that has received a consensus; otherwise zero."""
     return length if entries["consensus"].isfinite().all() else 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedMDState(ServerState):
+class FedMDState(fl.ServerState):
     """The consensus.
 
     Attributes:
@@ -193,7 +174,7 @@ class FedMDState(ServerState):
 
 
 @dataclass(eq=False)
-class FedMDServer(Server[FedMDState]):
+class FedMDServer(fl.Server[FedMDState]):
     """A server that draws the public samples of each round; arguments as in FedMD."""
 
     needs_public = True
@@ -205,20 +186,22 @@ class FedMDServer(Server[FedMDState]):
         Classes have the same shares as among all samples, up to rounding.
         """
         y = self.public.targets
-        order = torch.randperm(len(y), generator=generator(self.seed, "align", round))
+        order = torch.randperm(len(y), generator=fl.generator(self.seed, "align", round))
         order = order[y[order].argsort(stable=True)]
         places = torch.arange(self.align_samples) * len(y) // self.align_samples
         return order[places].sort().values
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> FedMDState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> FedMDState:
         """Return the state without a consensus."""
         return FedMDState(shared=shared, samples=self.drawn(0))
 
-    def broadcast(self, state: FedMDState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: FedMDState, client: int, round: int) -> fl.Broadcast:
         """Return the consensus, its samples, and those of the round."""
-        return Broadcast(state.shared, {"known": state.samples, "wanted": self.drawn(round)})
+        return fl.Broadcast(state.shared, {"known": state.samples, "wanted": self.drawn(round)})
 
-    def with_mean(self, state: FedMDState, uploads: Sequence[Upload], mean: State) -> FedMDState:
+    def with_mean(
+        self, state: FedMDState, uploads: Sequence[fl.Upload], mean: fl.State
+    ) -> FedMDState:
         """Return the state with the mean of the round's logits."""
         after = super().with_mean(state, uploads, mean)
         return replace(after, samples=self.drawn(state.round + 1))

@@ -15,32 +15,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.losses import prototype_mse
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_be_split
-from lightning_modules.steps.optimizers import with_lr
-from lightning_modules.steps.phases import part_phase
-from lightning_modules.steps.prototypes import (
-    class_means,
-    class_sums,
-    known,
-    means_pass,
-    merge_prototypes,
-    unknown_prototypes,
-)
+from lightning_modules import base as fl
 from lightning_modules.steps.simplex import simplex_minimum
-from pfl.core.checks import not_negative, within
-from pfl.core.server import Server, ServerState, received
-from pfl.core.space import Dimension
-from pfl.core.state import select, weighted_mean
-from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Plan, State, Terms, Totals, Upload
 
 HEAD = ("net.head.*",)
 BODY = ("net.backbone.*",)
 
 
-class FedPAC(ClientModule):
+class FedPAC(fl.ClientModule):
     """Features aligned to global class centroids, and a head mixed for each client from all heads.
 
     Each client first trains its head on the received backbone, then the backbone under that head,
@@ -72,28 +54,28 @@ class FedPAC(ClientModule):
     global_model = False
     vectorizable = True
     needs_classes = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         alignment: float = 1.0,
         head_lr: float = 0.1,
         head_epochs: int = 1,
         min_share: float = 1e-3,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        must_be_split(net)
-        not_negative(alignment=alignment, head_lr=head_lr, head_epochs=head_epochs)
-        within("[0, 1)", min_share=min_share)
+        fl.must_be_split(net)
+        fl.not_negative(alignment=alignment, head_lr=head_lr, head_epochs=head_epochs)
+        fl.within("[0, 1)", min_share=min_share)
         self.alignment = alignment
-        self.head_optimizer = with_lr(self.optimizer, head_lr)
+        self.head_optimizer = fl.with_lr(self.optimizer, head_lr)
         self.head_epochs = head_epochs
         self.min_share = min_share
         size = net.num_classes, net.features
-        self.centroids = nn.Buffer(unknown_prototypes(*size))
+        self.centroids = nn.Buffer(fl.unknown_prototypes(*size))
         self.targets = nn.Buffer(torch.zeros(size))
         self.aligned = nn.Buffer(torch.zeros(net.num_classes))
         self.counts = nn.Buffer(torch.zeros(net.num_classes, dtype=torch.int32))
@@ -101,40 +83,40 @@ class FedPAC(ClientModule):
         self.profile = nn.Buffer(torch.zeros(size))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return lambda in PFAKD's range for it, and eta_h up to the authors'."""
         return (
-            Dimension("alignment", choices=(0.001, 0.01, 0.1, 1.0, 5.0, 10.0)),
-            Dimension("head_lr", 0.01, 0.1, log=True),
+            fl.Dimension("alignment", choices=(0.001, 0.01, 0.1, 1.0, 5.0, 10.0)),
+            fl.Dimension("head_lr", 0.01, 0.1, log=True),
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare statistics of the received backbone, head, backbone, and the new centroids."""
         return [
-            Pass(name="statistics", statistic=self._sums, then=self._statistics),
-            part_phase(self, "head", self.head_epochs, optimizer=self.head_optimizer),
-            part_phase(self, "body", self.epochs, objective=self._guided),
-            means_pass("centroids", "centroids", self.net.backbone, self.net.num_classes),
+            fl.Pass(name="statistics", statistic=self._sums, then=self._statistics),
+            fl.part_phase(self, "head", self.head_epochs, optimizer=self.head_optimizer),
+            fl.part_phase(self, "body", self.epochs, objective=self._guided),
+            fl.means_pass("centroids", "centroids", self.net.backbone, self.net.num_classes),
         ]
 
-    def server(self) -> Server[FedPACState]:
+    def server(self) -> fl.Server[FedPACState]:
         """Return a server that averages backbones and centroids, and mixes heads."""
         return FedPACServer(self.weighting, self.min_share)
 
-    def _guided(self, batch: Batch) -> Terms:
+    def _guided(self, batch: fl.Batch) -> fl.Terms:
         z = self.net.backbone(batch.x)
-        distance = prototype_mse(z, batch.y, self.targets, self.aligned, batch.weight)
+        distance = fl.prototype_mse(z, batch.y, self.targets, self.aligned, batch.weight)
         return {**self.supervised(self.net.head(z), batch), "alignment": self.alignment * distance}
 
-    def _sums(self, batch: Batch) -> State:
+    def _sums(self, batch: fl.Batch) -> fl.State:
         with torch.no_grad():
             z = self.net.backbone(batch.x)
-        sums, counts = class_sums(z, batch.y, self.net.num_classes, batch.weight)
+        sums, counts = fl.class_sums(z, batch.y, self.net.num_classes, batch.weight)
         squares = z.to(sums).square().sum(-1)
         real = squares.sum() if batch.weight is None else (squares * batch.weight).sum()
         return {"sums": sums, "counts": counts, "squares": real}
 
-    def _statistics(self, totals: Totals) -> State:
+    def _statistics(self, totals: fl.Totals) -> fl.State:
         """Return H_i, V_i and the target features; local centroids replace unknown global ones.
 
         ``H_i[y] = q_i(y) mu_{i,y}`` and ``V_i = (E||f||^2 - sum_y ||H_i[y]||^2) / n_i``, with the
@@ -144,8 +126,8 @@ class FedPAC(ClientModule):
         samples = counts.sum()
         profile = sums / samples
         variance = (squares / samples - profile.square().sum()).clamp_min(0) / samples
-        values, present = known(self.centroids)
-        means = class_means(sums, counts)
+        values, present = fl.mask_unknown(self.centroids)
+        means = fl.class_means(sums, counts)
         return {
             "counts": counts.to(torch.int32),
             "profile": profile,
@@ -157,7 +139,7 @@ class FedPAC(ClientModule):
 
 
 @dataclass(frozen=True)
-class FedPACState(ServerState):
+class FedPACState(fl.ServerState):
     """The server's state, with the mixed heads.
 
     Attributes:
@@ -165,11 +147,11 @@ class FedPACState(ServerState):
             head, which is in ``shared``.
     """
 
-    heads: dict[int, State] = field(default_factory=dict)
+    heads: dict[int, fl.State] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
-class FedPACServer(Server[FedPACState]):
+class FedPACServer(fl.Server[FedPACState]):
     """A server that averages backbones by samples and centroids by counts, and mixes the heads.
 
     Args:
@@ -177,33 +159,33 @@ class FedPACServer(Server[FedPACState]):
         min_share: See :class:`FedPAC`.
     """
 
-    reports: ClassVar = {**Server.reports, "own_head": "weight of the client's own head"}
+    reports: ClassVar = {**fl.Server.reports, "own_head": "weight of the client's own head"}
     min_share: float = 1e-3
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> FedPACState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> FedPACState:
         """Return the initial state, in which every client has the initial head."""
         return FedPACState(shared=shared)
 
-    def broadcast(self, state: FedPACState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: FedPACState, client: int, round: int) -> fl.Broadcast:
         """Return the backbone, the centroids and the client's own head."""
-        return Broadcast(shared={**state.shared, **state.heads.get(client, {})})
+        return fl.Broadcast(shared={**state.shared, **state.heads.get(client, {})})
 
-    def merge(self, state: FedPACState, uploads: Sequence[Upload]) -> FedPACState:
+    def merge(self, state: FedPACState, uploads: Sequence[fl.Upload]) -> FedPACState:
         """Return the state with the new backbone, centroids and heads."""
         weights = self.weights(uploads)
-        heads = [select(upload.shared, HEAD) for upload in uploads]
+        heads = [fl.select(upload.shared, HEAD) for upload in uploads]
         shares = head_shares(
-            received(uploads, "variance"), received(uploads, "profile"), self.min_share
+            fl.received(uploads, "variance"), fl.received(uploads, "profile"), self.min_share
         )
         mixed = {
-            u.client: weighted_mean(heads, row) for u, row in zip(uploads, shares, strict=True)
+            u.client: fl.weighted_mean(heads, row) for u, row in zip(uploads, shares, strict=True)
         }
-        centroids = merge_prototypes(
+        centroids = fl.merge_prototypes(
             state.shared["centroids"],
             [upload.shared["centroids"] for upload in uploads],
-            list(received(uploads, "counts")),
+            list(fl.received(uploads, "counts")),
         )
-        bodies = weighted_mean([select(upload.shared, BODY) for upload in uploads], weights)
+        bodies = fl.weighted_mean([fl.select(upload.shared, BODY) for upload in uploads], weights)
         return replace(
             state,
             shared={**state.shared, **bodies, "centroids": centroids},

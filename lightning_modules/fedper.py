@@ -9,12 +9,10 @@ from __future__ import annotations
 from torch import nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.nets import last_layers
-from pfl.core.types import Patterns
+from lightning_modules import base as fl
 
 
-class FedPer(ClientModule):
+class FedPer(fl.ClientModule):
     """A shared backbone and a private head, trained together.
 
     The backbone travels both ways and is averaged; the head stays with the client and adapts the
@@ -36,20 +34,20 @@ class FedPer(ClientModule):
         net: nn.Module,
         *,
         personal_layers: int | None = None,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        parts: tuple[Patterns, Patterns] = ("net.head.*",), ("net.backbone.*",)
+        parts: tuple[fl.Patterns, fl.Patterns] = ("net.head.*",), ("net.backbone.*",)
         if personal_layers is not None:
-            parts = last_layers(net, personal_layers, prefix="net.")
+            parts = fl.last_layers(net, personal_layers, prefix="net.")
         self.personal, self.body = parts
 
     @property
-    def shared(self) -> Patterns:
+    def shared(self) -> fl.Patterns:
         """The layers before the personal ones."""
         return self.body
 
     @property
-    def kept(self) -> Patterns:
+    def kept(self) -> fl.Patterns:
         """The personal layers."""
         return self.personal

@@ -14,21 +14,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.losses import Widths, kernel_discrepancy, soft_cross_entropy
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_be_split
-from pfl.core.checks import within
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import assign
-from pfl.core.types import Batch, Broadcast, ClientInfo, Pass, Phase, Plan, State, Terms, Totals
+from lightning_modules import base as fl
 
 TEMPERATURE = 4.0
 """Temperature of the teacher's predictions, in the authors' code; the student's is one."""
 
 
-class FedPHP(ClientModule):
+class FedPHP(fl.ClientModule):
     """FedAvg whose clients keep a moving average of their trained networks, and learn from it.
 
     ``net`` (w) is trained on ``(1 - lambda) CE + lambda R``, where R pulls it towards the
@@ -73,13 +65,13 @@ class FedPHP(ClientModule):
         participation: float = 1.0,
         first: Literal["teach", "skip"] = "teach",
         fallback_global: bool = False,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        within("[0, 1]", inherit_weight=inherit_weight, momentum=momentum)
-        within("(0, 1]", participation=participation)
+        fl.within("[0, 1]", inherit_weight=inherit_weight, momentum=momentum)
+        fl.within("(0, 1]", participation=participation)
         if regulariser != "kd":
-            must_be_split(net)
+            fl.must_be_split(net)
         self.inherit_weight, self.regulariser, self.momentum = inherit_weight, regulariser, momentum
         self.schedule, self.participation = schedule, participation
         self.first, self.fallback_global = first, fallback_global
@@ -95,11 +87,11 @@ class FedPHP(ClientModule):
         return self.regulariser == "kd"
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return lambda and R in the authors' range."""
         return (
-            Dimension("inherit_weight", choices=(0.05, 0.1)),
-            Dimension("regulariser", choices=("kd", "mmd")),
+            fl.Dimension("inherit_weight", choices=(0.05, 0.1)),
+            fl.Dimension("regulariser", choices=("kd", "mmd")),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,7 +99,7 @@ class FedPHP(ClientModule):
         logits: Tensor = self.inherited(x)
         return logits
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load w; set mu, and whether v teaches."""
         super().receive(broadcast, info)
         if self.schedule == "visits":
@@ -117,52 +109,52 @@ class FedPHP(ClientModule):
         self.mu.fill_(self.momentum * min(1.0, done))
         self.teaches.fill_(bool(self.visits) or self.first == "teach")
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare the training of w, then the new average."""
         return [
-            Phase(
+            fl.Phase(
                 name="local",
                 objective=self.losses,
                 epochs=self.epochs,
                 trains=("net.*",),
                 evals=("inherited", "inherited.*"),
             ),
-            Pass(name="inherit", then=self._inherit),
+            fl.Pass(name="inherit", then=self._inherit),
         ]
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return the weighted ``ce`` and ``inherit``, which is R."""
         if self.regulariser == "kd":
             logits = self.net(batch.x)
             teacher = self.inherited(batch.x).detach()
-            apart = soft_cross_entropy(logits, teacher / TEMPERATURE, batch.weight)
+            apart = fl.soft_cross_entropy(logits, teacher / TEMPERATURE, batch.weight)
         else:
-            student, own = cast(SplitNet, self.net), cast(SplitNet, self.inherited)
+            student, own = cast(fl.SplitNet, self.net), cast(fl.SplitNet, self.inherited)
             z, target = student.backbone(batch.x), own.backbone(batch.x).detach()
             logits = student.head(z)
-            widths: Widths = "batch" if self.regulariser == "mmd" else "fixed"
-            apart = kernel_discrepancy(z, target, batch.weight, widths)
+            widths: fl.Widths = "batch" if self.regulariser == "mmd" else "fixed"
+            apart = fl.kernel_discrepancy(z, target, batch.weight, widths)
         terms = self.supervised(logits, batch)
         taught = {name: (1 - self.inherit_weight) * value for name, value in terms.items()}
         terms = {n: torch.where(self.teaches, taught[n], value) for n, value in terms.items()}
         return {**terms, "inherit": torch.where(self.teaches, self.inherit_weight * apart, 0.0)}
 
-    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+    def personalise(self, broadcast: fl.Broadcast | None, info: fl.ClientInfo) -> None:
         """Load the client's inherited network, or the received one if that is untrained."""
         super().personalise(broadcast, info)
         if self.fallback_global and not self.visits:
-            assign(self.inherited, self.net.state_dict())
+            fl.assign(self.inherited, self.net.state_dict())
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that averages networks; newcomers inherit the received network."""
-        return Server(self.weighting, inherits=("net.", "inherited."))
+        return fl.Server(self.weighting, inherits=("net.", "inherited."))
 
-    def load_global(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: fl.Broadcast) -> None:
         """Load the global model into both networks."""
         super().load_global(broadcast)
-        assign(self.inherited, self.net.state_dict())
+        fl.assign(self.inherited, self.net.state_dict())
 
-    def _inherit(self, totals: Totals) -> State:
+    def _inherit(self, totals: fl.Totals) -> fl.State:
         inherited = self.inherited.state_dict()
         after = {"visits": self.visits + 1}
         for name, value in self.net.state_dict().items():

@@ -13,24 +13,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.base import ClientModule
-from lightning_modules.losses import prototype_mse
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_be_split
-from lightning_modules.steps.prototypes import (
-    known,
-    means_pass,
-    means_upload,
-    merge_prototypes,
-    unknown_prototypes,
-)
-from pfl.core.checks import not_negative
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms, Upload
+from lightning_modules import base as fl
 
 
-class FedProto(ClientModule):
+class FedProto(fl.ClientModule):
     """Private networks whose features are pulled towards shared class prototypes.
 
     A prototype is the mean feature of a class. Each client trains its own network on the
@@ -60,64 +46,64 @@ class FedProto(ClientModule):
     global_model = False
     vectorizable = True
     needs_classes = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         prototype_weight: float = 1.0,
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        must_be_split(net)
-        not_negative(prototype_weight=prototype_weight)
+        fl.must_be_split(net)
+        fl.not_negative(prototype_weight=prototype_weight)
         self.prototype_weight = prototype_weight
         size = net.num_classes, net.features
-        self.prototypes = nn.Buffer(unknown_prototypes(*size))
+        self.prototypes = nn.Buffer(fl.unknown_prototypes(*size))
         self.means = nn.Buffer(torch.zeros(size))
         self.counts = nn.Buffer(torch.ones(net.num_classes))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return lambda between the authors' two values."""
-        return (Dimension("prototype_weight", 0.1, 1.0, log=True),)
+        return (fl.Dimension("prototype_weight", 0.1, 1.0, log=True),)
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the global prototypes, and store the client's number of samples of each class."""
         super().receive(broadcast, info)
         self.counts.copy_(info.class_counts)
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare training, then a pass that computes the client's own prototypes."""
         return [
-            Phase(name="local", objective=self.losses, epochs=self.epochs),
-            means_pass("prototypes", "means", self.net.backbone, self.net.num_classes),
+            fl.Phase(name="local", objective=self.losses, epochs=self.epochs),
+            fl.means_pass("prototypes", "means", self.net.backbone, self.net.num_classes),
         ]
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return ``ce`` and the weighted distance from the global prototypes."""
         z = self.net.backbone(batch.x)
-        values, present = known(self.prototypes)
-        distance = prototype_mse(z, batch.y, values, present, batch.weight)
+        values, present = fl.mask_unknown(self.prototypes)
+        distance = fl.prototype_mse(z, batch.y, values, present, batch.weight)
         return {
             **self.supervised(self.net.head(z), batch),
             "prototype": self.prototype_weight * distance,
         }
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return one row for each of the client's classes: C_i (D + 1) numbers, no parameters.
 
         With ``weighting: samples`` their counts are sent as well.
         """
-        sent = means_upload(self.means, info)
+        sent = fl.means_upload(self.means, info)
         if self.weighting == "samples":
             classes = sent.extra["classes"].long()
             sent.extra["counts"] = self.counts[classes.to(self.counts.device)]
         return sent
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that averages prototypes class by class."""
         return FedProtoServer(self.weighting)
 
@@ -127,7 +113,7 @@ class FedProto(ClientModule):
         Classes without a prototype rank behind all others.
         """
         z = self.net.backbone(x)
-        values, present = known(self.prototypes)
+        values, present = fl.mask_unknown(self.prototypes)
         near = -torch.cdist(z, values.to(z.dtype))
         last = near.amin(-1, keepdim=True) - 1
         near = torch.where(present > 0, near, last)
@@ -135,7 +121,7 @@ class FedProto(ClientModule):
         return logits
 
 
-class FedProtoServer(Server[ServerState]):
+class FedProtoServer(fl.Server[fl.ServerState]):
     """A server that averages each class's prototypes over the clients that have the class.
 
     Classes without an upload keep their prototype.
@@ -143,7 +129,7 @@ class FedProtoServer(Server[ServerState]):
 
     reports: ClassVar = {}
 
-    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
         """Return the state with the new prototypes."""
         previous = state.shared["prototypes"]
         tables, counts = [], []
@@ -153,8 +139,8 @@ class FedProtoServer(Server[ServerState]):
             weight = upload.extra.get("counts", ones).to(previous)
             tables.append(torch.zeros_like(previous).index_copy(0, rows, upload.extra["means"]))
             counts.append(previous.new_zeros(len(previous)).index_copy(0, rows, weight))
-        prototypes = merge_prototypes(previous, tables, counts)
-        _, present = known(prototypes)
+        prototypes = fl.merge_prototypes(previous, tables, counts)
+        _, present = fl.mask_unknown(prototypes)
         return replace(
             state, shared={"prototypes": prototypes}, report={"known_classes": float(present.sum())}
         )

@@ -11,17 +11,11 @@ from collections.abc import Sequence
 from torch import nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
+from lightning_modules import base as fl
 from lightning_modules.finetune import FineTuned
-from lightning_modules.layers import copy_into, frozen, frozen_parameters
-from lightning_modules.losses import proximal
-from lightning_modules.steps.optimizers import warn_of_overshoot
-from pfl.core.checks import not_negative
-from pfl.core.space import Dimension
-from pfl.core.types import Batch, Broadcast, ClientInfo, Terms
 
 
-class FedProx(ClientModule):
+class FedProx(fl.ClientModule):
     """FedAvg whose clients are pulled towards the received model.
 
     Clients train on ``CE(w) + mu / 2 ||w - w^t||^2``. The second term pulls all parameters w, but
@@ -46,27 +40,27 @@ class FedProx(ClientModule):
     one_model = True
 
     def __init__(
-        self, net: nn.Module, *, mu: float = 0.01, **options: Unpack[ClientOptions]
+        self, net: nn.Module, *, mu: float = 0.01, **options: Unpack[fl.ClientOptions]
     ) -> None:
         super().__init__(net, **options)
-        not_negative(mu=mu)
+        fl.not_negative(mu=mu)
         self.mu = mu
-        self.anchor = frozen(net)
-        warn_of_overshoot(self.configure_optimizers(), mu, "mu")
+        self.anchor = fl.frozen(net)
+        fl.warn_of_overshoot(self.configure_optimizers(), mu, "mu")
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return mu in the authors' range."""
-        return (Dimension("mu", choices=(0.001, 0.01, 0.1, 1.0)),)
+        return (fl.Dimension("mu", choices=(0.001, 0.01, 0.1, 1.0)),)
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the network, and store a copy as w^t."""
         super().receive(broadcast, info)
-        copy_into(self.anchor, self.net)
+        fl.copy_into(self.anchor, self.net)
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return ``ce`` and the weighted ``prox``."""
-        distance = proximal(self.net.parameters(), frozen_parameters(self.anchor, self.net))
+        distance = fl.proximal(self.net.parameters(), fl.frozen_parameters(self.anchor, self.net))
         return {**super().losses(batch), "prox": self.mu * distance}
 
 

@@ -10,15 +10,10 @@ from collections.abc import Sequence
 
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.nets import SplitNet
-from lightning_modules.steps.phases import part_phase
-from pfl.core.checks import not_negative
-from pfl.core.space import Dimension
-from pfl.core.types import Plan
+from lightning_modules import base as fl
 
 
-class FedRep(ClientModule):
+class FedRep(fl.ClientModule):
     """A shared backbone and a private head, trained one after the other, the head first.
 
     Each participant trains its head for many epochs on the received backbone, then the backbone for
@@ -46,12 +41,12 @@ class FedRep(ClientModule):
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         head_epochs: int | None = 10,
         body_epochs: int = 1,
         final_head_epochs: int = 0,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         if head_epochs is None and self.epochs < body_epochs:
@@ -62,27 +57,27 @@ class FedRep(ClientModule):
         self.head_epochs = self.epochs - body_epochs if head_epochs is None else head_epochs
         self.body_epochs = body_epochs
         self.final_head_epochs = final_head_epochs
-        not_negative(
+        fl.not_negative(
             head_epochs=self.head_epochs,
             body_epochs=body_epochs,
             final_head_epochs=final_head_epochs,
         )
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return epochs of head and backbone, up to the authors'."""
         return (
-            Dimension("head_epochs", choices=(1, 5, 10)),
-            Dimension("body_epochs", choices=(1, 5)),
+            fl.Dimension("head_epochs", choices=(1, 5, 10)),
+            fl.Dimension("body_epochs", choices=(1, 5)),
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare training of the head, then of the backbone."""
         return [
-            part_phase(self, "head", self.head_epochs),
-            part_phase(self, "body", self.body_epochs),
+            fl.part_phase(self, "head", self.head_epochs),
+            fl.part_phase(self, "body", self.body_epochs),
         ]
 
-    def adapt(self) -> Plan:
+    def adapt(self) -> fl.Plan:
         """Declare more epochs of the head."""
-        return [part_phase(self, "head", self.final_head_epochs, name="final_head")]
+        return [fl.part_phase(self, "head", self.final_head_epochs, name="final_head")]

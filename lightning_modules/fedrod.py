@@ -13,16 +13,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.initial import zero_last_layer
-from lightning_modules.nets.split import must_be_split
-from pfl.core.checks import not_negative
-from pfl.core.state import assign
-from pfl.core.types import Batch, Broadcast, ClientInfo, Terms
+from lightning_modules import base as fl
 
 
-class FedROD(ClientModule):
+class FedROD(fl.ClientModule):
     """A shared generic head on a class-balanced loss, and a personal head for the remaining error.
 
     Let g be the logits of the generic head, u those of the personal one, and N the client's
@@ -52,19 +46,19 @@ class FedROD(ClientModule):
     kept = ("personal.*",)
     vectorizable = True
     needs_classes = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         gamma: float = 1.0,
         head_init: Literal["zero", "copy"] = "zero",
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        must_be_split(net)
-        not_negative(gamma=gamma)
+        fl.must_be_split(net)
+        fl.not_negative(gamma=gamma)
         if "label_smoothing" in self.task.options():
             raise ValueError(
                 "FedROD cannot take label_smoothing, which gives every class a share of each "
@@ -73,12 +67,12 @@ class FedROD(ClientModule):
         self.gamma = gamma
         self.personal = copy.deepcopy(net.head)
         # Also for a copy: the global model needs a head of zeros.
-        zero_last_layer(self.personal)
+        fl.zero_last_layer(self.personal)
         if head_init == "copy":
-            assign(self.personal, net.head.state_dict())
+            fl.assign(self.personal, net.head.state_dict())
         self.log_prior = nn.Buffer(torch.zeros(net.num_classes))
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load backbone and generic head, and store the logarithm of the class counts."""
         super().receive(broadcast, info)
         # A large negative number replaces log 0: for padded rows, weight 0 times infinity would be
@@ -91,7 +85,7 @@ class FedROD(ClientModule):
         logits: Tensor = self.net.head(z) + self.personal(z)
         return logits
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return ``generic``, a balanced softmax, and ``personal``."""
         z = self.net.backbone(batch.x)
         generic = self.net.head(z)
@@ -101,7 +95,7 @@ class FedROD(ClientModule):
             "personal": self.task.loss(personal, batch.y, batch.weight),
         }
 
-    def load_global(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: fl.Broadcast) -> None:
         """Load the model with a personal head of zeros, so that the generic head alone predicts."""
         super().load_global(broadcast)
-        zero_last_layer(self.personal)
+        fl.zero_last_layer(self.personal)

@@ -23,28 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_modules.base import ClientModule
-from lightning_modules.nets.initial import redraw, seed_of, zero_last_layer
-from lightning_modules.steps.optimizers import with_lr
-from pfl.core.checks import not_negative
-from pfl.core.devices import widest
-from pfl.core.seeds import derive, generator
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import assign, weighted_mean
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    Count,
-    Inputs,
-    Patterns,
-    Phase,
-    Plan,
-    State,
-    Upload,
-)
-from pfl.disk.mapped import empty_alike
+from lightning_modules import base as fl
 
 AbsentRule: TypeAlias = Literal["similarity", "size_mix", "size_average", "none"]
 BLOCK = 2**14
@@ -57,7 +36,7 @@ INPUT = "fedsimsup/input"
 ZeroSimilarity: TypeAlias = Literal["keep", "size_weighted", "uniform"]
 
 
-class FedSimSup(ClientModule):
+class FedSimSup(fl.ClientModule):
     """A private supervisor network beside a network that the server mixes for each client.
 
     The inter-learning model ``net`` travels; the supervisor stays with its client. Each phase
@@ -103,7 +82,7 @@ class FedSimSup(ClientModule):
     needs_classes = True
     # The round at which mixing starts to fade depends on T.
     uses_rounds = True
-    objects = (*ClientModule.objects, "supervisor")
+    objects = (*fl.ClientModule.objects, "supervisor")
 
     def __init__(
         self,
@@ -126,8 +105,8 @@ class FedSimSup(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, epochs=epochs, **options)
-        not_negative(lr_sup=lr_sup, lr_inter=lr_inter, sup_epochs=sup_epochs)
-        not_negative(mix_C=mix_C, mix_gamma=mix_gamma)
+        fl.not_negative(lr_sup=lr_sup, lr_inter=lr_inter, sup_epochs=sup_epochs)
+        fl.not_negative(mix_C=mix_C, mix_gamma=mix_gamma)
         kinds = [supervisor] if isinstance(supervisor, nn.Module) else supervisor
         if not kinds:
             raise ValueError("supervisor needs at least one network, got an empty list")
@@ -137,14 +116,14 @@ class FedSimSup(ClientModule):
             # Clients whose networks differ in shape cannot be stacked.
             self.vectorizable = False
             self.kind = nn.Buffer(torch.tensor(0))
-            drawn = derive(seed_of(net), "kinds", supervisor_draw)
+            drawn = fl.derive(fl.seed_of(net), "kinds", supervisor_draw)
             self.kinds_seed = nn.Buffer(torch.tensor(drawn))
         self.participated = nn.Buffer(torch.tensor(False))
         self.supervisor_draw = supervisor_draw
         self.lengths = {"supervisor": sup_epochs, "inter": epochs}
         self.rates = {
-            "supervisor": with_lr(self.optimizer, lr_sup),
-            "inter": with_lr(self.optimizer, lr_inter),
+            "supervisor": fl.with_lr(self.optimizer, lr_sup),
+            "inter": fl.with_lr(self.optimizer, lr_inter),
         }
         self.local_unit = local_unit
         self.mixing = mix_C, mix_gamma, absent_rule, zero_similarity
@@ -153,25 +132,25 @@ class FedSimSup(ClientModule):
         self.sup_zero_init = sup_zero_init
         if sup_zero_init:
             for network in kinds:
-                zero_last_layer(network)
+                fl.zero_last_layer(network)
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return both rates, which replace the common one, and the server's C and gamma."""
         return (
-            Dimension("lr_sup", 0.001, 0.1, log=True),
-            Dimension("lr_inter", 0.001, 0.1, log=True),
-            Dimension("mix_C", choices=(10.0, 20.0, 40.0)),
-            Dimension("mix_gamma", choices=(1 / 3, 0.4, 3 / 7)),
+            fl.Dimension("lr_sup", 0.001, 0.1, log=True),
+            fl.Dimension("lr_inter", 0.001, 0.1, log=True),
+            fl.Dimension("mix_C", choices=(10.0, 20.0, 40.0)),
+            fl.Dimension("mix_gamma", choices=(1 / 3, 0.4, 3 / 7)),
         )
 
     @property
-    def kept(self) -> Patterns:
+    def kept(self) -> fl.Patterns:
         """The supervisor; also the inter-learning model if the client's own is tested."""
         names = ("supervisor.*", "participated")
         return (*names, "net.*") if self.eval_inter == "last_local" else names
 
-    def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
+    def kept_names(self, info: fl.ClientInfo | None = None) -> tuple[str, ...]:
         """Return the names of a client's kept entries; of several supervisors, only its own."""
         names = super().kept_names(info)
         if info is None or not self.kinds:
@@ -184,19 +163,19 @@ class FedSimSup(ClientModule):
         """The kinds of supervisors, if there are several."""
         return self.kinds
 
-    def group(self, info: ClientInfo) -> int:
+    def group(self, info: fl.ClientInfo) -> int:
         """Return the kind of the client's supervisor."""
         seed, count = int(self.kinds_seed), len(self.kinds)
         if self.supervisor_draw == "random":
-            return int(torch.randint(count, (), generator=generator(seed, info.client)))
+            return int(torch.randint(count, (), generator=fl.generator(seed, info.client)))
         block, place = divmod(info.client, count)
-        return int(torch.randperm(count, generator=generator(seed, block))[place])
+        return int(torch.randperm(count, generator=fl.generator(seed, block))[place])
 
-    def forward(self, x: Inputs) -> Tensor:
+    def forward(self, x: fl.Inputs) -> Tensor:
         """Return (B, C) logits, the sum over both networks; logits in ``x`` are reused."""
         return self._logits("net", x) + self._logits("supervisor", x)
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Train the supervisor against the received model, then that model."""
         supervisors = [
             self._phase("supervisor", f"supervisor.{kind}", "net", f"@{label}", kind)
@@ -206,12 +185,12 @@ class FedSimSup(ClientModule):
 
     def _phase(
         self, name: str, trained: str, still: str, ending: str = "", kind: int | None = None
-    ) -> Phase:
+    ) -> fl.Phase:
         """Return a phase that trains one network, for one kind of clients or for all."""
-        length: Count = self.lengths[name]
+        length: fl.Count = self.lengths[name]
         if kind is not None:
             length = partial(_of_kind, kind, self.lengths[name])
-        return Phase(
+        return fl.Phase(
             name=name + ending,
             objective=self.losses,
             inputs=partial(self._with_logits, still),
@@ -222,12 +201,12 @@ class FedSimSup(ClientModule):
             optimizer=self.rates[name],
         )
 
-    def _with_logits(self, still: str, batch: Batch) -> Inputs:
+    def _with_logits(self, still: str, batch: fl.Batch) -> fl.Inputs:
         """Return the inputs, and the logits of the network that is not trained."""
         inputs = batch.x if isinstance(batch.x, dict) else {INPUT: batch.x}
         return {**inputs, f"{LOGITS}{still}": self._logits(still, batch.x)}
 
-    def _logits(self, name: str, x: Inputs) -> Tensor:
+    def _logits(self, name: str, x: fl.Inputs) -> Tensor:
         """Return the logits of one network, from ``x`` if it contains them."""
         if isinstance(x, dict):
             if f"{LOGITS}{name}" in x:
@@ -237,18 +216,18 @@ class FedSimSup(ClientModule):
         logits: Tensor = (self.net if name == "net" else self._own_supervisor())(x)
         return logits
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the server's copy; draw the supervisor at the first participation."""
         super().receive(broadcast, info)
         self._find_supervisor(info)
         self.participated.fill_(True)
 
-    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+    def personalise(self, broadcast: fl.Broadcast | None, info: fl.ClientInfo) -> None:
         """Load the inter-learning model that ``eval_inter`` names, beside the supervisor."""
         if broadcast is None:
             return
         if self.eval_inter == "server_copy" or not self.participated:
-            assign(self, broadcast.shared)
+            fl.assign(self, broadcast.shared)
         self._find_supervisor(info)
 
     def _own_supervisor(self) -> nn.Module:
@@ -256,7 +235,7 @@ class FedSimSup(ClientModule):
             return self.supervisor[int(self.kind)]
         return self.supervisor
 
-    def _find_supervisor(self, info: ClientInfo) -> None:
+    def _find_supervisor(self, info: fl.ClientInfo) -> None:
         if self.kinds:
             self.kind.fill_(self.group(info))
         if self.supervisor_init == "common" or self.participated:
@@ -264,11 +243,11 @@ class FedSimSup(ClientModule):
         supervisor = self._own_supervisor()
         # The seed depends on the given values and the client's number, so it is the same in every
         # process and after a resume.
-        redraw(supervisor, derive(seed_of(supervisor), "supervisor", info.client))
+        fl.redraw(supervisor, fl.derive(fl.seed_of(supervisor), "supervisor", info.client))
         if self.sup_zero_init:
-            zero_last_layer(supervisor)
+            fl.zero_last_layer(supervisor)
 
-    def server(self) -> Server[SimSupState]:
+    def server(self) -> fl.Server[SimSupState]:
         """Return a server that stores an inter-learning model for each client."""
         return SimSupServer(self.weighting, *self.mixing)
 
@@ -282,13 +261,13 @@ def _labels(kinds: Sequence[nn.Module]) -> tuple[str, ...]:
     )
 
 
-def _of_kind(kind: int, length: int, entries: State, info: ClientInfo) -> int:
+def _of_kind(kind: int, length: int, entries: fl.State, info: fl.ClientInfo) -> int:
     """Return a phase's length for clients of one kind, zero for the others."""
     return length if int(entries["kind"]) == kind else 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimSupState(ServerState):
+class SimSupState(fl.ServerState):
     """One inter-learning model for each of the n clients: ``shared`` has a leading axis of n.
 
     Attributes:
@@ -304,7 +283,7 @@ class SimSupState(ServerState):
 
 
 @dataclass(eq=False)
-class SimSupServer(Server[SimSupState]):
+class SimSupServer(fl.Server[SimSupState]):
     """A server that stores participants' models as uploaded and mixes those of absent clients.
 
     It needs n times the memory of ``net``.
@@ -320,7 +299,7 @@ class SimSupServer(Server[SimSupState]):
     absent_rule: AbsentRule = "similarity"
     zero_similarity: ZeroSimilarity = "keep"
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> SimSupState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> SimSupState:
         """Start every client from the common initial model, and compare label counts once.
 
         Raises:
@@ -333,22 +312,22 @@ class SimSupServer(Server[SimSupState]):
         device = next(iter(shared.values())).device
         return SimSupState(
             shared={n: v.expand(len(clients), *v.shape) for n, v in shared.items()},
-            similarity=label_similarity(counts).to(widest(device)),
+            similarity=label_similarity(counts).to(fl.widest(device)),
             samples=torch.tensor([info.samples for info in clients]),
             rounds=rounds,
         )
 
-    def broadcast(self, state: SimSupState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: SimSupState, client: int, round: int) -> fl.Broadcast:
         """Send the server's current model of the client."""
-        return Broadcast(shared={name: v[client].clone() for name, v in state.shared.items()})
+        return fl.Broadcast(shared={name: v[client].clone() for name, v in state.shared.items()})
 
     def welcome(
         self,
         state: SimSupState,
-        info: ClientInfo,
-        members: Sequence[ClientInfo],
-        upload: Upload | None = None,
-    ) -> tuple[Broadcast, State]:
+        info: fl.ClientInfo,
+        members: Sequence[fl.ClientInfo],
+        upload: fl.Upload | None = None,
+    ) -> tuple[fl.Broadcast, fl.State]:
         """Send the mixture of all members' models, weighted by label similarity.
 
         A newcomer that is similar to no member gets their sample-weighted mean.
@@ -360,9 +339,9 @@ class SimSupServer(Server[SimSupState]):
         shares /= shares.sum()
         chosen = shares.nonzero()[:, 0].tolist()
         models = [{name: v[client] for name, v in state.shared.items()} for client in chosen]
-        return Broadcast(shared=weighted_mean(models, shares[chosen])), {}
+        return fl.Broadcast(shared=fl.weighted_mean(models, shares[chosen])), {}
 
-    def merge(self, state: SimSupState, uploads: Sequence[Upload]) -> SimSupState:
+    def merge(self, state: SimSupState, uploads: Sequence[fl.Upload]) -> SimSupState:
         """Apply Eqs. 6-10."""
         fade = time_factor(state.round + 1, state.rounds, self.mix_C, self.mix_gamma)
         strength, partners = self._mixing(state, uploads, fade)
@@ -382,7 +361,7 @@ class SimSupServer(Server[SimSupState]):
         )
 
     def _mixing(
-        self, state: SimSupState, uploads: Sequence[Upload], fade: float
+        self, state: SimSupState, uploads: Sequence[fl.Upload], fade: float
     ) -> tuple[Tensor, Tensor]:
         """Return (n,) alpha_i and (n, K) shares of the participants, each row summing to one."""
         by_size, count = self.weights(uploads), len(state.samples)
@@ -442,7 +421,7 @@ def _mix(models: Tensor, sent: Sequence[Tensor], strength: Tensor, partners: Ten
     Models are mixed in blocks: all at once in the widest type would need several times their
     memory.
     """
-    wide, mixed = widest(models.device), empty_alike(models)
+    wide, mixed = fl.widest(models.device), fl.empty_alike(models)
     alpha = strength.to(models.device, wide)[:, None]
     shares = partners.to(models.device, wide)
     old, after = models.flatten(1), mixed.view(len(models), -1)

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
+from lightning_modules import base as fl
 from lightning_modules.fedsimsup import AbsentRule, SimSupServer, SimSupState
-from lightning_modules.nets import SplitNet
-from lightning_modules.steps.phases import part_phase
-from pfl.core.checks import not_negative
-from pfl.core.server import Server
-from pfl.core.types import Plan
 
 
-class FedSimSupSerial(ClientModule):
+class FedSimSupSerial(fl.ClientModule):
     """FedSimSup with one network, whose head and backbone are trained in turn, the head first.
 
     Fig. 4 of the paper compares FedSimSup's two networks with training one network in turn "like
@@ -46,23 +41,26 @@ class FedSimSupSerial(ClientModule):
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         head_epochs: int = 5,
         mix_C: float = 40.0,  # noqa: N803 (the paper's letter)
         mix_gamma: float = 3 / 7,
         absent_rule: AbsentRule = "similarity",
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        not_negative(head_epochs=head_epochs, mix_C=mix_C, mix_gamma=mix_gamma)
+        fl.not_negative(head_epochs=head_epochs, mix_C=mix_C, mix_gamma=mix_gamma)
         self.head_epochs = head_epochs
         self.mixing: tuple[float, float, AbsentRule] = mix_C, mix_gamma, absent_rule
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare training of the head, then of the backbone."""
-        return [part_phase(self, "head", self.head_epochs), part_phase(self, "body", self.epochs)]
+        return [
+            fl.part_phase(self, "head", self.head_epochs),
+            fl.part_phase(self, "body", self.epochs),
+        ]
 
-    def server(self) -> Server[SimSupState]:
+    def server(self) -> fl.Server[SimSupState]:
         """Return a server that stores one backbone for each client."""
         return SimSupServer(self.weighting, *self.mixing)

@@ -15,16 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightning_modules import base as fl
 from lightning_modules.fedproto import FedProto
-from lightning_modules.losses import prototype_contrast
-from lightning_modules.nets import SplitNet
-from lightning_modules.steps.prototypes import class_gaps, means_upload
-from lightning_modules.steps.servers import MeansServer, uploaded_means
-from pfl.core.checks import at_least_one, not_negative
-from pfl.core.seeds import derive, scoped
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.types import ClientInfo, Plan, State, Upload
 
 
 class FedTGP(FedProto):
@@ -57,7 +49,7 @@ class FedTGP(FedProto):
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         prototype_weight: float = 10.0,
         margin: float = 100.0,
@@ -68,64 +60,64 @@ class FedTGP(FedProto):
         **options: Any,
     ) -> None:
         super().__init__(net, prototype_weight=prototype_weight, **options)
-        not_negative(margin=margin, server_epochs=server_epochs, server_lr=server_lr)
-        at_least_one(server_batch=server_batch)
+        fl.not_negative(margin=margin, server_epochs=server_epochs, server_lr=server_lr)
+        fl.at_least_one(server_batch=server_batch)
         self.of_server = server_lr, server_epochs, server_batch, margin
         self.proto_model = proto_model
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return lambda up to the authors' value, and S from theirs upwards."""
         return (
-            Dimension("prototype_weight", 0.1, 10.0, log=True),
-            Dimension("server_epochs", choices=(100, 1000)),
+            fl.Dimension("prototype_weight", 0.1, 10.0, log=True),
+            fl.Dimension("server_epochs", choices=(100, 1000)),
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare training, and a pass for the class means after or before it."""
         plan = super().plan()
         return plan if self.proto_model == "trained" else plan[::-1]
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return one row for each of the client's classes: C_i (D + 1) numbers."""
-        return means_upload(self.means, info)
+        return fl.means_upload(self.means, info)
 
-    def server(self) -> Server[Any]:
+    def server(self) -> fl.Server[Any]:
         """Return a server that trains prototypes."""
         return FedTGPServer(self.weighting, *self.of_server)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedTGPState(ServerState):
+class FedTGPState(fl.ServerState):
     """The prototypes, and in ``trained`` the embeddings and network that generate them."""
 
-    trained: State
+    trained: fl.State
 
 
 @dataclass(eq=False)
-class FedTGPServer(MeansServer[FedTGPState]):
+class FedTGPServer(fl.MeansServer[FedTGPState]):
     """A server that trains class prototypes; its arguments are those of :class:`FedTGP`."""
 
     margin: float = 100.0
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> FedTGPState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> FedTGPState:
         """Draw the embeddings (C, D) and the network."""
         like = shared["prototypes"]
         size = like.shape[1]
-        with scoped(derive(self.seed, "prototypes")):
+        with fl.scoped(fl.derive(self.seed, "prototypes")):
             net = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))
             drawn = {"embedding": torch.randn(like.shape), **net.state_dict()}
         return FedTGPState(shared=shared, trained={n: v.to(like) for n, v in drawn.items()})
 
-    def merge(self, state: FedTGPState, uploads: Sequence[Upload]) -> FedTGPState:
+    def merge(self, state: FedTGPState, uploads: Sequence[fl.Upload]) -> FedTGPState:
         """Return the state with prototypes trained on the uploaded means."""
         table = state.trained["embedding"]
-        means, classes = uploaded_means(uploads, table)
-        gaps = class_gaps(means, classes, len(table))
+        means, classes = fl.uploaded_means(uploads, table)
+        gaps = fl.class_gaps(means, classes, len(table))
         margin = min(float(gaps.max()), self.margin)
 
-        def loss(trained: State, rows: Tensor) -> Tensor:
-            return prototype_contrast(means[rows], classes[rows], _prototypes(trained), margin)
+        def loss(trained: fl.State, rows: Tensor) -> Tensor:
+            return fl.prototype_contrast(means[rows], classes[rows], _prototypes(trained), margin)
 
         batches = self.batches(len(means), state.round)
         trained, mean = self.descended(state.trained, loss, batches)
@@ -134,7 +126,7 @@ class FedTGPServer(MeansServer[FedTGPState]):
         return replace(state, shared=shared, trained=trained, report=report)
 
 
-def _prototypes(trained: State) -> Tensor:
+def _prototypes(trained: fl.State) -> Tensor:
     """Return the (C, D) prototypes, the network's outputs for the embeddings."""
     hidden = F.linear(trained["embedding"], trained["0.weight"], trained["0.bias"]).relu()
     return F.linear(hidden, trained["2.weight"], trained["2.bias"])

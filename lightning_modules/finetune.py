@@ -12,16 +12,10 @@ from typing import Any, Literal
 
 from torch import nn
 
-from lightning_modules.base import ClientModule
-from lightning_modules.steps.optimizers import with_lr
-from lightning_modules.steps.phases import Part, part_phase
-from pfl.core.batch_norms import batch_norms
-from pfl.core.checks import not_negative
-from pfl.core.space import Dimension
-from pfl.core.types import Batch, EvaluationPoint, Plan, Terms
+from lightning_modules import base as fl
 
 
-class FineTuned(ClientModule, ABC):
+class FineTuned(fl.ClientModule, ABC):
     """Base of the ``-P`` variants, whose clients are tested with a fine-tuned copy.
 
     Every client trains a copy of the model on its own training data, is tested with that copy, and
@@ -53,46 +47,46 @@ class FineTuned(ClientModule, ABC):
         net: nn.Module,
         *,
         ft_epochs: int | None = None,
-        ft_part: Part = "all",
+        ft_part: fl.Part = "all",
         ft_lr: float | None = None,
         ft_bn: Literal["train", "eval"] = "train",
         p_mode: Literal["all_clients", "participants_only"] = "all_clients",
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        not_negative(ft_epochs=ft_epochs, ft_lr=ft_lr)
+        fl.not_negative(ft_epochs=ft_epochs, ft_lr=ft_lr)
         self.ft_epochs = self.epochs if ft_epochs is None else ft_epochs
-        self.ft_part: Part = ft_part
-        self.ft_optimizer = None if ft_lr is None else with_lr(self.optimizer, ft_lr)
+        self.ft_part: fl.Part = ft_part
+        self.ft_optimizer = None if ft_lr is None else fl.with_lr(self.optimizer, ft_lr)
         self.ft_bn = ft_bn
         self.p_mode = p_mode
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return the method's own options, and the epochs of fine-tuning."""
-        return (*super().space(), Dimension("ft_epochs", choices=(1, 5, 10)))
+        return (*super().space(), fl.Dimension("ft_epochs", choices=(1, 5, 10)))
 
     @property
-    def evaluate_at(self) -> EvaluationPoint:
+    def evaluate_at(self) -> fl.EvaluationPoint:
         """Right after training with ``participants_only``, otherwise the method's own."""
         return "post_local" if self.p_mode == "participants_only" else super().evaluate_at
 
-    def adapt(self) -> Plan:
+    def adapt(self) -> fl.Plan:
         """Declare fine-tuning, which runs on a copy."""
         if self.p_mode == "participants_only":
             return ()
         return [
-            part_phase(
+            fl.part_phase(
                 self,
                 self.ft_part,
                 self.ft_epochs,
                 name="fine_tune",
                 optimizer=self.ft_optimizer,
                 objective=self.ft_objective(),
-                evals=batch_norms(self) if self.ft_bn == "eval" else (),
+                evals=fl.batch_norms(self) if self.ft_bn == "eval" else (),
             )
         ]
 
     @abstractmethod
-    def ft_objective(self) -> Callable[[Batch], Terms] | None:
+    def ft_objective(self) -> Callable[[fl.Batch], fl.Terms] | None:
         """Return the objective of fine-tuning; ``None`` is plain cross-entropy."""

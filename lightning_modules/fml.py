@@ -11,16 +11,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from lightning_modules.base import ClientModule
-from lightning_modules.losses import kl_divergence
-from pfl.core.checks import within
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import assign
-from pfl.core.types import Batch, Broadcast, Phase, Plan, Terms
+from lightning_modules import base as fl
 
 
-class FML(ClientModule):
+class FML(fl.ClientModule):
     """FedAvg, plus a private network for each client; both learn from labels and from each other.
 
     ``net`` (w, the authors' meme) and ``personal`` (v) take steps together, from the same batch:
@@ -47,7 +41,7 @@ class FML(ClientModule):
     """
 
     kept = ("personal.*",)
-    objects = (*ClientModule.objects, "private")
+    objects = (*fl.ClientModule.objects, "private")
     needs_classes = True
     vectorizable = True
 
@@ -64,26 +58,26 @@ class FML(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        within("[0, 1]", alpha=alpha, beta=beta)
+        fl.within("[0, 1]", alpha=alpha, beta=beta)
         self.alpha, self.beta, self.detach, self.kl = alpha, beta, detach, kl
         self.personal = copy.deepcopy(net) if private is None else private
         self.global_model = None if private is None else False
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return both shares of the labels."""
-        return tuple(Dimension(name, choices=(0.1, 0.5, 0.9)) for name in ("alpha", "beta"))
+        return tuple(fl.Dimension(name, choices=(0.1, 0.5, 0.9)) for name in ("alpha", "beta"))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits of the private network."""
         logits: Tensor = self.personal(x)
         return logits
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare one phase, in which both networks step together."""
-        return [Phase(name="local", objective=self.losses, epochs=self.epochs)]
+        return [fl.Phase(name="local", objective=self.losses, epochs=self.epochs)]
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return both networks' ``ce`` and divergences, weighted."""
         v, w = self.personal(batch.x), self.net(batch.x)
         # Without detaching, each divergence has gradients in both networks.
@@ -91,8 +85,8 @@ class FML(ClientModule):
         scale = 1 / w.shape[-1] if self.kl == "element" else 1.0
         (of_v,), (of_w,) = (self.supervised(logits, batch).values() for logits in (v, w))
         to_v, to_w = (
-            kl_divergence(v, teacher_w, batch.weight),
-            kl_divergence(w, teacher_v, batch.weight),
+            fl.kl_divergence(v, teacher_w, batch.weight),
+            fl.kl_divergence(w, teacher_v, batch.weight),
         )
         return {
             "personal": self.alpha * of_v,
@@ -101,12 +95,12 @@ class FML(ClientModule):
             "teach_global": (1 - self.beta) * scale * to_w,
         }
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that averages; newcomers copy the received network if it fits."""
         copied = ("net.", "personal.") if self.global_model is None else None
-        return Server(self.weighting, inherits=copied)
+        return fl.Server(self.weighting, inherits=copied)
 
-    def load_global(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: fl.Broadcast) -> None:
         """Load the global model into both networks."""
         super().load_global(broadcast)
-        assign(self.personal, self.net.state_dict())
+        fl.assign(self.personal, self.net.state_dict())

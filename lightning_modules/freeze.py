@@ -12,15 +12,10 @@ from typing import Literal
 from torch import nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.initial import orthogonalise
-from lightning_modules.nets.split import must_be_split
-from lightning_modules.steps.phases import part_phase
-from pfl.core.types import Plan
+from lightning_modules import base as fl
 
 
-class Freeze(ClientModule):
+class Freeze(fl.ClientModule):
     """FedAvg on the backbone, under one random head that all clients share and never train.
 
     The backbone travels both ways. Nothing stays with the client: the head is the same constant
@@ -46,23 +41,23 @@ class Freeze(ClientModule):
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         head_init: Literal["default", "orthogonal"] = "default",
         head_bias: bool = True,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        must_be_split(net)
+        fl.must_be_split(net)
         for layer in (child for child in net.head.modules() if isinstance(child, nn.Linear)):
             if head_init == "orthogonal":
                 _make_orthogonal(layer)
             if not head_bias and layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare one phase that trains the backbone."""
-        return [part_phase(self, "body", self.epochs)]
+        return [fl.part_phase(self, "body", self.epochs)]
 
 
 def _make_orthogonal(layer: nn.Linear) -> None:
@@ -72,4 +67,4 @@ def _make_orthogonal(layer: nn.Linear) -> None:
             "orthonormal rows; its columns are made orthonormal instead",
             stacklevel=3,
         )
-    orthogonalise(layer)
+    fl.orthogonalise(layer)

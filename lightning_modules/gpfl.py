@@ -13,19 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.layers import ConditionalValve
-from lightning_modules.losses import angular, magnitude
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.initial import seed_of
-from lightning_modules.nets.split import must_be_split
-from pfl.core.checks import not_negative
-from pfl.core.seeds import derive, scoped
-from pfl.core.space import Dimension
-from pfl.core.types import Batch, Broadcast, ClientInfo, State, Terms
+from lightning_modules import base as fl
 
 
-class GPFL(ClientModule):
+class GPFL(fl.ClientModule):
     """One backbone with a generic route, guided by class embeddings, and a personal route.
 
     A conditional valve (CoV) transforms the features f of the backbone, given a condition. On the
@@ -53,24 +44,24 @@ class GPFL(ClientModule):
     kept = ("net.head.*",)
     vectorizable = True
     needs_classes = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         magnitude_weight: float = 0.01,
         guide_decay: float = 0.1,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        must_be_split(net)
-        not_negative(magnitude_weight=magnitude_weight, guide_decay=guide_decay)
+        fl.must_be_split(net)
+        fl.not_negative(magnitude_weight=magnitude_weight, guide_decay=guide_decay)
         self.magnitude_weight = magnitude_weight
         self.guide_decay = guide_decay
-        with scoped(derive(seed_of(net), "gpfl")):
+        with fl.scoped(fl.derive(fl.seed_of(net), "gpfl")):
             self.embeddings = nn.Parameter(torch.randn(net.num_classes, net.features))
-            self.valve = ConditionalValve(net.features)
+            self.valve = fl.ConditionalValve(net.features)
         table = self.embeddings.detach()
         mean = table.mean(0)
         self.received = nn.Buffer(table.clone())
@@ -79,14 +70,14 @@ class GPFL(ClientModule):
         self.personal = nn.Buffer(mean.clone())
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return lambda and mu in the authors' range."""
         return (
-            Dimension("magnitude_weight", choices=(0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0)),
-            Dimension("guide_decay", choices=(0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0)),
+            fl.Dimension("magnitude_weight", choices=(0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0)),
+            fl.Dimension("guide_decay", choices=(0.0, 1e-4, 1e-3, 1e-2, 0.1, 1.0)),
         )
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the shared entries, and compute the constants of the round."""
         super().receive(broadcast, info)
         self.received.copy_(self.embeddings)
@@ -99,15 +90,15 @@ class GPFL(ClientModule):
         logits: Tensor = self.net.head(self.valve(self.net.backbone(x), self.personal))
         return logits
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return ``ce`` of the personal route; ``angular`` and ``magnitude`` of the generic one."""
         z = self.net.backbone(batch.x)
         logits = self.net.head(self.valve(z, self.personal))
         generic = self.valve(z, self.generic)
-        distance = magnitude(generic, batch.y, self.received, batch.weight)
+        distance = fl.magnitude(generic, batch.y, self.received, batch.weight)
         return {
             **self.supervised(logits, batch),
-            "angular": angular(generic, batch.y, self.embeddings, batch.weight),
+            "angular": fl.angular(generic, batch.y, self.embeddings, batch.weight),
             "magnitude": self.magnitude_weight * distance,
         }
 
@@ -119,6 +110,6 @@ class GPFL(ClientModule):
         optimizer.add_param_group({"params": guides, "weight_decay": self.guide_decay})
         return optimizer
 
-    def _conditions(self) -> State:
+    def _conditions(self) -> fl.State:
         """Return the conditions g and u_i of the current embeddings."""
         return {"generic": self.embeddings.mean(0), "personal": self.class_shares @ self.embeddings}

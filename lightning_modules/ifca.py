@@ -15,27 +15,10 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.nets.initial import redraw, seed_of
-from pfl.core.checks import at_least_one
-from pfl.core.seeds import derive
-from pfl.core.server import Server, ServerState, received
-from pfl.core.space import Dimension
-from pfl.core.state import assign, select, weighted_mean
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    Pass,
-    Phase,
-    Plan,
-    State,
-    Totals,
-    Upload,
-)
+from lightning_modules import base as fl
 
 
-class IFCA(ClientModule):
+class IFCA(fl.ClientModule):
     """k global models; each client trains the one that fits its data best.
 
     ``clusters`` contains the k models; ``net`` is the one that is chosen, trained and tested. A
@@ -57,87 +40,87 @@ class IFCA(ClientModule):
     extra = ("cluster",)
     vectorizable = True
 
-    def __init__(self, net: nn.Module, *, k: int = 2, **options: Unpack[ClientOptions]) -> None:
+    def __init__(self, net: nn.Module, *, k: int = 2, **options: Unpack[fl.ClientOptions]) -> None:
         super().__init__(net, **options)
-        at_least_one(k=k)
+        fl.at_least_one(k=k)
         self.k = k
         self.clusters = nn.ModuleList(copy.deepcopy(net) for _ in range(k)).requires_grad_(False)
         for number, cluster in enumerate(self.clusters):
             if number > 0:
-                redraw(cluster, derive(seed_of(net), "cluster", number))
+                fl.redraw(cluster, fl.derive(fl.seed_of(net), "cluster", number))
         self.cluster = nn.Buffer(torch.tensor(0, dtype=torch.int32))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return k in the authors' range."""
-        return (Dimension("k", choices=(2, 3, 4)),)
+        return (fl.Dimension("k", choices=(2, 3, 4)),)
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load all models; the network is the first one until a client chooses.
 
         A client without training data never does.
         """
         super().receive(broadcast, info)
-        assign(self.net, self.clusters[0].state_dict())
+        fl.assign(self.net, self.clusters[0].state_dict())
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare choosing a model, training it, and copying it back to its cluster."""
         return [
             *self.adapt(),
-            Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",)),
-            Pass(name="return", then=self._put_back),
+            fl.Phase(name="local", objective=self.losses, epochs=self.epochs, trains=("net.*",)),
+            fl.Pass(name="return", then=self._put_back),
         ]
 
-    def adapt(self) -> Plan:
+    def adapt(self) -> fl.Plan:
         """Declare choosing a model by the loss on the training data."""
-        return [Pass(name="choose", statistic=self._losses, then=self._choose)]
+        return [fl.Pass(name="choose", statistic=self._losses, then=self._choose)]
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return the trained model and its number."""
         sent, trained = super().upload(info), f"clusters.{int(self.cluster)}"
-        return replace(sent, shared=select(sent.shared, (f"{trained}.*",)))
+        return replace(sent, shared=fl.select(sent.shared, (f"{trained}.*",)))
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that averages each cluster."""
         return IFCAServer(self.weighting, self.k)
 
-    def _losses(self, batch: Batch) -> State:
+    def _losses(self, batch: fl.Batch) -> fl.State:
         rows = [self.task.sample_losses(net(batch.x), batch.y) for net in self.clusters]
         losses = torch.stack(rows)
         return {"loss": (losses if batch.weight is None else losses * batch.weight).sum(1)}
 
-    def _choose(self, totals: Totals) -> State:
+    def _choose(self, totals: fl.Totals) -> fl.State:
         """Choose the cluster with the lowest loss, the first one in a tie."""
         choice = totals.sums["loss"].argmin()
         chosen = self.clusters[int(choice)].state_dict()
         number = choice.to(self.cluster.dtype)
         return {"cluster": number, **{f"net.{name}": value for name, value in chosen.items()}}
 
-    def _put_back(self, totals: Totals) -> State:
+    def _put_back(self, totals: fl.Totals) -> fl.State:
         home = f"clusters.{int(self.cluster)}"
         return {f"{home}.{name}": value for name, value in self.net.state_dict().items()}
 
 
 @dataclass(eq=False)
-class IFCAServer(Server[ServerState]):
+class IFCAServer(fl.Server[fl.ServerState]):
     """A server that averages every cluster over the clients that chose it.
 
     Attributes:
         k: Number of clusters.
     """
 
-    reports: ClassVar = {**Server.reports, "cluster": "number of the cluster"}
+    reports: ClassVar = {**fl.Server.reports, "cluster": "number of the cluster"}
     k: int = 2
 
-    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
         """Return the state with new models; clusters that no client chose keep theirs."""
         groups: list[list[int]] = [[] for _ in range(self.k)]
-        for position, number in enumerate(received(uploads, "cluster")):
+        for position, number in enumerate(fl.received(uploads, "cluster")):
             groups[int(number)].append(position)
         shared = dict(state.shared)
         for members in filter(None, groups):
             own = [uploads[member] for member in members]
-            shared |= weighted_mean([upload.shared for upload in own], self.weights(own))
+            shared |= fl.weighted_mean([upload.shared for upload in own], self.weights(own))
         return replace(
             state,
             shared=shared,

@@ -13,17 +13,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
+from lightning_modules import base as fl
 from lightning_modules.losses.numerics import one_hot
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_be_split
 from lightning_modules.steps.neighbours import class_votes, hits, memory
-from pfl.core.checks import at_least_one, positive, within
-from pfl.core.space import Dimension
-from pfl.core.types import Batch, Pass, Plan, State, Terms, Totals
 
 
-class KNNPer(ClientModule):
+class KNNPer(fl.ClientModule):
     """FedAvg, with predictions mixed with votes of the client's nearest training samples.
 
     Training is that of FedAvg. Before a test a client stores the features z_j of its training
@@ -54,11 +49,11 @@ class KNNPer(ClientModule):
 
     vectorizable = True
     needs_classes = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         neighbours: int = 10,
         share: float = 0.5,
@@ -66,13 +61,13 @@ class KNNPer(ClientModule):
         scale: float = 1.0,
         capacity: int = 1000,
         mix: Literal["probabilities", "logits"] = "probabilities",
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        must_be_split(net)
-        at_least_one(neighbours=neighbours, capacity=capacity)
-        within("[0, 1]", share=share)
-        positive(scale=scale)
+        fl.must_be_split(net)
+        fl.at_least_one(neighbours=neighbours, capacity=capacity)
+        fl.within("[0, 1]", share=share)
+        fl.positive(scale=scale)
         self.neighbours = min(neighbours, capacity)
         self.tune = tune
         self.scale = scale
@@ -85,18 +80,18 @@ class KNNPer(ClientModule):
         self.filled = nn.Buffer(torch.zeros(capacity, dtype=torch.bool))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return k in the authors' range."""
-        return (Dimension("neighbours", choices=(1, 3, 5, 7, 10)),)
+        return (fl.Dimension("neighbours", choices=(1, 3, 5, 7, 10)),)
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return the loss of the network alone."""
         return self.supervised(self.net(batch.x), batch)
 
-    def adapt(self) -> Plan:
+    def adapt(self) -> fl.Plan:
         """Declare storing the client's samples, and choosing lambda."""
-        memorise = Pass(name="memorise", collect=self._features, then=self._store)
-        tune = Pass(name="tune", split="val", statistic=self._hits, then=self._choose)
+        memorise = fl.Pass(name="memorise", collect=self._features, then=self._store)
+        tune = fl.Pass(name="tune", split="val", statistic=self._hits, then=self._choose)
         return [memorise, tune] if self.tune else [memorise]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,17 +113,17 @@ class KNNPer(ClientModule):
         own = logits if self.mix == "logits" else logits.softmax(-1)
         return logits, own, votes.to(own.dtype)
 
-    def _features(self, batch: Batch) -> State:
+    def _features(self, batch: fl.Batch) -> fl.State:
         with torch.no_grad():
             return {"z": self.net.backbone(batch.x), "y": batch.y}
 
-    def _store(self, totals: Totals) -> State:
+    def _store(self, totals: fl.Totals) -> fl.State:
         return memory(totals.rows["z"], totals.rows["y"], self.bank)
 
-    def _hits(self, batch: Batch) -> State:
+    def _hits(self, batch: fl.Batch) -> fl.State:
         with torch.no_grad():
             _, own, votes = self._parts(batch.x)
         return {"hits": hits(own, votes, batch.y, batch.weight)}
 
-    def _choose(self, totals: Totals) -> State:
+    def _choose(self, totals: fl.Totals) -> fl.State:
         return {"chosen": totals.sums["hits"].argmax().to(self.chosen) / 100}

@@ -13,15 +13,10 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.nets import last_layers
-from pfl.core.checks import not_negative
-from pfl.core.server import Server, ServerState
-from pfl.core.state import assign, select
-from pfl.core.types import Broadcast, ClientInfo, Patterns, State, Upload
+from lightning_modules import base as fl
 
 
-class LGFedAvg(ClientModule):
+class LGFedAvg(fl.ClientModule):
     """Shared last layers on private layers before them, trained together.
 
     Each client learns its own features, and all clients share a head on top of them. The last
@@ -50,55 +45,57 @@ class LGFedAvg(ClientModule):
         *,
         num_global_layers: int = 1,
         warm_start_rounds: int = 0,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        not_negative(warm_start_rounds=warm_start_rounds)
+        fl.not_negative(warm_start_rounds=warm_start_rounds)
         self.warm_start_rounds = warm_start_rounds
         self.num_global_layers = num_global_layers
-        last_layers(net, num_global_layers)  # refuses a network with fewer layers
+        fl.last_layers(net, num_global_layers)  # refuses a network with fewer layers
         # Whether the client has its own backbone.
         self.started = nn.Buffer(torch.tensor(False))
 
     @property
-    def head(self) -> Patterns:
+    def head(self) -> fl.Patterns:
         """The last layers of the client's network."""
-        return last_layers(self.net, self.num_global_layers, prefix="net.")[0]
+        return fl.last_layers(self.net, self.num_global_layers, prefix="net.")[0]
 
     @property
-    def body(self) -> Patterns:
+    def body(self) -> fl.Patterns:
         """The layers before them."""
-        return last_layers(self.net, self.num_global_layers, prefix="net.")[1]
+        return fl.last_layers(self.net, self.num_global_layers, prefix="net.")[1]
 
     @property
-    def shared(self) -> Patterns:
+    def shared(self) -> fl.Patterns:
         """The last layers; with a warm start, all layers."""
         return (*self.head, *self.body) if self.warm_start_rounds else self.head
 
     @property
-    def kept(self) -> Patterns:
+    def kept(self) -> fl.Patterns:
         """The layers before the last ones, and whether they are the client's own."""
         return (*self.body, "started")
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the head, and FedAvg's backbone until the client has its own backbone."""
-        assign(self, select(broadcast.shared, self.head) if self.started else broadcast.shared)
+        fl.assign(
+            self, fl.select(broadcast.shared, self.head) if self.started else broadcast.shared
+        )
         self.started.fill_(info.round > self.warm_start_rounds)
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return the head; during the warm start, everything."""
         sent = super().upload(info)
         if info.round <= self.warm_start_rounds:
             return sent
-        return replace(sent, shared=select(sent.shared, self.head))
+        return replace(sent, shared=fl.select(sent.shared, self.head))
 
-    def server(self) -> Server[LGState]:
+    def server(self) -> fl.Server[LGState]:
         """Return a server that averages everything during the warm start, then heads."""
         return LGServer(self.weighting, self.head, self.warm_start_rounds)
 
 
 @dataclass(frozen=True)
-class LGState(ServerState):
+class LGState(fl.ServerState):
     """The server's state: the head and, with a warm start, the backbone at its end.
 
     Attributes:
@@ -109,7 +106,7 @@ class LGState(ServerState):
 
 
 @dataclass(eq=False)
-class LGServer(Server[LGState]):
+class LGServer(fl.Server[LGState]):
     """A server that averages uploads, and sends FedAvg's backbone to clients without their own.
 
     Args:
@@ -117,19 +114,19 @@ class LGServer(Server[LGState]):
         warm_start_rounds: Rounds in which everything travels.
     """
 
-    head: Patterns = ()
+    head: fl.Patterns = ()
     warm_start_rounds: int = 0
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> LGState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> LGState:
         """Return the initial state, in which no client has its own backbone."""
         return LGState(shared=shared)
 
-    def broadcast(self, state: LGState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: LGState, client: int, round: int) -> fl.Broadcast:
         """Return the head; for a client without its own backbone, also the backbone."""
         started = client in state.started
-        return Broadcast(select(state.shared, self.head) if started else state.shared)
+        return fl.Broadcast(fl.select(state.shared, self.head) if started else state.shared)
 
-    def merge(self, state: LGState, uploads: Sequence[Upload]) -> LGState:
+    def merge(self, state: LGState, uploads: Sequence[fl.Upload]) -> LGState:
         """Return the state with the averaged uploads."""
         after = super().merge(state, uploads)
         started = set(state.started)
@@ -139,8 +136,8 @@ class LGServer(Server[LGState]):
             after, shared={**state.shared, **after.shared}, started=tuple(sorted(started))
         )
 
-    def merge_mean(self, state: LGState, mean: Upload, count: float) -> LGState:
+    def merge_mean(self, state: LGState, mean: fl.Upload, count: float) -> LGState:
         """Return the state with the mean, without knowing which clients have their own backbone."""
         early = state.round < self.warm_start_rounds
-        moved = mean.shared if early else select(mean.shared, self.head)
+        moved = mean.shared if early else fl.select(mean.shared, self.head)
         return replace(state, shared={**state.shared, **moved})

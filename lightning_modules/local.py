@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lightning_modules.base import ClientModule
+from lightning_modules import base as fl
 
 
-class Local(ClientModule):
+class Local(fl.ClientModule):
     """A network for each client, trained on its own data only: the baseline without collaboration.
 
     Nothing travels, and the whole network stays. There is no paper. With a sampler of participation

@@ -12,15 +12,8 @@ from typing import Literal
 
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientOptions
+from lightning_modules import base as fl
 from lightning_modules.fedavg import FedAvg
-from lightning_modules.nets import SplitNet
-from lightning_modules.steps.optimizers import learning_rate, with_lr
-from lightning_modules.steps.phases import part_phase
-from pfl.core.batch_norms import batch_norms
-from pfl.core.checks import not_negative
-from pfl.core.space import Dimension
-from pfl.core.types import Plan
 
 
 class LPFT(FedAvg):
@@ -47,35 +40,38 @@ class LPFT(FedAvg):
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         lp_epochs: int = 5,
         lp_lr: float | None = None,
         ft_epochs: int = 10,
         ft_lr: float | None = None,
         ft_bn: Literal["eval", "train"] = "eval",
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        not_negative(lp_epochs=lp_epochs, lp_lr=lp_lr, ft_epochs=ft_epochs, ft_lr=ft_lr)
-        rate = learning_rate(self.configure_optimizers())
+        fl.not_negative(lp_epochs=lp_epochs, lp_lr=lp_lr, ft_epochs=ft_epochs, ft_lr=ft_lr)
+        rate = fl.learning_rate(self.configure_optimizers())
         self.lp_epochs = lp_epochs
-        self.lp_optimizer = with_lr(self.optimizer, rate if lp_lr is None else lp_lr)
+        self.lp_optimizer = fl.with_lr(self.optimizer, rate if lp_lr is None else lp_lr)
         self.ft_epochs = ft_epochs
-        self.ft_optimizer = with_lr(self.optimizer, rate / 10 if ft_lr is None else ft_lr)
+        self.ft_optimizer = fl.with_lr(self.optimizer, rate / 10 if ft_lr is None else ft_lr)
         self.ft_bn = ft_bn
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return epochs of head and network, up to the second paper's 15."""
-        return (Dimension("lp_epochs", choices=(1, 5)), Dimension("ft_epochs", choices=(1, 5, 10)))
+        return (
+            fl.Dimension("lp_epochs", choices=(1, 5)),
+            fl.Dimension("ft_epochs", choices=(1, 5, 10)),
+        )
 
-    def adapt(self) -> Plan:
+    def adapt(self) -> fl.Plan:
         """Declare training the head, then the whole network, each with its own optimiser."""
-        norms = batch_norms(self) if self.ft_bn == "eval" else ()
+        norms = fl.batch_norms(self) if self.ft_bn == "eval" else ()
         return [
-            part_phase(self, "head", self.lp_epochs, name="probe", optimizer=self.lp_optimizer),
-            part_phase(
+            fl.part_phase(self, "head", self.lp_epochs, name="probe", optimizer=self.lp_optimizer),
+            fl.part_phase(
                 self,
                 "all",
                 self.ft_epochs,

@@ -11,20 +11,10 @@ import torch
 from torch import nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.layers import copy_into, frozen
-from lightning_modules.losses import model_contrastive
-from lightning_modules.nets import Projected, SplitNet
-from lightning_modules.nets.initial import seed_of
-from lightning_modules.nets.split import must_be_split
-from lightning_modules.steps.phases import remember
-from pfl.core.checks import at_least_one, not_negative, positive
-from pfl.core.seeds import derive, scoped
-from pfl.core.space import Dimension
-from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
+from lightning_modules import base as fl
 
 
-class MOON(ClientModule):
+class MOON(fl.ClientModule):
     """FedAvg with a contrastive loss between the local, the global and the previous features.
 
     The objective is ``CE + mu * l_con``. The contrastive term l_con pulls the features that the
@@ -51,60 +41,60 @@ class MOON(ClientModule):
     kept = ("previous.*", "participated")
     vectorizable = True
     one_model = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         mu: float = 1.0,
         tau: float = 0.5,
         projector: bool = True,
         out_dim: int = 256,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
-        must_be_split(net)
-        not_negative(mu=mu)
-        positive(tau=tau)
-        at_least_one(out_dim=out_dim)
+        fl.must_be_split(net)
+        fl.not_negative(mu=mu)
+        fl.positive(tau=tau)
+        fl.at_least_one(out_dim=out_dim)
         if projector:
-            with scoped(derive(seed_of(net), "projector")):
-                net = Projected(net, out_dim)
+            with fl.scoped(fl.derive(fl.seed_of(net), "projector")):
+                net = fl.Projected(net, out_dim)
         super().__init__(net, **options)
         self.mu = mu
         self.tau = tau
-        self.received = frozen(net.backbone)
-        self.previous = frozen(net.backbone)
+        self.received = fl.frozen(net.backbone)
+        self.previous = fl.frozen(net.backbone)
         self.participated = nn.Buffer(torch.tensor(False))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return weight, temperature and projector in the paper's ranges."""
         return (
-            Dimension("mu", choices=(0.001, 0.01, 0.1, 1.0, 5.0, 10.0)),
-            Dimension("tau", choices=(0.1, 0.5, 1.0)),
-            Dimension("out_dim", choices=(64, 128, 256)),
+            fl.Dimension("mu", choices=(0.001, 0.01, 0.1, 1.0, 5.0, 10.0)),
+            fl.Dimension("tau", choices=(0.1, 0.5, 1.0)),
+            fl.Dimension("out_dim", choices=(64, 128, 256)),
         )
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the network and store its backbone, for a newcomer also as the previous one."""
         super().receive(broadcast, info)
-        copy_into(self.received, self.net.backbone)
+        fl.copy_into(self.received, self.net.backbone)
         if not self.participated:
-            copy_into(self.previous, self.net.backbone)
+            fl.copy_into(self.previous, self.net.backbone)
         self.participated.fill_(True)
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare training, and storing the trained backbone as the previous one."""
         return [
-            Phase(name="local", objective=self.losses, epochs=self.epochs),
-            remember(self.net.backbone, "previous"),
+            fl.Phase(name="local", objective=self.losses, epochs=self.epochs),
+            fl.remember(self.net.backbone, "previous"),
         ]
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return ``ce`` and the weighted ``contrast``."""
         z = self.net.backbone(batch.x)
         with torch.no_grad():
             toward, away = self.received(batch.x), self.previous(batch.x)
-        contrast = model_contrastive(z, toward, away, batch.weight, self.tau)
+        contrast = fl.model_contrastive(z, toward, away, batch.weight, self.tau)
         return {**self.supervised(self.net.head(z), batch), "contrast": self.mu * contrast}

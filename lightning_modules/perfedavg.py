@@ -16,17 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_modules.base import ClientModule
-from lightning_modules.layers import Frozen, statistics
-from lightning_modules.steps.gradients import slopes_at, with_gradient
-from lightning_modules.steps.optimizers import beyond_plain_sgd
-from pfl.core.checks import at_least_one, not_negative, positive
-from pfl.core.space import Dimension
-from pfl.core.state import add, each, joined, subtract
-from pfl.core.types import Batch, Outcome, Phase, Plan
+from lightning_modules import base as fl
 
 
-class PerFedAvg(ClientModule):
+class PerFedAvg(fl.ClientModule):
     """A meta-learned initialisation that each client adapts by a gradient step before the test.
 
     A meta-step from w, with independent parts D, D', D'' of a batch, is ``w~ = w - alpha grad(w;
@@ -72,9 +65,9 @@ class PerFedAvg(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        not_negative(inner_lr=inner_lr, adapt_epochs=adapt_epochs)
-        positive(delta=delta)
-        at_least_one(part_size=part_size)
+        fl.not_negative(inner_lr=inner_lr, adapt_epochs=adapt_epochs)
+        fl.positive(delta=delta)
+        fl.at_least_one(part_size=part_size)
         self.parts = 2 if variant == "fo" else 3
         self.inner_lr = inner_lr
         self.delta = delta
@@ -83,25 +76,28 @@ class PerFedAvg(ClientModule):
         # A batch norm in train mode cannot use a batch of one sample.
         norms = nn.modules.batchnorm._BatchNorm
         resting = {
-            child for home in net.modules() if isinstance(home, Frozen) for child in home.modules()
+            child
+            for home in net.modules()
+            if isinstance(home, fl.Frozen)
+            for child in home.modules()
         }
         coupled = any(isinstance(child, norms) for child in set(net.modules()) - resting)
         self.least = 2 if coupled else 1
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return alpha in the range of the literature."""
-        return (Dimension("inner_lr", 0.001, 0.1, log=True),)
+        return (fl.Dimension("inner_lr", 0.001, 0.1, log=True),)
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare the meta-steps."""
         size = None if self.part_size is None else self.parts * self.part_size
-        return [Phase(name="meta", objective=self._meta, epochs=self.epochs, batch_size=size)]
+        return [fl.Phase(name="meta", objective=self._meta, epochs=self.epochs, batch_size=size)]
 
-    def adapt(self) -> Plan:
+    def adapt(self) -> fl.Plan:
         """Declare the adaptation before the test."""
         return [
-            Phase(
+            fl.Phase(
                 name="adapt",
                 objective=self.losses,
                 epochs=self.adapt_epochs or 0,
@@ -117,33 +113,33 @@ class PerFedAvg(ClientModule):
             ValueError: It is not SGD, or has momentum.
         """
         optimizer = super().configure_optimizers()
-        if other := beyond_plain_sgd(optimizer):
+        if other := fl.beyond_plain_sgd(optimizer):
             raise ValueError(
                 f"Per-FedAvg takes plain gradient steps, by SGD with a momentum of 0; got {other}"
             )
         return optimizer
 
-    def _meta(self, batch: Batch) -> Outcome:
+    def _meta(self, batch: fl.Batch) -> fl.Outcome:
         """Return the cross-entropy of the adapted model, with the direction d as its gradient."""
         first, second, *third = split_batch(batch, self.parts, self.least)
         start = {name: value.detach() for name, value in self.net.named_parameters()}
-        before = statistics(self.net)
-        slope, _, buffers = slopes_at(self.net, start, before, first, self.task.loss)
-        adapted = add(start, slope, scale=-self.inner_lr)
-        direction, loss, buffers = slopes_at(self.net, adapted, buffers, second, self.task.loss)
+        before = fl.statistics(self.net)
+        slope, _, buffers = fl.slopes_at(self.net, start, before, first, self.task.loss)
+        adapted = fl.add(start, slope, scale=-self.inner_lr)
+        direction, loss, buffers = fl.slopes_at(self.net, adapted, buffers, second, self.task.loss)
         for part in third:
             # The changes that these two passes make to running statistics are discarded.
-            forth, back = (add(start, direction, sign * self.delta) for sign in (1, -1))
-            ahead, _, _ = slopes_at(self.net, forth, buffers, part, self.task.loss)
-            behind, _, _ = slopes_at(self.net, back, buffers, part, self.task.loss)
-            curvature = subtract(ahead, behind)
-            direction = add(direction, curvature, -self.inner_lr / (2 * self.delta))
-        value = with_gradient(loss, self.net.parameters(), direction.values())
+            forth, back = (fl.add(start, direction, sign * self.delta) for sign in (1, -1))
+            ahead, _, _ = fl.slopes_at(self.net, forth, buffers, part, self.task.loss)
+            behind, _, _ = fl.slopes_at(self.net, back, buffers, part, self.task.loss)
+            curvature = fl.subtract(ahead, behind)
+            direction = fl.add(direction, curvature, -self.inner_lr / (2 * self.delta))
+        value = fl.with_gradient(loss, self.net.parameters(), direction.values())
         entries = {f"net.{name}": value for name, value in buffers.items()}
-        return Outcome({self.task.loss_name: value}, entries)
+        return fl.Outcome({self.task.loss_name: value}, entries)
 
 
-def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:
+def split_batch(batch: fl.Batch, parts: int, least: int = 1) -> list[fl.Batch]:
     """Divide a batch into parts: sample j goes to part ``j % parts``.
 
     A part that would get no sample repeats the first part. Real samples of a padded batch come
@@ -156,7 +152,7 @@ def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:
             whole batch.
 
     Example:
-        >>> batch = Batch(torch.arange(5), torch.zeros(5))
+        >>> batch = fl.Batch(torch.arange(5), torch.zeros(5))
         >>> [part.x.tolist() for part in split_batch(batch, 2)]
         [[0, 2, 4], [1, 3]]
     """
@@ -167,11 +163,11 @@ def split_batch(batch: Batch, parts: int, least: int = 1) -> list[Batch]:
     for k in range(parts):
         rows = slice(k if k < count else 0, None, parts)
         weight = None if batch.weight is None else batch.weight[rows]
-        batches.append(Batch(each(itemgetter(rows), batch.x), batch.y[rows], weight))
+        batches.append(fl.Batch(fl.each(itemgetter(rows), batch.x), batch.y[rows], weight))
     return [_unless_empty(part, batches[0]) for part in batches]
 
 
-def _unless_empty(part: Batch, first: Batch) -> Batch:
+def _unless_empty(part: fl.Batch, first: fl.Batch) -> fl.Batch:
     """Return the part, or the beginning of the first part if the part is only padding."""
     if part.weight is None or first.weight is None:
         return part
@@ -181,8 +177,8 @@ def _unless_empty(part: Batch, first: Batch) -> Batch:
     def either(values: list[Tensor]) -> Tensor:
         return torch.where(empty, values[0], values[1])
 
-    return Batch(
-        joined(either, [each(itemgetter(rows), first.x), part.x]),
+    return fl.Batch(
+        fl.joined(either, [fl.each(itemgetter(rows), first.x), part.x]),
         either([first.y[rows], part.y]),
         either([first.weight[rows], part.weight]),
     )

@@ -11,17 +11,10 @@ from typing import Any, Literal
 
 import torch
 
-from lightning_modules.base import ClientModule
-from lightning_modules.layers import copy_into, frozen
-from lightning_modules.losses import feature_distillation
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_be_split
-from pfl.core.checks import not_negative
-from pfl.core.space import Dimension
-from pfl.core.types import Batch, Broadcast, ClientInfo, Phase, Plan, Terms
+from lightning_modules import base as fl
 
 
-class PFAKD(ClientModule):
+class PFAKD(fl.ClientModule):
     """FedPer with distillation of features from the received backbone to the trained one.
 
     The objective is ``CE + beta * D(z, z_T)`` (Eq. 3), where z and z_T, both (B, D), are the
@@ -56,11 +49,11 @@ class PFAKD(ClientModule):
     shared = ("net.backbone.*",)
     kept = ("net.head.*",)
     vectorizable = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         distill_weight: float = 1.0,
         distill_reduction: Literal["mean", "sum_dim"] = "mean",
@@ -69,33 +62,33 @@ class PFAKD(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, buffers=buffers, **options)
-        must_be_split(net)
-        not_negative(distill_weight=distill_weight)
+        fl.must_be_split(net)
+        fl.not_negative(distill_weight=distill_weight)
         self.distill_weight = distill_weight
         self.distill_reduction: Literal["mean", "sum_dim"] = distill_reduction
-        self.teacher = frozen(net.backbone, batch_statistics=teacher_mode == "train")
+        self.teacher = fl.frozen(net.backbone, batch_statistics=teacher_mode == "train")
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return beta in the paper's range."""
-        return (Dimension("distill_weight", choices=(0.1, 0.5, 1.0, 5.0, 10.0)),)
+        return (fl.Dimension("distill_weight", choices=(0.1, 0.5, 1.0, 5.0, 10.0)),)
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the backbone, and freeze a copy of it as the teacher."""
         super().receive(broadcast, info)
-        copy_into(self.teacher, self.net.backbone)
+        fl.copy_into(self.teacher, self.net.backbone)
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare one phase that trains all parameters."""
-        return [Phase(name="local", objective=self._distilled, epochs=self.epochs)]
+        return [fl.Phase(name="local", objective=self._distilled, epochs=self.epochs)]
 
-    def _distilled(self, batch: Batch) -> Terms:
+    def _distilled(self, batch: fl.Batch) -> fl.Terms:
         """Return ``ce`` and the weighted ``kd``."""
         z = self.net.backbone(batch.x)
         terms = self.supervised(self.net.head(z), batch)
         if self.distill_weight:
             with torch.no_grad():
                 target = self.teacher(batch.x)
-            distance = feature_distillation(z, target, batch.weight, self.distill_reduction)
+            distance = fl.feature_distillation(z, target, batch.weight, self.distill_reduction)
             terms["kd"] = self.distill_weight * distance
         return terms

@@ -14,49 +14,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.base import ClientModule
-from lightning_modules.layers import (
-    Frozen,
-    MeanFieldNet,
-    constant,
-    draw_noise,
-    frozen,
-    softplus_std,
-    softplus_std_slope,
-    statistics,
-)
-from lightning_modules.losses import (
-    Moments,
-    mean_field_kl,
-    mean_field_kl_slopes,
-    monte_carlo_cross_entropy,
-)
-from lightning_modules.nets.initial import seed_of
-from lightning_modules.steps.gradients import adam_step, slopes_at
-from lightning_modules.steps.servers import MovingServer
-from pfl.core.checks import at_least_one, not_negative
-from pfl.core.seeds import derive, scoped
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import assign, clone, select
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    OptimizerFactory,
-    Outcome,
-    Phase,
-    Plan,
-    State,
-    Terms,
-    Upload,
-)
+from lightning_modules import base as fl
 
 # Copies of the network that stay: q, and its two moments of Adam.
 COPIES = ("personal", "first", "second")
 
 
-class PFedBayes(ClientModule):
+class PFedBayes(fl.ClientModule):
     """Gaussians over all weights: a global distribution v, the prior of each client's posterior q.
 
     On each batch, q takes ``inner_steps`` steps of Adam on ``CE + zeta/n_i KL(q || v)`` with v
@@ -92,7 +56,7 @@ class PFedBayes(ClientModule):
     vectorizable = True
     draws_noise = True
     needs_classes = True
-    net: MeanFieldNet
+    net: fl.MeanFieldNet
 
     def __init__(
         self,
@@ -106,19 +70,19 @@ class PFedBayes(ClientModule):
         init_mean_std: float | None = 0.1,
         local_steps: int | None = None,
         server_step: float = 1.0,
-        optimizer: OptimizerFactory = lambda params: torch.optim.Adam(params, lr=1e-3),
+        optimizer: fl.OptimizerFactory = lambda params: torch.optim.Adam(params, lr=1e-3),
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
-        not_negative(
+        fl.not_negative(
             kl_weight=kl_weight,
             inner_lr=inner_lr,
             init_mean_std=init_mean_std,
             server_step=server_step,
         )
-        at_least_one(inner_steps=inner_steps, mc_samples=mc_samples, local_steps=local_steps)
-        with scoped(derive(seed_of(net), "pfedbayes")):
-            gaussian = MeanFieldNet(net, init_raw_std, init_mean_std)
+        fl.at_least_one(inner_steps=inner_steps, mc_samples=mc_samples, local_steps=local_steps)
+        with fl.scoped(fl.derive(fl.seed_of(net), "pfedbayes")):
+            gaussian = fl.MeanFieldNet(net, init_raw_std, init_mean_std)
         super().__init__(gaussian, optimizer=optimizer, weighting=weighting, **options)
         self.kl_weight = kl_weight
         self.inner_steps = inner_steps
@@ -126,33 +90,33 @@ class PFedBayes(ClientModule):
         self.inner_lr = inner_lr
         self.local_steps = local_steps
         self.server_step = server_step
-        self.personal = frozen(gaussian)
+        self.personal = fl.frozen(gaussian)
         self.first = _zeros(gaussian)
         self.second = _zeros(gaussian)
-        self._statistics = list(statistics(gaussian.mean))
+        self._statistics = list(fl.statistics(gaussian.mean))
         self.steps = nn.Buffer(torch.zeros(()))
         self.per_sample = nn.Buffer(torch.zeros(()))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return a rate for Adam, zeta and rho in the code's ranges."""
         return (
-            Dimension("optimizer.init_args.lr", 1e-4, 1e-2, log=True),
-            Dimension("kl_weight", choices=(0.5, 1.0, 5.0, 10.0, 20.0)),
-            Dimension("init_raw_std", choices=(-3.0, -2.5)),
+            fl.Dimension("optimizer.init_args.lr", 1e-4, 1e-2, log=True),
+            fl.Dimension("kl_weight", choices=(0.5, 1.0, 5.0, 10.0, 20.0)),
+            fl.Dimension("init_raw_std", choices=(-3.0, -2.5)),
         )
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load v, and the entries of q that are not Gaussian."""
         super().receive(broadcast, info)
         self.per_sample.fill_(1 / max(1, info.samples))
-        assign(self.personal.module, _plain(self.net))
+        fl.assign(self.personal.module, _plain(self.net))
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare one phase, in which q and v take steps."""
         shapes = self.net.noise_shapes(self.mc_samples)
         return [
-            Phase(
+            fl.Phase(
                 name="local",
                 objective=self._fit,
                 epochs=self.epochs,
@@ -165,38 +129,40 @@ class PFedBayes(ClientModule):
             )
         ]
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return the Gaussians v, with the entries of q that are not Gaussian."""
         upload = super().upload(info)
         plain = {f"net.{name}": value for name, value in _plain(self.personal.module).items()}
-        return replace(upload, shared=upload.shared | clone(select(plain, tuple(upload.shared))))
+        return replace(
+            upload, shared=upload.shared | fl.clone(fl.select(plain, tuple(upload.shared)))
+        )
 
-    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+    def personalise(self, broadcast: fl.Broadcast | None, info: fl.ClientInfo) -> None:
         """Load q."""
         if broadcast is not None:
             self.receive(broadcast, info)
-        assign(self.net, self.personal.module.state_dict())
+        fl.assign(self.net, self.personal.module.state_dict())
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that moves the means and rhos towards their averages."""
         q = ("net.", "personal.module.")
         names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
-        return MovingServer(self.weighting, self.server_step, names, inherits=q)
+        return fl.MovingServer(self.weighting, self.server_step, names, inherits=q)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits at the means."""
         logits: Tensor = self.net(x)
         return logits
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return the cross-entropy of draws from v; there is no prior without a federation."""
-        draws = draw_noise(self.net.noise_shapes(self.mc_samples), next(self.net.parameters()))
+        draws = fl.draw_noise(self.net.noise_shapes(self.mc_samples), next(self.net.parameters()))
         logits = self.net(batch.x, noise=draws)
         losses = self.task.sample_losses
-        loss = monte_carlo_cross_entropy(logits, batch.y, batch.weight, losses=losses)
+        loss = fl.monte_carlo_cross_entropy(logits, batch.y, batch.weight, losses=losses)
         return {self.task.loss_name: loss}
 
-    def _fit(self, batch: Batch) -> Outcome:
+    def _fit(self, batch: fl.Batch) -> fl.Outcome:
         """Take the steps of q, and return the objective of v."""
         stored, first, second = (
             dict(self.get_submodule(f"{copy}.module").named_buffers()) for copy in COPIES
@@ -205,22 +171,22 @@ class PFedBayes(ClientModule):
         q = {name: stored[name] for name in names}
         moments = {n: first[n] for n in names}, {n: second[n] for n in names}
         received = self.net.moments()
-        prior = constant(received)
-        running: State = {}
+        prior = fl.constant(received)
+        running: fl.State = {}
         for step in range(self.inner_steps):
             slopes, ce, after, posterior = self._slopes(q, prior, batch, step)
             running = running or after
-            q, moments = adam_step(q, slopes, moments, self.steps + step + 1, self.inner_lr)
+            q, moments = fl.adam_step(q, slopes, moments, self.steps + step + 1, self.inner_lr)
         kl = self._divergence(posterior, prior)
         entries = {"steps": self.steps + self.inner_steps}
         for copy, state in zip(COPIES, (q | running, *moments), strict=True):
             entries |= {f"{copy}.module.{name}": value for name, value in state.items()}
-        final = {n: (q[f"mean.{n}"], softplus_std(q[f"raw_std.{n}"])) for n in prior}
-        return Outcome({"ce": ce, "kl": kl, "prior": self._divergence(final, received)}, entries)
+        final = {n: (q[f"mean.{n}"], fl.softplus_std(q[f"raw_std.{n}"])) for n in prior}
+        return fl.Outcome({"ce": ce, "kl": kl, "prior": self._divergence(final, received)}, entries)
 
     def _slopes(
-        self, q: State, prior: Moments, batch: Batch, step: int
-    ) -> tuple[State, Tensor, State, Moments]:
+        self, q: fl.State, prior: fl.Moments, batch: fl.Batch, step: int
+    ) -> tuple[fl.State, Tensor, fl.State, fl.Moments]:
         """Compute the gradient of q's objective with the noise of one step.
 
         The derivatives are written out: for weights ``w = mu + sigma eps``, the gradient of CE with
@@ -234,11 +200,11 @@ class PFedBayes(ClientModule):
         draws, weight = batch.noise or {}, self.kl_weight * self.per_sample
         means = {n.removeprefix("mean."): v for n, v in q.items() if n.startswith("mean.")}
         raws = {name: q[f"raw_std.{name}"] for name in prior}
-        stds = {name: softplus_std(raw) for name, raw in raws.items()}
+        stds = {name: fl.softplus_std(raw) for name, raw in raws.items()}
         posterior = {name: (means[name], std) for name, std in stds.items()}
         of_means = {n: torch.zeros_like(mean) for n, mean in means.items() if n not in prior}
-        of_stds: State = {}
-        for name, (of_mean, of_std) in mean_field_kl_slopes(posterior, prior).items():
+        of_stds: fl.State = {}
+        for name, (of_mean, of_std) in fl.mean_field_kl_slopes(posterior, prior).items():
             of_means[name], of_stds[name] = of_mean.mul_(weight), of_std.mul_(weight)
         personal = self.personal.module
         after = {name: personal.get_buffer(f"mean.{name}") for name in self._statistics}
@@ -247,7 +213,7 @@ class PFedBayes(ClientModule):
             noise = {n: draws[f"{step}:{n}"][draw] for n in prior}
             drawn = {n: torch.addcmul(means[n], std, noise[n]) for n, std in stds.items()}
             weights, loss = means | drawn, self.task.loss
-            slopes, value, after = slopes_at(self.net.mean, weights, after, batch, loss)
+            slopes, value, after = fl.slopes_at(self.net.mean, weights, after, batch, loss)
             ce = ce + value / self.mc_samples
             for name, slope in slopes.items():
                 share = slope / self.mc_samples
@@ -256,15 +222,15 @@ class PFedBayes(ClientModule):
                     of_stds[name] = torch.addcmul(of_stds[name], share, noise[name])
         gradient = {f"mean.{name}": slope for name, slope in of_means.items()}
         for name, slope in of_stds.items():
-            gradient[f"raw_std.{name}"] = softplus_std_slope(raws[name], stds[name], slope)
+            gradient[f"raw_std.{name}"] = fl.softplus_std_slope(raws[name], stds[name], slope)
         return gradient, ce, {f"mean.{n}": v for n, v in after.items()}, posterior
 
-    def _divergence(self, posterior: Moments, prior: Moments) -> Tensor:
+    def _divergence(self, posterior: fl.Moments, prior: fl.Moments) -> Tensor:
         """Compute ``zeta / n_i KL(posterior || prior)``."""
-        return self.kl_weight * self.per_sample * mean_field_kl(posterior, prior)
+        return self.kl_weight * self.per_sample * fl.mean_field_kl(posterior, prior)
 
 
-def _plain(net: nn.Module) -> State:
+def _plain(net: nn.Module) -> fl.State:
     """Return the entries of a mean-field network, or of a copy of it, that are not Gaussian."""
     entries = net.state_dict()
     stems = {name.removeprefix("raw_std.") for name in entries if name.startswith("raw_std.")}
@@ -272,7 +238,7 @@ def _plain(net: nn.Module) -> State:
     return {name: value for name, value in entries.items() if name not in gaussian}
 
 
-def _zeros(net: nn.Module) -> Frozen:
-    zeros = frozen(net)
-    assign(zeros, {name: torch.zeros_like(value) for name, value in zeros.state_dict().items()})
+def _zeros(net: nn.Module) -> fl.Frozen:
+    zeros = fl.frozen(net)
+    fl.assign(zeros, {name: torch.zeros_like(value) for name, value in zeros.state_dict().items()})
     return zeros

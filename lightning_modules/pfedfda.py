@@ -13,10 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.initial import seed_of
-from lightning_modules.nets.split import must_be_split
+from lightning_modules import base as fl
 from lightning_modules.steps.gaussians import (
     CovarianceRegulariser,
     Gaussians,
@@ -28,23 +25,9 @@ from lightning_modules.steps.gaussians import (
     unpack,
     wide,
 )
-from pfl.core.checks import within
-from pfl.core.seeds import derive, scoped
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    Outcome,
-    Pass,
-    Phase,
-    Plan,
-    State,
-    Terms,
-    Totals,
-)
 
 
-class PFedFDA(ClientModule):
+class PFedFDA(fl.ClientModule):
     """A Gaussian classifier of features, blended for each client from global and local estimates.
 
     Each class is a Gaussian with its own mean and a covariance common to all classes, and these
@@ -75,25 +58,25 @@ class PFedFDA(ClientModule):
     global_model = True
     vectorizable = True
     needs_classes = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         eps: float = 1e-4,
         stats: Literal["running", "fresh_pass"] = "running",
         cov_reg: CovarianceRegulariser = "official",
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        must_be_split(net)
-        within("(0, 1)", eps=eps)
+        fl.must_be_split(net)
+        fl.within("(0, 1)", eps=eps)
         self.eps = eps
         self.stats = stats
         self.cov_reg: CovarianceRegulariser = cov_reg
         classes, size = net.num_classes, net.features
-        with scoped(derive(seed_of(net), "pfedfda")):
+        with fl.scoped(fl.derive(fl.seed_of(net), "pfedfda")):
             self.means = nn.Buffer(torch.rand(classes, size))
         self.covariance = nn.Buffer(pack(torch.eye(size)))
         self.coefficients = nn.Buffer(torch.full((2,), 0.5))
@@ -102,54 +85,54 @@ class PFedFDA(ClientModule):
         self.bias = nn.Buffer(torch.zeros(classes))
         self._set_classifier()
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load backbone and Gaussians; the classifier uses the client's class shares."""
         super().receive(broadcast, info)
         shares = info.class_counts.to(self.prior) / max(1, info.samples) + self.eps
         self.prior.copy_(shares / shares.sum())
         self._set_classifier()
 
-    def load_global(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: fl.Broadcast) -> None:
         """Load backbone and Gaussians, with all classes equally likely."""
         super().load_global(broadcast)
         self.prior.fill_(1 / len(self.prior))
         self._set_classifier()
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare training the backbone, then fitting the Gaussians."""
         running = self.stats == "running"
-        local = Phase(
+        local = fl.Phase(
             name="local",
             objective=self._collecting if running else self.losses,
             epochs=self.epochs,
             trains=("net.backbone.*",),
         )
-        fit = Pass(name="gaussians", then=self._fit, collect=None if running else self._features)
+        fit = fl.Pass(name="gaussians", then=self._fit, collect=None if running else self._features)
         return [local, fit]
 
-    def adapt(self) -> Plan:
+    def adapt(self) -> fl.Plan:
         """Declare fitting the Gaussians to features of the received backbone."""
-        return [Pass(name="gaussians", collect=self._features, then=self._fit)]
+        return [fl.Pass(name="gaussians", collect=self._features, then=self._fit)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits."""
         return F.linear(self.net.backbone(x), self.weight, self.bias)
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return the cross-entropy under the fixed classifier."""
         return self._collecting(batch).terms
 
-    def _collecting(self, batch: Batch) -> Outcome:
+    def _collecting(self, batch: fl.Batch) -> fl.Outcome:
         """Return the same loss, and the features and labels for the fit that follows."""
         z = self.net.backbone(batch.x)
         logits = F.linear(z, self.weight, self.bias)
-        return Outcome(self.supervised(logits, batch), rows={"z": z, "y": batch.y})
+        return fl.Outcome(self.supervised(logits, batch), rows={"z": z, "y": batch.y})
 
-    def _features(self, batch: Batch) -> State:
+    def _features(self, batch: fl.Batch) -> fl.State:
         with torch.no_grad():
             return {"z": self.net.backbone(batch.x), "y": batch.y}
 
-    def _fit(self, totals: Totals) -> State:
+    def _fit(self, totals: fl.Totals) -> fl.State:
         """Return the blended Gaussians of the collected features, and their classifier."""
         if not totals.rows:
             return {}

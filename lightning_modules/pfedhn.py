@@ -16,19 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lightning_modules.base import ClientModule
-from pfl.core.checks import at_least_one, not_negative
-from pfl.core.seeds import derive, scoped
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import add
-from pfl.core.types import Broadcast, ClientInfo, Patterns, Phase, Plan, State, Upload
+from lightning_modules import base as fl
 
 CLIP = 50.0
 """Largest joint norm of the gradients of hypernetwork and embeddings."""
 
 
-class PFedHN(ClientModule):
+class PFedHN(fl.ClientModule):
     """Networks that a hypernetwork at the server generates, one for each client.
 
     The server sends theta_i = H(v_i; psi), the client takes K steps, and the server backpropagates
@@ -83,37 +77,37 @@ class PFedHN(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, buffers=buffers, weighting=weighting, **options)
-        at_least_one(steps=steps, embedding=embedding, hidden=hidden)
-        not_negative(hidden_layers=hidden_layers, server_lr=server_lr)
-        not_negative(server_momentum=server_momentum, server_weight_decay=server_weight_decay)
+        fl.at_least_one(steps=steps, embedding=embedding, hidden=hidden)
+        fl.not_negative(hidden_layers=hidden_layers, server_lr=server_lr)
+        fl.not_negative(server_momentum=server_momentum, server_weight_decay=server_weight_decay)
         self.private_head, self.steps = private_head, steps
         rates = server_lr, server_momentum, server_weight_decay
         self.hyper = embedding, (hidden,) * (hidden_layers + 1), order, *rates
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return the server's learning rate, around the authors' 0.01 and 0.05."""
-        return (Dimension("server_lr", 0.001, 0.1, log=True),)
+        return (fl.Dimension("server_lr", 0.001, 0.1, log=True),)
 
     @property
-    def shared(self) -> Patterns:
+    def shared(self) -> fl.Patterns:
         """The parameters that are generated."""
         return ("net.backbone.*",) if self.private_head else ("net.*",)
 
     @property
-    def kept(self) -> Patterns:
+    def kept(self) -> fl.Patterns:
         """The head, if it is not generated."""
         return ("net.head.*",) if self.private_head else ()
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare K steps on all parameters."""
-        return [Phase(name="local", objective=self.losses, epochs=self.epochs, steps=self.steps)]
+        return [fl.Phase(name="local", objective=self.losses, epochs=self.epochs, steps=self.steps)]
 
-    def introduce(self) -> Plan:
+    def introduce(self) -> fl.Plan:
         """Declare the steps of a round, by which the server updates an embedding."""
         return self.plan()
 
-    def server(self) -> Server[HNState]:
+    def server(self) -> fl.Server[HNState]:
         """Return a server with a hypernetwork."""
         return HNServer(self.weighting, *self.hyper)
 
@@ -148,7 +142,7 @@ class Hypernetwork(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HNState(ServerState):
+class HNState(fl.ServerState):
     """The hypernetwork; ``shared`` has initial values of the entries, for their shapes.
 
     Attributes:
@@ -157,13 +151,13 @@ class HNState(ServerState):
         trained: (N,) whether a client has training data.
     """
 
-    hyper: State
-    velocity: State
+    hyper: fl.State
+    velocity: fl.State
     trained: Tensor
 
 
 @dataclass(eq=False)
-class HNServer(Server[HNState]):
+class HNServer(fl.Server[HNState]):
     """A server that generates networks, and backpropagates their changes; see :class:`PFedHN`."""
 
     embedding: int | None = None
@@ -173,32 +167,32 @@ class HNServer(Server[HNState]):
     momentum: float = 0.9
     weight_decay: float = 1e-3
 
-    def _hyper(self, shared: State, clients: int, size: int) -> Hypernetwork:
+    def _hyper(self, shared: fl.State, clients: int, size: int) -> Hypernetwork:
         return Hypernetwork([v.shape for v in shared.values()], clients, size, self.widths)
 
-    def _generated(self, state: HNState, hyper: Mapping[str, Tensor], vector: Tensor) -> State:
+    def _generated(self, state: HNState, hyper: Mapping[str, Tensor], vector: Tensor) -> fl.State:
         with torch.device("meta"):  # the values are those of the state
             module = self._hyper(state.shared, *hyper["embeddings"].shape)
         made = functional_call(module, dict(hyper), (vector,))
         return dict(zip(state.shared, made, strict=True))
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> HNState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> HNState:
         """Draw embeddings from N(0, 1), and layers as torch initialises them."""
         like = next(iter(shared.values()))
         trained = torch.tensor([one.samples > 0 for one in clients], device=like.device)
         size = self.embedding or 1 + int(trained.sum()) // 4
-        with scoped(derive(self.seed, "init")):
+        with fl.scoped(fl.derive(self.seed, "init")):
             drawn = self._hyper(shared, len(clients), size).state_dict()
         hyper = {name: value.to(like) for name, value in drawn.items()}
         zero = {name: torch.zeros_like(value) for name, value in hyper.items()}
         return HNState(shared=shared, hyper=hyper, velocity=zero, trained=trained)
 
-    def broadcast(self, state: HNState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: HNState, client: int, round: int) -> fl.Broadcast:
         """Send a client's generated entries."""
         vector = state.hyper["embeddings"][client]
-        return Broadcast(self._generated(state, state.hyper, vector))
+        return fl.Broadcast(self._generated(state, state.hyper, vector))
 
-    def merge(self, state: HNState, uploads: Sequence[Upload]) -> HNState:
+    def merge(self, state: HNState, uploads: Sequence[fl.Upload]) -> HNState:
         """Take a step of SGD with the mean of the gradients, or one with each."""
         after = state
         for sent in [uploads] if self.order == "joint" else [[upload] for upload in uploads]:
@@ -209,10 +203,10 @@ class HNServer(Server[HNState]):
     def welcome(
         self,
         state: HNState,
-        info: ClientInfo,
-        members: Sequence[ClientInfo],
-        upload: Upload | None = None,
-    ) -> tuple[Broadcast, State]:
+        info: fl.ClientInfo,
+        members: Sequence[fl.ClientInfo],
+        upload: fl.Upload | None = None,
+    ) -> tuple[fl.Broadcast, fl.State]:
         """Send H of the mean embedding, or, after an introduction, of one a step away from it."""
         vector = state.hyper["embeddings"][state.trained].mean(0)
         if upload is not None:
@@ -224,9 +218,9 @@ class HNServer(Server[HNState]):
             )
             slopes = self._slopes(alone, [replace(upload, client=0)])
             vector = self._stepped(alone, slopes).hyper["embeddings"][0]
-        return Broadcast(self._generated(state, state.hyper, vector)), {}
+        return fl.Broadcast(self._generated(state, state.hyper, vector)), {}
 
-    def _slopes(self, state: HNState, uploads: Sequence[Upload]) -> State:
+    def _slopes(self, state: HNState, uploads: Sequence[fl.Upload]) -> fl.State:
         """Return the clipped mean gradient of psi and of all embeddings."""
         leaves = {name: nn.Parameter(value.clone()) for name, value in state.hyper.items()}
         with torch.enable_grad():
@@ -237,11 +231,11 @@ class HNServer(Server[HNState]):
         nn.utils.clip_grad_norm_(leaves.values(), CLIP)
         return {name: cast(Tensor, leaf.grad) for name, leaf in leaves.items()}
 
-    def _stepped(self, state: HNState, slopes: State) -> HNState:
+    def _stepped(self, state: HNState, slopes: fl.State) -> HNState:
         """Return the state after a step of SGD."""
         velocity = {
             name: state.velocity[name].mul(self.momentum).add(slope + self.weight_decay * value)
             for (name, value), slope in zip(state.hyper.items(), slopes.values(), strict=True)
         }
-        hyper = add(state.hyper, velocity, -self.lr)
+        hyper = fl.add(state.hyper, velocity, -self.lr)
         return replace(state, hyper=hyper, velocity=velocity)

@@ -13,19 +13,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.layers import copy_into, frozen, statistics
-from lightning_modules.losses import proximal
-from lightning_modules.steps.gradients import slopes_at, with_gradient
-from lightning_modules.steps.servers import MovingServer
-from pfl.core.checks import at_least_one, not_negative, positive
-from pfl.core.server import Server, ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import assign, clone, subtract
-from pfl.core.types import Batch, Broadcast, ClientInfo, Outcome, Phase, Plan, State
+from lightning_modules import base as fl
 
 
-class PFedMe(ClientModule):
+class PFedMe(fl.ClientModule):
     """Personal models theta, each close to a global model w, which follows the Moreau envelope.
 
     On each batch, theta takes K steps ``theta <- theta - eta_p (grad CE(theta) + lambda (theta -
@@ -63,56 +54,56 @@ class PFedMe(ClientModule):
         inner_lr: float = 0.01,
         local_steps: int | None = None,
         server_step: float = 1.0,
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        not_negative(proximity=proximity, server_step=server_step)
-        positive(inner_lr=inner_lr)
-        at_least_one(inner_steps=inner_steps, local_steps=local_steps)
+        fl.not_negative(proximity=proximity, server_step=server_step)
+        fl.positive(inner_lr=inner_lr)
+        fl.at_least_one(inner_steps=inner_steps, local_steps=local_steps)
         self.proximity = proximity
         self.inner_steps = inner_steps
         self.inner_lr = inner_lr
         self.local_steps = local_steps
         self.server_step = server_step
-        self.personal = frozen(net)
+        self.personal = fl.frozen(net)
         self.trained = nn.Buffer(torch.zeros(()))
         self.factor = nn.Buffer(torch.ones(()))  # of this round's learning rates
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return lambda, eta_p and beta in the authors' ranges."""
         return (
-            Dimension("proximity", choices=(15.0, 20.0, 25.0, 30.0)),
-            Dimension("inner_lr", 0.005, 0.1, log=True),
-            Dimension("server_step", choices=(1.0, 2.0)),
+            fl.Dimension("proximity", choices=(15.0, 20.0, 25.0, 30.0)),
+            fl.Dimension("inner_lr", 0.005, 0.1, log=True),
+            fl.Dimension("server_step", choices=(1.0, 2.0)),
         )
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the received model into both models."""
         super().receive(broadcast, info)
-        copy_into(self.personal, self.net)
+        fl.copy_into(self.personal, self.net)
         # It may fall to zero; its inverse must be finite in float32.
         self.factor.fill_(max(self.lr_factor(info), 1e-30))
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare one phase, in which each batch makes the inner steps and the outer step."""
         return [
-            Phase(
+            fl.Phase(
                 name="local", objective=self._envelope, epochs=self.epochs, steps=self.local_steps
             )
         ]
 
-    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+    def personalise(self, broadcast: fl.Broadcast | None, info: fl.ClientInfo) -> None:
         """Load the stored personal model, or the global one if there is none."""
         if self.trained:
-            assign(self.net, self.personal.module.state_dict())
+            fl.assign(self.net, self.personal.module.state_dict())
         elif broadcast is not None:
             self.receive(broadcast, info)
 
-    def adapt(self) -> Plan:
+    def adapt(self) -> fl.Plan:
         """Declare the steps that compute a personal model for a client without one."""
         return [
-            Phase(
+            fl.Phase(
                 name="adapt",
                 objective=self._approach,
                 epochs=lambda entries, info: 0 if entries["trained"] else 1,
@@ -120,22 +111,24 @@ class PFedMe(ClientModule):
             )
         ]
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that moves towards the average."""
         names = tuple(f"net.{name}" for name, _ in self.net.named_parameters())
-        return MovingServer(self.weighting, self.server_step, names)
+        return fl.MovingServer(self.weighting, self.server_step, names)
 
-    def _envelope(self, batch: Batch) -> Outcome:
+    def _envelope(self, batch: fl.Batch) -> fl.Outcome:
         """Return the Moreau envelope of the loss at w, from K steps of theta."""
         start = dict(self.personal.module.named_buffers())
         anchor = {name: value.detach() for name, value in self.net.named_parameters()}
         theta, loss, buffers = self._solve({n: start[n] for n in anchor}, anchor, batch)
-        distance = proximal(self.net.parameters(), theta.values())
+        distance = fl.proximal(self.net.parameters(), theta.values())
         entries = _prefixed("personal.module", theta | buffers) | _prefixed("net", buffers)
         entries["trained"] = torch.ones_like(self.trained)
-        return Outcome({self.task.loss_name: loss, "proximal": self.proximity * distance}, entries)
+        return fl.Outcome(
+            {self.task.loss_name: loss, "proximal": self.proximity * distance}, entries
+        )
 
-    def _approach(self, batch: Batch) -> Outcome:
+    def _approach(self, batch: fl.Batch) -> fl.Outcome:
         """Take the same K steps with the network itself, with w in the personal copy.
 
         The K steps are expressed as one step of the optimiser, whose learning rate is eta_p times
@@ -144,20 +137,22 @@ class PFedMe(ClientModule):
         start = {name: value.detach() for name, value in self.net.named_parameters()}
         anchor = dict(self.personal.module.named_buffers())
         theta, loss, buffers = self._solve(start, anchor, batch)
-        way = subtract(start, theta).values()
+        way = fl.subtract(start, theta).values()
         slopes = [(1 / self.inner_lr) * value / self.factor for value in way]
-        terms = {self.task.loss_name: with_gradient(loss, self.net.parameters(), slopes)}
-        return Outcome(terms, _prefixed("net", buffers))
+        terms = {self.task.loss_name: fl.with_gradient(loss, self.net.parameters(), slopes)}
+        return fl.Outcome(terms, _prefixed("net", buffers))
 
-    def _solve(self, theta: State, anchor: State, batch: Batch) -> tuple[State, Tensor, State]:
+    def _solve(
+        self, theta: fl.State, anchor: fl.State, batch: fl.Batch
+    ) -> tuple[fl.State, Tensor, fl.State]:
         """Return theta after K steps, the loss before the last step, and running statistics.
 
         The running statistics are updated with the batch once.
         """
-        buffers = clone(statistics(self.net))
-        once: State = {}
+        buffers = fl.clone(fl.statistics(self.net))
+        once: fl.State = {}
         for _ in range(self.inner_steps):
-            slopes, loss, after = slopes_at(self.net, theta, buffers, batch, self.task.loss)
+            slopes, loss, after = fl.slopes_at(self.net, theta, buffers, batch, self.task.loss)
             once = once or after
             theta = {
                 name: value
@@ -167,5 +162,5 @@ class PFedMe(ClientModule):
         return theta, loss, once
 
 
-def _prefixed(prefix: str, state: State) -> State:
+def _prefixed(prefix: str, state: fl.State) -> fl.State:
     return {f"{prefix}.{name}": value for name, value in state.items()}

@@ -14,30 +14,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from lightning_modules.base import ClientModule, ClientOptions
-from lightning_modules.layers import frozen
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_have_linear_head
-from lightning_modules.steps.phases import remember
-from lightning_modules.steps.rows import (
-    CAP,
-    ModelsServer,
-    Similarity,
-    repeated,
-    row,
-    similarities,
-    with_rows,
-)
-from pfl.core.checks import not_negative
-from pfl.core.server import ServerState
-from pfl.core.space import Dimension
-from pfl.core.state import assign, select, weighted_mean
-from pfl.core.types import Broadcast, ClientInfo, Plan, State, Upload
+from lightning_modules import base as fl
+from lightning_modules.steps.rows import CAP, Similarity, similarities
 
 BODY, CLASSIFIER = ("net.backbone.*",), "net.head.weight"
 
 
-class PFedSim(ClientModule):
+class PFedSim(fl.ClientModule):
     """FedAvg in the first rounds; then bodies mixed by the similarity of private classifiers.
 
     All parameters are trained in all rounds. After the warm-up each client receives its own head
@@ -64,44 +47,44 @@ class PFedSim(ClientModule):
     global_model = False
     vectorizable = True
     uses_rounds = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         warmup: float = 0.5,
         similarity: Similarity = "rows",
         tested: Literal["stored", "mixed"] = "stored",
-        **options: Unpack[ClientOptions],
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        must_have_linear_head(net, "PFedSim")
-        not_negative(warmup=warmup)
+        fl.must_have_linear_head(net, "PFedSim")
+        fl.not_negative(warmup=warmup)
         self.warmup, self.similarity, self.tested = warmup, similarity, tested
         # The last trained network, and whether it was trained after the warm-up.
-        self.last, self.own = frozen(net), nn.Buffer(torch.tensor(False))
+        self.last, self.own = fl.frozen(net), nn.Buffer(torch.tensor(False))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return the share of rounds of the warm-up."""
-        return (Dimension("warmup", choices=(0.1, 0.3, 0.5, 0.7)),)
+        return (fl.Dimension("warmup", choices=(0.1, 0.3, 0.5, 0.7)),)
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare the training, and storing the network."""
-        return [*super().plan(), remember(self.net, "last")]
+        return [*super().plan(), fl.remember(self.net, "last")]
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the received network, and store whether the warm-up is over."""
         super().receive(broadcast, info)
         self.own.fill_(info.round > warmup_rounds(self.warmup, info.rounds))
 
-    def personalise(self, broadcast: Broadcast | None, info: ClientInfo) -> None:
+    def personalise(self, broadcast: fl.Broadcast | None, info: fl.ClientInfo) -> None:
         """Load the network last trained, if that was after the warm-up, or the broadcast."""
         if self.own and self.tested == "stored":
-            assign(self.net, self.last.module.state_dict())
+            fl.assign(self.net, self.last.module.state_dict())
         elif broadcast is not None:
-            assign(self, broadcast.shared)
+            fl.assign(self, broadcast.shared)
 
     def server(self) -> SimServer:
         """Return a server that stores all networks."""
@@ -109,7 +92,7 @@ class PFedSim(ClientModule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimState(ServerState):
+class SimState(fl.ServerState):
     """The last network of each of N clients; ``shared`` has a leading axis of N.
 
     Attributes:
@@ -122,38 +105,38 @@ class SimState(ServerState):
 
 
 @dataclass(eq=False)
-class SimServer(ModelsServer[SimState]):
+class SimServer(fl.ModelsServer[SimState]):
     """A server that averages in the warm-up, then mixes bodies; arguments as in PFedSim."""
 
     warmup: float = 0.5
     similarity: Similarity = "rows"
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> SimState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> SimState:
         """Start every client from the common network, similar only to itself."""
         alike = torch.eye(len(clients), dtype=torch.float64)
         rounds = warmup_rounds(self.warmup, clients[0].rounds)
-        return SimState(repeated(shared, len(clients)), similarity=alike, warmup=rounds)
+        return SimState(fl.repeated(shared, len(clients)), similarity=alike, warmup=rounds)
 
-    def broadcast(self, state: SimState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: SimState, client: int, round: int) -> fl.Broadcast:
         """Return the client's mixture of bodies, and its own head."""
         weights = -torch.log1p(-state.similarity[client].clamp(max=CAP))
         near = weights.nonzero()[:, 0].tolist()
-        bodies = [row(select(state.shared, BODY), number) for number in near]
-        mixed = weighted_mean(bodies, weights[near] / weights.sum())
-        return Broadcast({**row(state.shared, client), **mixed})
+        bodies = [fl.row(fl.select(state.shared, BODY), number) for number in near]
+        mixed = fl.weighted_mean(bodies, weights[near] / weights.sum())
+        return fl.Broadcast({**fl.row(state.shared, client), **mixed})
 
-    def merge(self, state: SimState, uploads: Sequence[Upload]) -> SimState:
+    def merge(self, state: SimState, uploads: Sequence[fl.Upload]) -> SimState:
         """Average all uploads, or store them and compare their heads."""
         if state.round < state.warmup:
             after = super().merge(state, uploads)
-            return replace(after, shared=repeated(after.shared, len(state.similarity)))
+            return replace(after, shared=fl.repeated(after.shared, len(state.similarity)))
         members = torch.tensor([upload.client for upload in uploads])
         alike = state.similarity.clone()
         heads = torch.stack([upload.shared[CLASSIFIER] for upload in uploads])
         alike[members[:, None], members] = similarities(heads, self.similarity)
         pairs = len(alike) * (len(alike) - 1)
         report = {"similarity": float(alike.sum() - len(alike)) / max(1, pairs)}
-        stored = with_rows(state.shared, uploads, [upload.shared for upload in uploads])
+        stored = fl.with_rows(state.shared, uploads, [upload.shared for upload in uploads])
         return replace(state, shared=stored, similarity=alike, report=report, client_report=None)
 
 

@@ -13,36 +13,13 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.base import ClientModule
-from lightning_modules.layers import VariationalLinear, inverse_softplus
-from lightning_modules.losses import monte_carlo_cross_entropy
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.initial import seed_of
-from lightning_modules.nets.split import must_have_linear_head
-from lightning_modules.steps.optimizers import with_lr
-from pfl.core.checks import at_least_one, not_negative, within
-from pfl.core.seeds import scoped
-from pfl.core.server import Server, ServerState, received
-from pfl.core.space import Dimension
-from pfl.core.state import assign, clone, weighted_mean
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    OptimizerFactory,
-    Pass,
-    Phase,
-    Plan,
-    State,
-    Terms,
-    Upload,
-)
+from lightning_modules import base as fl
 
 SERVER_HEAD = {"server_head_weight": "mean_weight", "server_head_bias": "mean_bias"}
 TauTerms: TypeAlias = Literal["both", "uncertainty", "deviation"]
 
 
-class PFedVEM(ClientModule):
+class PFedVEM(fl.ClientModule):
     """A Gaussian head for each client; the server weights its means by a confidence.
 
     The base network is trained as in FedAvg. The head of client j is a Gaussian with means mu_j and
@@ -96,13 +73,13 @@ class PFedVEM(ClientModule):
     vectorizable = True
     draws_noise = True
     needs_classes = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
-        optimizer: OptimizerFactory = lambda params: torch.optim.SGD(
+        optimizer: fl.OptimizerFactory = lambda params: torch.optim.SGD(
             params, lr=0.001, momentum=0.9
         ),
         lr_head: float = 0.001,
@@ -118,11 +95,11 @@ class PFedVEM(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(_with_gaussian_head(net, init_std), optimizer, epochs, **options)
-        not_negative(lr_head=lr_head, lr_base=lr_base, head_epochs=head_epochs)
-        at_least_one(mc_samples=mc_samples)
-        within("[0, 1)", server_momentum=server_momentum)
-        self.head_optimizer = with_lr(self.optimizer, lr_head)
-        self.base_optimizer = with_lr(self.optimizer, lr_base)
+        fl.not_negative(lr_head=lr_head, lr_base=lr_base, head_epochs=head_epochs)
+        fl.at_least_one(mc_samples=mc_samples)
+        fl.within("[0, 1)", server_momentum=server_momentum)
+        self.head_optimizer = fl.with_lr(self.optimizer, lr_head)
+        self.base_optimizer = fl.with_lr(self.optimizer, lr_base)
         self.head_epochs = head_epochs
         self.draws = self.head.noise_shapes(mc_samples)
         self.mc_samples = mc_samples
@@ -135,29 +112,29 @@ class PFedVEM(ClientModule):
         self.confidence = nn.Buffer(torch.tensor(init_std**-2))
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return both rates, which replace the common one, and the paper's ranges."""
         return (
-            Dimension("lr_head", 1e-4, 0.1, log=True),
-            Dimension("lr_base", 1e-4, 0.1, log=True),
-            Dimension("init_std", choices=(0.1, 0.3162, 1.0)),
-            Dimension("head_epochs", choices=(5, 10, 20)),
+            fl.Dimension("lr_head", 1e-4, 0.1, log=True),
+            fl.Dimension("lr_base", 1e-4, 0.1, log=True),
+            fl.Dimension("init_std", choices=(0.1, 0.3162, 1.0)),
+            fl.Dimension("head_epochs", choices=(5, 10, 20)),
         )
 
     @property
-    def head(self) -> VariationalLinear:
+    def head(self) -> fl.VariationalLinear:
         """The posterior of the head."""
-        return cast(VariationalLinear, self.net.head)
+        return cast(fl.VariationalLinear, self.net.head)
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load base and server head, and update the confidence in closed form (M-step)."""
         super().receive(broadcast, info)
         if self.tau_timing == "before_head":
-            assign(self, {"confidence": self._confidence()})
+            fl.assign(self, {"confidence": self._confidence()})
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare two phases: the head's posterior on the received base, then the base."""
-        head = Phase(
+        head = fl.Phase(
             name="head",
             objective=self.free_energy,
             epochs=self.head_epochs,
@@ -168,7 +145,7 @@ class PFedVEM(ClientModule):
             inputs=self.features,
             noise=self.draws,
         )
-        base = Phase(
+        base = fl.Phase(
             name="base",
             objective=self.losses,
             epochs=self.epochs,
@@ -178,44 +155,44 @@ class PFedVEM(ClientModule):
         )
         if self.tau_timing == "before_head":
             return [head, base]
-        update = Pass(name="confidence", then=lambda _: {"confidence": self._confidence()})
+        update = fl.Pass(name="confidence", then=lambda _: {"confidence": self._confidence()})
         return [head, update, base]
 
-    def features(self, batch: Batch) -> Tensor:
+    def features(self, batch: fl.Batch) -> Tensor:
         """Return (B, D) features, which are constant while the head is trained."""
         z: Tensor = self.net.backbone(batch.x)
         return z
 
-    def free_energy(self, batch: Batch) -> Terms:
+    def free_energy(self, batch: fl.Batch) -> fl.Terms:
         """Compute the head's objective on all features of a client, a sum over the data plus KL."""
         logits = self.head(batch.x, self.mc_samples, batch.noise)
         nll = self._expected(logits, batch, "sum")
         prior = self.server_head_weight, self.server_head_bias
         return {"nll": nll, "kl": self.head.kl(*prior, self.confidence.rsqrt())}
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return the base's objective: a mean over the batch, without the KL divergence."""
         if self.base_loss == "mean_head":
             return self.supervised(self(batch.x), batch)
         logits = self.head(self.features(batch), self.mc_samples, batch.noise)
         return {"nll": self._expected(logits, batch, "mean")}
 
-    def upload(self, info: ClientInfo) -> Upload:
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
         """Return the base, the posterior means as the server's head, and the confidence."""
         sent = super().upload(info)
         means = {name: getattr(self.head, mean) for name, mean in SERVER_HEAD.items()}
-        return replace(sent, shared=sent.shared | clone(means))
+        return replace(sent, shared=sent.shared | fl.clone(means))
 
-    def load_global(self, broadcast: Broadcast) -> None:
+    def load_global(self, broadcast: fl.Broadcast) -> None:
         """Load the aggregated base under the server's head."""
         super().load_global(broadcast)
-        assign(self.head, {mean: broadcast.shared[name] for name, mean in SERVER_HEAD.items()})
+        fl.assign(self.head, {mean: broadcast.shared[name] for name, mean in SERVER_HEAD.items()})
 
-    def server(self) -> Server[ServerState]:
+    def server(self) -> fl.Server[fl.ServerState]:
         """Return a server that averages the base by samples and the head by confidence."""
         return VEMServer(self.weighting, self.server_momentum)
 
-    def describe(self) -> State:
+    def describe(self) -> fl.State:
         """Return the confidence, and the two sums from which it is computed."""
         mean, std, prior = self._posterior()
         return {
@@ -224,10 +201,12 @@ class PFedVEM(ClientModule):
             "deviation": (mean - prior).square().sum(),
         }
 
-    def _expected(self, logits: Tensor, batch: Batch, reduction: Literal["mean", "sum"]) -> Tensor:
+    def _expected(
+        self, logits: Tensor, batch: fl.Batch, reduction: Literal["mean", "sum"]
+    ) -> Tensor:
         """Return the task's loss, averaged over draws."""
         losses = self.task.sample_losses
-        return monte_carlo_cross_entropy(logits, batch.y, batch.weight, reduction, losses)
+        return fl.monte_carlo_cross_entropy(logits, batch.y, batch.weight, reduction, losses)
 
     def _confidence(self) -> Tensor:
         return confidence(*self._posterior(), self.tau_terms)
@@ -247,7 +226,7 @@ class PFedVEM(ClientModule):
 
 
 @dataclass(eq=False)
-class VEMServer(Server[ServerState]):
+class VEMServer(fl.Server[fl.ServerState]):
     """A server that averages the base by samples and the head's means by confidence.
 
     Args:
@@ -255,17 +234,17 @@ class VEMServer(Server[ServerState]):
         weighting: Weighting of the base.
     """
 
-    reports: ClassVar = {**Server.reports, "confidence": "confidence of the head"}
+    reports: ClassVar = {**fl.Server.reports, "confidence": "confidence of the head"}
     summed = tuple(SERVER_HEAD)
     momentum: float = 0.0
 
     def welcome(
         self,
-        state: ServerState,
-        info: ClientInfo,
-        members: Sequence[ClientInfo],
-        upload: Upload | None = None,
-    ) -> tuple[Broadcast, State]:
+        state: fl.ServerState,
+        info: fl.ClientInfo,
+        members: Sequence[fl.ClientInfo],
+        upload: fl.Upload | None = None,
+    ) -> tuple[fl.Broadcast, fl.State]:
         """Return the broadcast, and a posterior that is the prior: its head, and one variance.
 
         The variance is the inverse of the mean confidence in the last round; without such a round,
@@ -276,28 +255,28 @@ class VEMServer(Server[ServerState]):
         told = list((state.client_report or {}).get("confidence", {}).values())
         if told:
             tau = sum(told) / len(told)
-            raw = inverse_softplus(tau**-0.5)
+            raw = fl.inverse_softplus(tau**-0.5)
             for mean in SERVER_HEAD.values():
                 like = kept[f"net.head.{mean}"]
                 kept[f"net.head.{mean.replace('mean', 'raw_std')}"] = torch.full_like(like, raw)
             kept["confidence"] = torch.tensor(tau).to(like)
         return sent, kept
 
-    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
         """Compute ``theta = sum n_j theta_j / sum n_j`` and ``w = sum tau_j mu_j / sum tau_j``."""
         averaged = super().merge(state, uploads)
-        taus = received(uploads, "confidence").cpu().double()
-        heads: list[State] = [{n: u.shared[n] for n in SERVER_HEAD} for u in uploads]
-        average = averaged.shared | weighted_mean(heads, taus / taus.sum())
+        taus = fl.received(uploads, "confidence").cpu().double()
+        heads: list[fl.State] = [{n: u.shared[n] for n in SERVER_HEAD} for u in uploads]
+        average = averaged.shared | fl.weighted_mean(heads, taus / taus.sum())
         return replace(averaged, shared=self._moved(state.shared, average))
 
-    def merge_mean(self, state: ServerState, mean: Upload, count: float) -> ServerState:
+    def merge_mean(self, state: fl.ServerState, mean: fl.Upload, count: float) -> fl.ServerState:
         """Return the state with base and head of the mean, in which all clients count equally."""
         return replace(state, shared=self._moved(state.shared, mean.shared))
 
-    def _moved(self, old: State, average: State) -> State:
+    def _moved(self, old: fl.State, average: fl.State) -> fl.State:
         momentum = torch.tensor([self.momentum, 1 - self.momentum], dtype=torch.float64)
-        return weighted_mean([old, average], momentum)
+        return fl.weighted_mean([old, average], momentum)
 
 
 def confidence(mean: Tensor, std: Tensor, prior: Tensor, terms: TauTerms = "both") -> Tensor:
@@ -323,8 +302,8 @@ def confidence(mean: Tensor, std: Tensor, prior: Tensor, terms: TauTerms = "both
     return torch.where(total > 0, len(mean) / total.clamp_min(1e-8), 1.0)
 
 
-def _with_gaussian_head(net: SplitNet, init_std: float) -> SplitNet:
-    must_have_linear_head(net, "PFedVEM")
-    with scoped(seed_of(net)):
-        head = VariationalLinear(net.features, net.num_classes, init_std)
-    return SplitNet(net.backbone, head, net.features, net.num_classes)
+def _with_gaussian_head(net: fl.SplitNet, init_std: float) -> fl.SplitNet:
+    fl.must_have_linear_head(net, "PFedVEM")
+    with fl.scoped(fl.seed_of(net)):
+        head = fl.VariationalLinear(net.features, net.num_classes, init_std)
+    return fl.SplitNet(net.backbone, head, net.features, net.num_classes)

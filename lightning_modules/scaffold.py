@@ -14,31 +14,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.base import ClientModule
-from lightning_modules.layers import statistics
-from lightning_modules.losses import linear
-from lightning_modules.steps.gradients import slopes_at
-from lightning_modules.steps.optimizers import beyond_plain_sgd, learning_rate
-from lightning_modules.steps.servers import stepped
-from pfl.core.checks import positive
-from pfl.core.server import Server, ServerState, received
-from pfl.core.space import Dimension
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    Pass,
-    Patterns,
-    Phase,
-    Plan,
-    State,
-    Terms,
-    Totals,
-    Upload,
-)
+from lightning_modules import base as fl
 
 
-class SCAFFOLD(ClientModule):
+class SCAFFOLD(fl.ClientModule):
     """FedAvg whose clients correct every gradient by control variates, so that they do not drift.
 
     A local gradient g_i becomes ``g_i - c_i + c``. The control variates c_i (of the client) and c
@@ -82,7 +61,7 @@ class SCAFFOLD(ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        positive(eta_g=eta_g)
+        fl.positive(eta_g=eta_g)
         self.eta_g = eta_g
         self.option = option
         self.controlled = tuple(name for name, p in net.named_parameters() if p.requires_grad)
@@ -93,8 +72,8 @@ class SCAFFOLD(ClientModule):
         self.change = nn.Buffer(zeros.clone())  # change of c_i in this round
         self.rate = nn.Buffer(torch.zeros(()))
         optimizer = self.configure_optimizers()
-        self.lr = learning_rate(optimizer)
-        if other := beyond_plain_sgd(optimizer):
+        self.lr = fl.learning_rate(optimizer)
+        if other := fl.beyond_plain_sgd(optimizer):
             warnings.warn(
                 f"SCAFFOLD's control variates assume plain SGD, got {other}: they will be of the "
                 "wrong size",
@@ -102,31 +81,31 @@ class SCAFFOLD(ClientModule):
             )
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return the server's rate, up to the paper's 1."""
-        return (Dimension("eta_g", choices=(0.1, 0.5, 1.0)),)
+        return (fl.Dimension("eta_g", choices=(0.1, 0.5, 1.0)),)
 
-    def receive(self, broadcast: Broadcast, info: ClientInfo) -> None:
+    def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the network and c; store the round's starting weights and learning rate."""
         super().receive(broadcast, info)
         self.start.copy_(self._weights())
         self.rate.fill_(self.lr * self.lr_factor(info))
 
-    def plan(self) -> Plan:
+    def plan(self) -> fl.Plan:
         """Declare training, then the new variate; Option I first computes its gradient."""
-        train = Phase(name="local", objective=self.losses, epochs=self.epochs)
-        renew = Pass(name="control", then=lambda _: {"control": self.control + self.change})
+        train = fl.Phase(name="local", objective=self.losses, epochs=self.epochs)
+        renew = fl.Pass(name="control", then=lambda _: {"control": self.control + self.change})
         if self.option == "I":
-            slope = Pass(name="gradient", statistic=self._gradients, then=self._option_one)
+            slope = fl.Pass(name="gradient", statistic=self._gradients, then=self._option_one)
             return [slope, train, renew]
-        return [train, Pass(name="travelled", then=self._option_two), renew]
+        return [train, fl.Pass(name="travelled", then=self._option_two), renew]
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return ``ce`` and the linear term whose gradient is ``c - c_i``."""
-        drift = linear([self._weights()], [self.common - self.control])
+        drift = fl.linear([self._weights()], [self.common - self.control])
         return {**super().losses(batch), "control": drift}
 
-    def server(self) -> Server[ScaffoldState]:
+    def server(self) -> fl.Server[ScaffoldState]:
         """Return a server that averages models and adds up the changes of control variates."""
         names = tuple(f"net.{name}" for name in self.controlled)
         return ScaffoldServer(self.weighting, names, self.eta_g)
@@ -135,19 +114,19 @@ class SCAFFOLD(ClientModule):
         parameters = dict(self.net.named_parameters())
         return torch.cat([parameters[name].flatten() for name in self.controlled])
 
-    def _gradients(self, batch: Batch) -> State:
-        parameters: State = dict(self.net.named_parameters())
-        buffers = statistics(self.net)
-        slopes, _, _ = slopes_at(self.net, parameters, buffers, batch, self.task.loss)
+    def _gradients(self, batch: fl.Batch) -> fl.State:
+        parameters: fl.State = dict(self.net.named_parameters())
+        buffers = fl.statistics(self.net)
+        slopes, _, _ = fl.slopes_at(self.net, parameters, buffers, batch, self.task.loss)
         mean = torch.cat([slopes[name].flatten() for name in self.controlled])
         count = mean.new_tensor(len(batch.y))
         samples = count if batch.weight is None else batch.weight.sum().to(mean.dtype)
         return {"gradient": mean * samples, "samples": samples}
 
-    def _option_one(self, totals: Totals) -> State:
+    def _option_one(self, totals: fl.Totals) -> fl.State:
         return {"change": totals.sums["gradient"] / totals.sums["samples"] - self.control}
 
-    def _option_two(self, totals: Totals) -> State:
+    def _option_two(self, totals: fl.Totals) -> fl.State:
         """Return ``(x - y) / (K eta) - c``, or zero if no step was taken."""
         way = totals.steps * self.rate
         mean = (self.start - self._weights()) / torch.where(way > 0, way, 1)
@@ -155,7 +134,7 @@ class SCAFFOLD(ClientModule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaffoldState(ServerState):
+class ScaffoldState(fl.ServerState):
     """The server's state: the model x in ``shared``, and the control variate c.
 
     Attributes:
@@ -168,7 +147,7 @@ class ScaffoldState(ServerState):
 
 
 @dataclass(eq=False)
-class ScaffoldServer(Server[ScaffoldState]):
+class ScaffoldServer(fl.Server[ScaffoldState]):
     """A server that steps to ``x + eta_g (mean y - x)`` and adds the changes, over N, to ``c``.
 
     Args:
@@ -179,26 +158,26 @@ class ScaffoldServer(Server[ScaffoldState]):
     """
 
     summed: ClassVar = ("change",)
-    controlled: Patterns = ()
+    controlled: fl.Patterns = ()
     eta_g: float = 1.0
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> ScaffoldState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> ScaffoldState:
         """Return the initial state, with a control variate of zero."""
         flat = torch.cat([shared[name].flatten() for name in self.controlled])
         members = sum(info.samples > 0 for info in clients)
         return ScaffoldState(shared=shared, control=torch.zeros_like(flat), clients=members)
 
-    def broadcast(self, state: ScaffoldState, client: int, round: int) -> Broadcast:
+    def broadcast(self, state: ScaffoldState, client: int, round: int) -> fl.Broadcast:
         """Return the model and the control variate, which clients load as ``common``."""
-        return Broadcast(shared=state.shared, extra={"common": state.control})
+        return fl.Broadcast(shared=state.shared, extra={"common": state.control})
 
-    def merge(self, state: ScaffoldState, uploads: Sequence[Upload]) -> ScaffoldState:
+    def merge(self, state: ScaffoldState, uploads: Sequence[fl.Upload]) -> ScaffoldState:
         """Return the state with the next x and c."""
         after = self._stepped(state, super().merge(state, uploads))
-        changes = received(uploads, "change")
+        changes = fl.received(uploads, "change")
         return replace(after, control=state.control + changes.sum(0) / state.clients)
 
-    def merge_mean(self, state: ScaffoldState, mean: Upload, count: float) -> ScaffoldState:
+    def merge_mean(self, state: ScaffoldState, mean: fl.Upload, count: float) -> ScaffoldState:
         """Return the state with the next x and c, from the mean of ``count`` uploads."""
         after = self._stepped(state, super().merge(state, [mean]))
         share = count / state.clients
@@ -208,5 +187,5 @@ class ScaffoldServer(Server[ScaffoldState]):
         """Return the state after a step of ``eta_g``, given the state after a step of 1."""
         if self.eta_g == 1:
             return after
-        moved = stepped(state.shared, after.shared, self.eta_g, self.controlled)
+        moved = fl.stepped(state.shared, after.shared, self.eta_g, self.controlled)
         return replace(after, shared=moved)

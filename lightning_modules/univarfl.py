@@ -12,18 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from lightning_modules.base import ClientModule, LRSchedule
-from lightning_modules.losses import (
-    EnergyForm,
-    SpreadStatistic,
-    classifier_variance,
-    hyperspherical_energy,
-)
-from lightning_modules.nets import SplitNet
-from lightning_modules.nets.split import must_be_split
-from pfl.core.checks import not_negative, positive
-from pfl.core.space import Dimension
-from pfl.core.types import Batch, Terms
+from lightning_modules import base as fl
 
 # Share of the pairs whose features may coincide without a warning.
 _COINCIDENT = 0.1
@@ -31,7 +20,7 @@ _COINCIDENT = 0.1
 _ORTHOGONAL = {"inverse": 1.0, "chord": 2.0}
 
 
-class UniVarFL(ClientModule):
+class UniVarFL(fl.ClientModule):
     """FedAvg whose clients spread their features and keep their predictions varied.
 
     The objective is ``CE + w_he * L_HE + w_cv * L_CV`` (Eq. 4). L_HE, the hyperspherical energy,
@@ -74,56 +63,58 @@ class UniVarFL(ClientModule):
     vectorizable = True
     one_model = True
     needs_classes = True
-    net: SplitNet
+    net: fl.SplitNet
 
     def __init__(
         self,
-        net: SplitNet,
+        net: fl.SplitNet,
         *,
         w_cv: float | None = None,
         w_he: float = 0.5,
-        cv_statistic: SpreadStatistic = "var",
+        cv_statistic: fl.SpreadStatistic = "var",
         cv_unbiased: bool = False,
-        he_form: EnergyForm = "rbf",
+        he_form: fl.EnergyForm = "rbf",
         eps: float = 1e-3,
         normalize_for_head: bool = False,
-        lr_schedule: LRSchedule = "cosine",
+        lr_schedule: fl.LRSchedule = "cosine",
         **options: Any,
     ) -> None:
         super().__init__(net, lr_schedule=lr_schedule, **options)
-        must_be_split(net)
+        fl.must_be_split(net)
         self.w_cv = net.num_classes / 4 if w_cv is None else w_cv
         self.w_he = w_he
-        not_negative(w_cv=self.w_cv, w_he=w_he)
-        positive(eps=eps)
-        self.cv_statistic: SpreadStatistic = cv_statistic
+        fl.not_negative(w_cv=self.w_cv, w_he=w_he)
+        fl.positive(eps=eps)
+        self.cv_statistic: fl.SpreadStatistic = cv_statistic
         self.cv_unbiased = cv_unbiased
-        self.he_form: EnergyForm = he_form
+        self.he_form: fl.EnergyForm = he_form
         self.eps = eps
         self.normalize_for_head = normalize_for_head
 
     @classmethod
-    def space(cls) -> Sequence[Dimension]:
+    def space(cls) -> Sequence[fl.Dimension]:
         """Return both weights around FedUV's, up to C / 2 for 100 classes; the paper's are lost."""
         return (
-            Dimension("w_he", choices=(0.01, 0.05, 0.1, 0.5)),
-            Dimension("w_cv", choices=(2.5, 12.5, 25.0, 50.0)),
+            fl.Dimension("w_he", choices=(0.01, 0.05, 0.1, 0.5)),
+            fl.Dimension("w_cv", choices=(2.5, 12.5, 25.0, 50.0)),
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits."""
         return self._classify(self.net.backbone(x))
 
-    def losses(self, batch: Batch) -> Terms:
+    def losses(self, batch: fl.Batch) -> fl.Terms:
         """Return ``ce`` and the weighted ``he`` and ``cv``; terms of weight zero are left out."""
         z = self.net.backbone(batch.x)
         logits = self._classify(z)
         terms = self.supervised(logits, batch)
         if self.w_he:
-            energy = hyperspherical_energy(z, batch.weight, self.he_form, self.eps)
+            energy = fl.hyperspherical_energy(z, batch.weight, self.he_form, self.eps)
             terms["he"] = self.w_he * energy
         if self.w_cv:
-            short = classifier_variance(logits, batch.weight, self.cv_statistic, self.cv_unbiased)
+            short = fl.classifier_variance(
+                logits, batch.weight, self.cv_statistic, self.cv_unbiased
+            )
             terms["cv"] = self.w_cv * short
         return terms
 

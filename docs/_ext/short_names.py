@@ -1,6 +1,8 @@
-"""Resolve a name that docstrings and annotations write without its module."""
+"""Resolve a name that docstrings and annotations write without its module, or as ``fl.Name``."""
 
 from __future__ import annotations
+
+import re
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
@@ -26,7 +28,23 @@ def resolve(
     return None
 
 
+def shorten(
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: object,
+    options: object,
+    signature: str | None,
+    result: str | None,
+) -> tuple[str | None, ...] | None:
+    """Write ``fl.Batch`` as ``Batch`` in a signature."""
+    if signature is None:
+        return None
+    return tuple(re.sub(r"\bfl\.", "", text or "") or None for text in (signature, result))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Listen to references that Sphinx itself cannot resolve."""
+    """Listen to references that Sphinx itself cannot resolve, and to signatures."""
     app.connect("missing-reference", resolve)
+    app.connect("autodoc-process-signature", shorten)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from pfl.core.batch_norms import batch_norms
-from pfl.core.state import matches
-from pfl.core.types import Patterns, State
+from pfl.method import Patterns, State, batch_norms, matches
 
 
 class Frozen(nn.Module):

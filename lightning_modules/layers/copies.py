@@ -7,7 +7,7 @@ import copy
 from torch import Tensor, nn
 
 from lightning_modules.layers.constants import Frozen, as_buffer
-from pfl.core.state import assign
+from pfl.method import assign
 
 
 def frozen(module: nn.Module, batch_statistics: bool = False) -> Frozen:

@@ -7,7 +7,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pfl.core.checks import at_least_one
+from pfl.method import at_least_one
 
 
 class LowRankLinear(nn.Linear):

@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from lightning_modules.layers.variational import check_noise, draw_noise, softplus_std
 from lightning_modules.losses import Moments
-from pfl.core.checks import at_least_one
+from pfl.method import at_least_one
 
 NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 

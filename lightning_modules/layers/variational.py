@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_modules.losses import gaussian_kl
-from pfl.core.checks import at_least_one, positive
+from pfl.method import at_least_one, positive
 
 MIN_STD = 1e-6
 

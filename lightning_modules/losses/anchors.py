@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_modules.losses.numerics import at_least_float32, full_precision, mean, unit
-from pfl.core.checks import one_of
+from pfl.method import one_of
 
 Widths: TypeAlias = Literal["fixed", "batch"]
 

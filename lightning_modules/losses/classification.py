@@ -8,8 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from lightning_modules.losses.numerics import mean
-from pfl.core.checks import one_of
-from pfl.core.criteria import cross_entropies, mean_cross_entropy
+from pfl.method import cross_entropies, mean_cross_entropy, one_of
 
 
 def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:

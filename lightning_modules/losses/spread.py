@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_modules.losses.numerics import at_least_float32, full_precision, unit
-from pfl.core.checks import one_of, positive
+from pfl.method import one_of, positive
 
 EnergyForm: TypeAlias = Literal["inverse", "log", "chord", "rbf"]
 SpreadStatistic: TypeAlias = Literal["var", "std"]

@@ -14,7 +14,7 @@ from torch import nn
 
 from lightning_modules.layers import LowRankLinear, make_constant
 from lightning_modules.nets.split import SplitNet, must_be_split
-from pfl.core.state import matches
+from pfl.method import matches
 
 
 class FrozenParts(SplitNet):

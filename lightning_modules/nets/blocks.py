@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pfl.core.checks import at_least_one
+from pfl.method import at_least_one
 
 ImageShape: TypeAlias = tuple[int, int, int]
 

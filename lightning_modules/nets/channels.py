@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.layers.mean_field import NORMALISATIONS
-from pfl.core.types import State
+from pfl.method import State
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_modules.nets.split import last_layers
-from pfl.core.seeds import scoped
-from pfl.core.state import assign, constants, fingerprint, select
+from pfl.method import assign, constants, fingerprint, scoped, select
 
 
 def seed_of(net: nn.Module) -> int:

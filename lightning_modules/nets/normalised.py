@@ -14,7 +14,7 @@ from torchvision.models.resnet import BasicBlock
 
 from lightning_modules.nets.blocks import Conv2d, ImageShape, mean_over_image, output_size
 from lightning_modules.nets.split import SplitNet
-from pfl.core.checks import at_least_one, known_words
+from pfl.method import at_least_one, known_words
 
 Norm: TypeAlias = Literal["batch", "group"]
 

@@ -23,7 +23,7 @@ from lightning_modules.nets.blocks import (
     widths,
 )
 from lightning_modules.nets.split import SplitNet
-from pfl.core.checks import at_least_one, known_words
+from pfl.method import at_least_one, known_words
 
 
 class MLP(SplitNet):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lightning_modules.nets.split import SplitNet
-from pfl.core.checks import at_least_one
+from pfl.method import at_least_one
 
 
 class _LastState(nn.GRU):

@@ -8,9 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from lightning_modules.layers import VariationalLinear
-from pfl.core.checks import at_least_one
-from pfl.core.per_client import Variants
-from pfl.core.types import Patterns
+from pfl.method import Patterns, Variants, at_least_one
 
 
 class SplitNet(nn.Module):

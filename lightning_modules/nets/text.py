@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lightning_modules.nets.blocks import linears, widths
 from lightning_modules.nets.split import SplitNet
-from pfl.core.checks import at_least_one
+from pfl.method import at_least_one
 
 PADDING = 0
 

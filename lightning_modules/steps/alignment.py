@@ -17,8 +17,7 @@ from lightning_modules.layers import Frozen
 from lightning_modules.losses import class_mean_alignment, feature_distillation
 from lightning_modules.nets import SplitNet
 from lightning_modules.steps.prototypes import means_pass
-from pfl.core.checks import at_least_one, not_negative, one_of, positive
-from pfl.core.types import Batch, Pass, Phase, Terms
+from pfl import method as fl
 
 AlignTarget: TypeAlias = Literal["class_mean", "per_sample"]
 
@@ -64,20 +63,20 @@ class Alignment:
 
     def __post_init__(self) -> None:
         """Check the options."""
-        one_of("align_target", self.target, get_args(AlignTarget))
-        positive(align_lr=self.lr)
-        not_negative(align_epochs=self.epochs)
-        at_least_one(align_batch=self.batch)
+        fl.one_of("align_target", self.target, get_args(AlignTarget))
+        fl.positive(align_lr=self.lr)
+        fl.not_negative(align_epochs=self.epochs)
+        fl.at_least_one(align_batch=self.batch)
 
 
-def alignment_parts(module: Aligned, align: Alignment) -> list[Phase | Pass]:
+def alignment_parts(module: Aligned, align: Alignment) -> list[fl.Phase | fl.Pass]:
     """Return the parts of a plan that align the backbone; only its parameters change."""
 
-    def objective(batch: Batch) -> Terms:
+    def objective(batch: fl.Batch) -> fl.Terms:
         z = module.net.backbone(batch.x)
         return {"mse": misalignment(module, align, z, batch)}
 
-    phase = Phase(
+    phase = fl.Phase(
         name="align",
         objective=objective,
         epochs=align.epochs,
@@ -93,7 +92,7 @@ def alignment_parts(module: Aligned, align: Alignment) -> list[Phase | Pass]:
     return [means_pass("targets", "class_means", module.previous, classes), phase]
 
 
-def misalignment(module: Aligned, align: Alignment, z: Tensor, batch: Batch) -> Tensor:
+def misalignment(module: Aligned, align: Alignment, z: Tensor, batch: fl.Batch) -> Tensor:
     """Compute the distance of (B, D) features from their targets; see :class:`Alignment`."""
     if align.target == "class_mean":
         return class_mean_alignment(z, batch.y, module.class_means, batch.weight)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pfl.core.types import State
+from pfl import method as fl
 
 
 def critical(before: Tensor, after: Tensor, tau: float) -> Tensor:
@@ -32,7 +32,7 @@ def critical(before: Tensor, after: Tensor, tau: float) -> Tensor:
     return scores >= least
 
 
-def collaborators(masks: Sequence[State], progress: float) -> Tensor:
+def collaborators(masks: Sequence[fl.State], progress: float) -> Tensor:
     """Return an (m, m) mask of the clients (columns) that share parameters with each client (row).
 
     Args:

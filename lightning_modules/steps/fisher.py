@@ -16,18 +16,17 @@ from torch.func import functional_call, grad, vmap
 
 from lightning_modules.losses import cross_entropy
 from lightning_modules.losses.numerics import full_precision
-from pfl.core.state import each
-from pfl.core.types import Batch, Inputs, State
+from pfl import method as fl
 
 FisherEstimator: TypeAlias = Literal["batch_sum", "per_sample_mean", "full_data"]
 
 
 def fisher_share(
     net: nn.Module,
-    batch: Batch,
+    batch: fl.Batch,
     estimator: FisherEstimator = "batch_sum",
     objective: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy,
-) -> State:
+) -> fl.State:
     """Compute one batch's contribution to the sums that :func:`fisher_trace` takes.
 
     Gradients are taken with respect to all parameters of the network, frozen ones included, in its
@@ -45,14 +44,14 @@ def fisher_share(
     if real is None:
         real = torch.ones(len(batch.y), dtype=dtype, device=batch.y.device)
 
-    def loss(parameters: State, x: Inputs, y: Tensor, weight: Tensor | None) -> Tensor:
+    def loss(parameters: fl.State, x: fl.Inputs, y: Tensor, weight: Tensor | None) -> Tensor:
         return objective(functional_call(net, parameters, (x,)), y, weight)
 
     with full_precision(batch.y):
         if estimator == "per_sample_mean":
             # Each sample is a batch of its own.
             of_each = vmap(grad(partial(loss, weight=None)), in_dims=(None, 0, 0))
-            x = each(itemgetter((slice(None), None)), batch.x)
+            x = fl.each(itemgetter((slice(None), None)), batch.x)
             slopes = of_each(parameters, x, batch.y[:, None])
             squares = torch.stack([slope.flatten(1).square().sum(1) for slope in slopes.values()])
             return {"squares": (squares.sum(0) * real).sum(), "samples": real.sum()}
@@ -62,7 +61,7 @@ def fisher_share(
         return {"squares": _squared_norm(slopes)}
 
 
-def fisher_trace(totals: State, estimator: FisherEstimator = "batch_sum") -> Tensor:
+def fisher_trace(totals: fl.State, estimator: FisherEstimator = "batch_sum") -> Tensor:
     """Compute the trace, a scalar, from the sums of :func:`fisher_share` over all batches.
 
     Args:
@@ -76,7 +75,7 @@ def fisher_trace(totals: State, estimator: FisherEstimator = "batch_sum") -> Ten
     Example:
         >>> net = nn.Linear(1, 2)
         >>> _ = nn.init.zeros_(net.weight), nn.init.zeros_(net.bias)
-        >>> batch = Batch(torch.tensor([[3.0]]), torch.tensor([0]))
+        >>> batch = fl.Batch(torch.tensor([[3.0]]), torch.tensor([0]))
         >>> fisher_trace(fisher_share(net, batch))  # ||(1/2, 1/2) - (1, 0)||^2 (3^2 + 1)
         tensor(5.)
     """
@@ -87,5 +86,5 @@ def fisher_trace(totals: State, estimator: FisherEstimator = "batch_sum") -> Ten
     return totals["squares"]
 
 
-def _squared_norm(slopes: State) -> Tensor:
+def _squared_norm(slopes: fl.State) -> Tensor:
     return torch.stack([slope.square().sum() for slope in slopes.values()]).sum()

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from scipy.optimize import minimize
 from torch import Tensor
 
-from pfl.core.devices import widest
+from pfl import method as fl
 
 CovarianceRegulariser: TypeAlias = Literal["official", "small"]
 
@@ -191,7 +191,7 @@ def unpack(packed: Tensor) -> Tensor:
 
 def wide(value: Tensor) -> Tensor:
     """Convert to float64, on the CPU if the device has no float64."""
-    double = widest(value.device) is torch.float64
+    double = fl.widest(value.device) is torch.float64
     return value.double() if double else value.cpu().double()
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from lightning_modules.losses import cross_entropy, linear
-from pfl.core.types import Batch, State
+from pfl import method as fl
 
 # The defaults of torch.optim.Adam.
 BETAS, EPS = (0.9, 0.999), 1e-8
@@ -18,11 +18,11 @@ BETAS, EPS = (0.9, 0.999), 1e-8
 
 def slopes_at(
     net: nn.Module,
-    parameters: State,
+    parameters: fl.State,
     buffers: Mapping[str, Tensor],
-    batch: Batch,
+    batch: fl.Batch,
     objective: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy,
-) -> tuple[State, Tensor, State]:
+) -> tuple[fl.State, Tensor, fl.State]:
     """Return the gradient and value of a loss, and the buffers after the forward pass.
 
     The network's own parameters and buffers do not change, and the results are detached. Runs under
@@ -37,13 +37,13 @@ def slopes_at(
 
     Example:
         >>> net = nn.Linear(1, 2, bias=False)
-        >>> batch = Batch(torch.tensor([[3.0]]), torch.tensor([0]))
+        >>> batch = fl.Batch(torch.tensor([[3.0]]), torch.tensor([0]))
         >>> slopes, value, _ = slopes_at(net, {"weight": torch.zeros(2, 1)}, {}, batch)
         >>> slopes["weight"].flatten().tolist(), value  # 3 (1/2 - 1), 3 * 1/2
         ([-1.5, 1.5], tensor(0.6931))
     """
 
-    def loss(parameters: State) -> tuple[Tensor, tuple[Tensor, State]]:
+    def loss(parameters: fl.State) -> tuple[Tensor, tuple[Tensor, fl.State]]:
         after = {name: value.clone() for name, value in buffers.items()}
         outputs = functional_call(net, {**parameters, **after}, (batch.x,))
         value = objective(outputs, batch.y, batch.weight)
@@ -83,8 +83,8 @@ def with_gradient(value: Tensor, parameters: Iterable[Tensor], slopes: Iterable[
 
 
 def adam_step(
-    values: State, slopes: State, moments: tuple[State, State], step: Tensor, lr: float
-) -> tuple[State, tuple[State, State]]:
+    values: fl.State, slopes: fl.State, moments: tuple[fl.State, fl.State], step: Tensor, lr: float
+) -> tuple[fl.State, tuple[fl.State, fl.State]]:
     """Take one step of Adam as a pure function, identical to a step of ``torch.optim.Adam``.
 
     Args:

@@ -9,9 +9,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from pfl.core.checks import not_negative
-from pfl.core.devices import wide
-from pfl.core.types import State
+from pfl import method as fl
 
 Linkage: TypeAlias = Literal["complete", "single"]
 Split: TypeAlias = tuple[int, int, Tensor, Tensor]
@@ -46,8 +44,8 @@ class Splitting:
     gamma_max: float
 
     def __post_init__(self) -> None:
-        not_negative(eps1=self.eps1, eps2=self.eps2, min_size=self.min_size)
-        not_negative(start_round=self.start_round, gamma_max=self.gamma_max)
+        fl.not_negative(eps1=self.eps1, eps2=self.eps2, min_size=self.min_size)
+        fl.not_negative(start_round=self.start_round, gamma_max=self.gamma_max)
 
     def leaves(self, changes: Tensor, round: int) -> list[bool]:
         """Return which clients leave the cluster: none, or the half without its first client.
@@ -90,7 +88,7 @@ def walked(change: Tensor, splits: Sequence[Split]) -> int:
     return number
 
 
-def changes_of(states: Sequence[State], start: State, names: Sequence[str]) -> Tensor:
+def changes_of(states: Sequence[fl.State], start: fl.State, names: Sequence[str]) -> Tensor:
     """Return (n, P) changes of the named entries, one row for each of n states, in the widest type.
 
     Example:
@@ -98,7 +96,7 @@ def changes_of(states: Sequence[State], start: State, names: Sequence[str]) -> T
         tensor([[0., 1.]], dtype=torch.float64)
     """
     rows = [torch.cat([(state[n] - start[n]).flatten() for n in names]) for state in states]
-    return wide(torch.stack(rows))
+    return fl.wide(torch.stack(rows))
 
 
 def cosines(rows: Tensor) -> Tensor:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pfl.core.types import State
+from pfl import method as fl
 
 
-def memory(z: Tensor, y: Tensor, bank: Tensor) -> State:
+def memory(z: Tensor, y: Tensor, bank: Tensor) -> fl.State:
     """Return a client's store of features, in Q rows.
 
     Args:

@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
-from pfl.core.checks import not_negative
-from pfl.core.types import OptimizerFactory
+from pfl import method as fl
 
 
-def with_lr(optimizer: OptimizerFactory, lr: float) -> OptimizerFactory:
+def with_lr(optimizer: fl.OptimizerFactory, lr: float) -> fl.OptimizerFactory:
     """Return a factory of the same optimiser with another learning rate.
 
     Args:
@@ -30,7 +29,7 @@ def with_lr(optimizer: OptimizerFactory, lr: float) -> OptimizerFactory:
         >>> group["lr"], group["momentum"]
         (0.1, 0.9)
     """
-    not_negative(lr=lr)
+    fl.not_negative(lr=lr)
 
     def make(parameters: Iterable[Tensor]) -> Optimizer:
         made = optimizer(parameters)

@@ -8,29 +8,28 @@ from typing import Literal, TypeAlias, cast
 from torch import Tensor, nn
 
 from lightning_modules.nets import SplitNet
-from pfl.core.client import ClientModule
-from pfl.core.types import Batch, OptimizerFactory, Pass, Patterns, Phase, State, Terms, Totals
+from pfl import method as fl
 
 Part: TypeAlias = Literal["all", "head", "body"]
 
-TRAINED: dict[Part, Patterns] = {
+TRAINED: dict[Part, fl.Patterns] = {
     "all": ("net.*",),
     "head": ("net.head.*",),
     "body": ("net.backbone.*",),
 }
-STILL: dict[Part, Patterns] = {"all": (), "head": ("net.backbone",), "body": ("net.head",)}
+STILL: dict[Part, fl.Patterns] = {"all": (), "head": ("net.backbone",), "body": ("net.head",)}
 
 
 def part_phase(
-    module: ClientModule,
+    module: fl.ClientModule,
     part: Part,
     epochs: int,
     *,
     name: str | None = None,
-    optimizer: OptimizerFactory | None = None,
-    objective: Callable[[Batch], Terms] | None = None,
-    evals: Patterns = (),
-) -> Phase:
+    optimizer: fl.OptimizerFactory | None = None,
+    objective: Callable[[fl.Batch], fl.Terms] | None = None,
+    evals: fl.Patterns = (),
+) -> fl.Phase:
     """Train the head, the backbone or all of a network on local data; the other part is frozen.
 
     If the head alone is trained on cross-entropy, the backbone's features are computed once and
@@ -47,18 +46,18 @@ def part_phase(
     """
     net = cast(SplitNet, module.net)
 
-    def whole(batch: Batch) -> Terms:
+    def whole(batch: fl.Batch) -> fl.Terms:
         return module.supervised(net(batch.x), batch)
 
-    def on_features(batch: Batch) -> Terms:
+    def on_features(batch: fl.Batch) -> fl.Terms:
         return module.supervised(net.head(batch.x), batch)
 
-    def features(batch: Batch) -> Tensor:
+    def features(batch: fl.Batch) -> Tensor:
         z: Tensor = net.backbone(batch.x)
         return z
 
     cached = part == "head" and objective is None
-    return Phase(
+    return fl.Phase(
         name=part if name is None else name,
         objective=objective or (on_features if cached else whole),
         epochs=epochs,
@@ -69,10 +68,10 @@ def part_phase(
     )
 
 
-def remember(net: nn.Module, copy: str) -> Pass:
+def remember(net: nn.Module, copy: str) -> fl.Pass:
     """Return a pass that stores a network's current values in the frozen copy of that name."""
 
-    def values(totals: Totals) -> State:
+    def values(totals: fl.Totals) -> fl.State:
         return {f"{copy}.module.{name}": value for name, value in net.state_dict().items()}
 
-    return Pass(name="remember", then=values)
+    return fl.Pass(name="remember", then=values)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from lightning_modules.losses.numerics import at_least_float32, full_precision, one_hot
-from pfl.core.devices import widest
-from pfl.core.types import Batch, ClientInfo, Pass, State, Totals, Upload
+from pfl import method as fl
 
 
 def class_sums(
@@ -44,10 +43,12 @@ def class_sums(
         return member.mT @ z, member.sum(0)
 
 
-def sums_by_class(features: Callable[[Any], Tensor], num_classes: int) -> Callable[[Batch], State]:
+def sums_by_class(
+    features: Callable[[Any], Tensor], num_classes: int
+) -> Callable[[fl.Batch], fl.State]:
     """Return the statistic of a pass: (C, D) ``sums`` and (C,) ``counts`` of (B, D) features."""
 
-    def statistic(batch: Batch) -> State:
+    def statistic(batch: fl.Batch) -> fl.State:
         with torch.no_grad():
             z = features(batch.x)
         sums, counts = class_sums(z, batch.y, num_classes, batch.weight)
@@ -56,13 +57,15 @@ def sums_by_class(features: Callable[[Any], Tensor], num_classes: int) -> Callab
     return statistic
 
 
-def means_pass(name: str, entry: str, features: Callable[[Any], Tensor], num_classes: int) -> Pass:
+def means_pass(
+    name: str, entry: str, features: Callable[[Any], Tensor], num_classes: int
+) -> fl.Pass:
     """Return a pass that stores the (C, D) class means of (B, D) features as an entry."""
 
-    def means(totals: Totals) -> State:
+    def means(totals: fl.Totals) -> fl.State:
         return {entry: class_means(totals.sums["sums"], totals.sums["counts"])}
 
-    return Pass(name=name, statistic=sums_by_class(features, num_classes), then=means)
+    return fl.Pass(name=name, statistic=sums_by_class(features, num_classes), then=means)
 
 
 def class_means(sums: Tensor, counts: Tensor) -> Tensor:
@@ -79,7 +82,7 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
     return sums / counts.clamp_min(1)[:, None]
 
 
-def means_upload(means: Tensor, info: ClientInfo) -> Upload:
+def means_upload(means: Tensor, info: fl.ClientInfo) -> fl.Upload:
     """Return an upload that contains only one row for each of the client's classes.
 
     Args:
@@ -91,7 +94,7 @@ def means_upload(means: Tensor, info: ClientInfo) -> Upload:
     """
     classes = info.class_counts.nonzero()[:, 0]
     extra = {"classes": classes.to(torch.int32), "means": means[classes.to(means.device)].clone()}
-    return Upload(client=info.client, samples=info.samples, shared={}, extra=extra)
+    return fl.Upload(client=info.client, samples=info.samples, shared={}, extra=extra)
 
 
 def class_gaps(means: Tensor, classes: Tensor, num_classes: int) -> Tensor:
@@ -123,8 +126,8 @@ def unknown_prototypes(num_classes: int, features: int) -> Tensor:
     return torch.full((num_classes, features), float("nan"))
 
 
-def known(prototypes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a table with zeros in its unknown rows, and a mask of the known ones.
+def mask_unknown(prototypes: Tensor) -> tuple[Tensor, Tensor]:
+    """Replace the unknown rows of a table by zeros, and return a mask of the known ones.
 
     Args:
         prototypes: (C, D), with rows of NaN for unknown classes; see :func:`unknown_prototypes`.
@@ -133,7 +136,7 @@ def known(prototypes: Tensor) -> tuple[Tensor, Tensor]:
         (C, D) values, and a (C,) mask with one for known rows and zero for unknown ones.
 
     Example:
-        >>> values, present = known(torch.tensor([[1.0, 2.0], [float("nan")] * 2]))
+        >>> values, present = mask_unknown(torch.tensor([[1.0, 2.0], [float("nan")] * 2]))
         >>> values.tolist(), present.tolist()
         ([[1.0, 2.0], [0.0, 0.0]], [1.0, 0.0])
     """
@@ -158,7 +161,7 @@ def merge_prototypes(
         >>> merge_prototypes(torch.tensor([[9.0], [9.0]]), tables, counts).tolist()
         [[2.0], [9.0]]
     """
-    wide = widest(previous.device)
+    wide = fl.widest(previous.device)
     total, mass = torch.zeros_like(previous, dtype=wide), previous.new_zeros(len(previous)).to(wide)
     for table, count in zip(prototypes, counts, strict=True):
         weight = count.to(mass)

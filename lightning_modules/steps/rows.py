@@ -9,16 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfl.core.server import Server, StateT
-from pfl.core.state import weighted_mean
-from pfl.core.types import Broadcast, ClientInfo, State, Upload
+from pfl import method as fl
 
 Similarity: TypeAlias = Literal["rows", "flat"]
 CAP = 0.9999
 """Largest similarity of two classifiers; 1 would give an infinite weight in pFedSim."""
 
 
-def repeated(state: State, count: int) -> State:
+def repeated(state: fl.State, count: int) -> fl.State:
     """Return a stack in which each of ``count`` clients has the same values, without copies.
 
     Example:
@@ -29,12 +27,14 @@ def repeated(state: State, count: int) -> State:
     return {name: value.expand(count, *value.shape) for name, value in state.items()}
 
 
-def row(stack: State, client: int) -> State:
+def row(stack: fl.State, client: int) -> fl.State:
     """Return views of a client's values."""
     return {name: value[client] for name, value in stack.items()}
 
 
-def with_rows(stack: State, uploads: Sequence[Upload], states: Sequence[State]) -> State:
+def with_rows(
+    stack: fl.State, uploads: Sequence[fl.Upload], states: Sequence[fl.State]
+) -> fl.State:
     """Return a copy of a stack with new values for the clients of some uploads.
 
     Args:
@@ -49,22 +49,22 @@ def with_rows(stack: State, uploads: Sequence[Upload], states: Sequence[State]) 
     return found
 
 
-class ModelsServer(Server[StateT]):
+class ModelsServer(fl.Server[fl.StateT]):
     """A server that stores a model for each client: ``shared`` has a leading axis of N."""
 
     per_client = True
 
     def welcome(
         self,
-        state: StateT,
-        info: ClientInfo,
-        members: Sequence[ClientInfo],
-        upload: Upload | None = None,
-    ) -> tuple[Broadcast, State]:
+        state: fl.StateT,
+        info: fl.ClientInfo,
+        members: Sequence[fl.ClientInfo],
+        upload: fl.Upload | None = None,
+    ) -> tuple[fl.Broadcast, fl.State]:
         """Send the mean of the members' models, weighted by samples."""
         sizes = torch.tensor([float(one.samples) for one in members], dtype=torch.float64)
         models = [row(state.shared, number) for number in range(len(members))]
-        return Broadcast(weighted_mean(models, sizes / sizes.sum())), {}
+        return fl.Broadcast(fl.weighted_mean(models, sizes / sizes.sum())), {}
 
 
 def similarities(heads: Tensor, similarity: Similarity) -> Tensor:

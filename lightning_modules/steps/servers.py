@@ -9,15 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pfl.core.checks import not_negative
-from pfl.core.seeds import generator
-from pfl.core.server import Server, ServerState, StateT
-from pfl.core.state import add, clone, select, subtract
-from pfl.core.types import ClientInfo, Patterns, State, Upload
+from pfl import method as fl
 
 
 @dataclass(eq=False)
-class MovingServer(Server[ServerState]):
+class MovingServer(fl.Server[fl.ServerState]):
     """A server that moves from its old values towards the average of the uploads.
 
     The new values are ``(1 - beta) old + beta average``. Used by pFedMe (Dinh et al., NeurIPS 2020,
@@ -33,12 +29,12 @@ class MovingServer(Server[ServerState]):
     """
 
     step: float = 1.0
-    parameters: Patterns = ("*",)
+    parameters: fl.Patterns = ("*",)
 
     def __post_init__(self) -> None:
-        not_negative(server_step=self.step)
+        fl.not_negative(server_step=self.step)
 
-    def merge(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
         """Return the state after the step; see :meth:`pfl.core.server.Server.merge`."""
         after = super().merge(state, uploads)
         if self.step == 1:
@@ -47,41 +43,41 @@ class MovingServer(Server[ServerState]):
         names = self.parameters if self.step > 1 else ("*",)
         return replace(after, shared=stepped(state.shared, after.shared, self.step, names))
 
-    def merge_mean(self, state: ServerState, mean: Upload, count: float) -> ServerState:
+    def merge_mean(self, state: fl.ServerState, mean: fl.Upload, count: float) -> fl.ServerState:
         """Take the same step towards the mean; see :meth:`pfl.core.server.Server.merge_mean`."""
         return self.merge(state, [mean])
 
 
 @dataclass(frozen=True, kw_only=True)
-class DampedState(ServerState):
+class DampedState(fl.ServerState):
     """The shared values, and the sum of all members' weights."""
 
     total: int
 
 
-class DampedServer(Server[DampedState]):
+class DampedServer(fl.Server[DampedState]):
     """A server that averages as if absent members had sent back the last global values.
 
     As in the authors' code of FedEM (Marfoq et al., NeurIPS 2021, arXiv 2108.10252).
     """
 
-    def init(self, shared: State, clients: Sequence[ClientInfo]) -> DampedState:
+    def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> DampedState:
         """Add up the weights of all members."""
         return DampedState(shared=shared, total=self._total(clients))
 
-    def merge(self, state: DampedState, uploads: Sequence[Upload]) -> DampedState:
+    def merge(self, state: DampedState, uploads: Sequence[fl.Upload]) -> DampedState:
         """Return the state with the average over all members."""
         after = super().merge(state, uploads)
         share = self._total(uploads) / state.total
         return replace(after, shared=stepped(state.shared, after.shared, share))
 
-    def _total(self, clients: Sequence[ClientInfo | Upload]) -> int:
+    def _total(self, clients: Sequence[fl.ClientInfo | fl.Upload]) -> int:
         samples = [client.samples for client in clients]
         return sum(samples if self.weighting == "samples" else map(bool, samples))
 
 
 @dataclass(eq=False)
-class MeansServer(Server[StateT]):
+class MeansServer(fl.Server[fl.StateT]):
     """A server that trains parameters on the class means that clients send.
 
     It takes steps of plain SGD; clients send what
@@ -101,13 +97,13 @@ class MeansServer(Server[StateT]):
 
     def batches(self, count: int, round: int) -> Iterable[Tensor]:
         """Return batches of positions of ``count`` means, shuffled anew in each epoch."""
-        rng = generator(self.seed, "means", round)
+        rng = fl.generator(self.seed, "means", round)
         orders = (torch.randperm(count, generator=rng) for _ in range(self.server_epochs))
         return (batch for order in orders for batch in torch.split(order, self.server_batch))
 
     def descended(
-        self, start: State, loss: Callable[[State, Tensor], Tensor], batches: Iterable[Tensor]
-    ) -> tuple[State, float]:
+        self, start: fl.State, loss: Callable[[fl.State, Tensor], Tensor], batches: Iterable[Tensor]
+    ) -> tuple[fl.State, float]:
         """Return the values after a step on each batch, and the mean loss (0 without a step).
 
         Args:
@@ -122,7 +118,7 @@ class MeansServer(Server[StateT]):
             >>> server.descended(start, halved, torch.ones(2, 1))
             ({'w': tensor([2.])}, 20.0)
         """
-        values, losses = clone(start), []
+        values, losses = fl.clone(start), []
         trained = [value.requires_grad_() for value in values.values()]
         optimizer = torch.optim.SGD(trained, self.server_lr)
         with torch.enable_grad():
@@ -133,10 +129,10 @@ class MeansServer(Server[StateT]):
                     value.grad = slope
                 optimizer.step()
                 losses.append(found.detach())
-        return clone(values), float(torch.stack(losses).mean()) if losses else 0.0
+        return fl.clone(values), float(torch.stack(losses).mean()) if losses else 0.0
 
 
-def uploaded_means(uploads: Sequence[Upload], like: Tensor) -> tuple[Tensor, Tensor]:
+def uploaded_means(uploads: Sequence[fl.Upload], like: Tensor) -> tuple[Tensor, Tensor]:
     """Return the (n, D) class means of some uploads, and their (n,) classes.
 
     They are in the order of uploads and classes; the means have the type of ``like``.
@@ -146,7 +142,7 @@ def uploaded_means(uploads: Sequence[Upload], like: Tensor) -> tuple[Tensor, Ten
     return means.to(like), classes.to(like.device, torch.int64)
 
 
-def stepped(old: State, new: State, scale: float, names: Patterns = ("*",)) -> State:
+def stepped(old: fl.State, new: fl.State, scale: float, names: fl.Patterns = ("*",)) -> fl.State:
     """Return ``old + scale (new - old)`` for entries that match ``names``, and ``new`` for others.
 
     Example:
@@ -155,5 +151,5 @@ def stepped(old: State, new: State, scale: float, names: Patterns = ("*",)) -> S
         >>> stepped(old, new, 2.0)
         {'w': tensor(5.)}
     """
-    start = select(old, names)
-    return {**new, **add(start, subtract(select(new, names), start), scale)}
+    start = fl.select(old, names)
+    return {**new, **fl.add(start, fl.subtract(fl.select(new, names), start), scale)}
