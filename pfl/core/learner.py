@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pfl.core import export
+from pfl.core.foreign import check_only_network
 from pfl.core.state import clone, constants, total
 from pfl.core.task import Task
 from pfl.core.types import Batch, OptimizerFactory, State, Terms
@@ -31,7 +32,8 @@ class Learner(L.LightningModule):
         task: What is predicted.
 
     Raises:
-        TypeError: The network is not a module, or the optimiser is not a function.
+        TypeError: The network is not a module, or has a training of its own, or the optimiser is
+            not a function.
     """
 
     # The plain arguments that rebuild the module, if it was loaded from an export.
@@ -43,6 +45,7 @@ class Learner(L.LightningModule):
         super().__init__()
         if not isinstance(net, nn.Module):
             raise TypeError(f"net must be a network, such as MLP(10, (1, 8, 8)), got {net!r}")
+        check_only_network(net, "net", type(self).__name__)
         if not callable(optimizer):
             raise TypeError(
                 "optimizer must be a function that builds one from the parameters, such as "

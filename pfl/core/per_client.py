@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 from torch import nn
 
 from pfl.core.data import FederatedData
+from pfl.core.foreign import check_only_network
 from pfl.core.state import form_of
 from pfl.core.types import State
 
@@ -33,6 +34,7 @@ class Variants(nn.Module):
 
     Raises:
         ValueError: There is no network, or the list has a number that no network has.
+        TypeError: A network has a training of its own.
     """
 
     def __init__(self, nets: Sequence[nn.Module], by: Assignment = "cycle") -> None:
@@ -41,6 +43,8 @@ class Variants(nn.Module):
             raise ValueError("nets needs at least one network, got an empty list")
         if not isinstance(by, str) and (wrong := [n for n in by if not 0 <= n < len(nets)]):
             raise ValueError(f"by has the number {wrong[0]}, but there are {len(nets)} networks")
+        for net in nets:
+            check_only_network(net, "nets", type(self).__name__)
         # In a tuple they are not submodules: only the active network's entries count.
         self.nets, self.by, self.number = tuple(nets), by, 0
         self.take(0)

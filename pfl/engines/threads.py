@@ -150,12 +150,12 @@ def unsupported_reason(context: Context, workers: int) -> str | None:
         return f"threads bring no gain on {context.fabric.device}"
     if workers == 1:
         return "there is only one core or one client"
-    if any(one.drawing and not _draws_alone(one) for one in context.each_variant()):
-        return "the network's random numbers cannot be drawn from a separate stream in each thread"
     outside = torch.get_default_dtype()
     with context.fabric.autocast():
         if torch.get_default_dtype() != outside:
             return "this precision is a global setting, which all threads share"
+    if any(one.drawing and not _draws_alone(one) for one in context.each_variant()):
+        return "the network's random numbers cannot be drawn from a separate stream in each thread"
     return None
 
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.failure import ExplainedError, during
+from pfl.core.foreign import check_only_network
 from pfl.core.state import call_with, matches
 from pfl.core.types import Pass, Phase, Plan, State
 
@@ -117,6 +118,7 @@ def check_fits(module: ClientModule, data: FederatedData) -> None:
     Raises:
         MethodError: It overrides ``training_step``, needs classes that the task does not have, or
             was built for another task.
+        TypeError: One of its networks has a training of its own.
     """
     method = type(module)
     if method.training_step is not ClientModule.training_step:
@@ -125,6 +127,8 @@ def check_fits(module: ClientModule, data: FederatedData) -> None:
             "return the loss from losses(batch), as terms by name ({'ce': ...}) whose sum is "
             "minimised; several objectives are phases of plan(); self.log works in both"
         )
+    for name, part in module.named_children():
+        check_only_network(part, name, method.__name__)
     if module.needs_classes and not data.task.has_classes:
         raise MethodError(
             f"{method.__name__} needs samples with classes, but the task of the data is "

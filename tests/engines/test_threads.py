@@ -225,7 +225,11 @@ def test_draws_in_a_backward_pass_or_outside_layers_run_sequentially(backbone):
     ("net", "workers", "precision", "reason"),
     [
         (mlp, 1, "32-true", "there is only one core or one client"),
-        (mlp, 2, "64-true", "this precision is a global setting, which all threads share"),
+        *(
+            (net, 2, precision, "this precision is a global setting, which all threads share")
+            for net in (mlp, lambda: toy.drawing(nn.Dropout))
+            for precision in ("64-true", "bf16-true")
+        ),
     ],
 )
 def test_what_threads_cannot_do_runs_sequentially(net, workers, precision, reason):
