@@ -41,6 +41,7 @@ def call_with(
 
     Raises:
         KeyError: The module has no entry of a given name.
+        RuntimeError: The call replaces an entry, whose new values would be lost.
     """
     # torch.func.functional_call would take most of the time of a client's methods in a stack.
     places = [_place(module, name) for name in state]
@@ -48,7 +49,11 @@ def call_with(
     try:
         for (entries, leaf), value in zip(places, state.values(), strict=True):
             entries[leaf] = value
-        return call(*arguments)
+        result = call(*arguments)
+        for (entries, leaf), (name, value) in zip(places, state.items(), strict=True):
+            if entries.get(leaf) is not value:
+                raise RuntimeError(f"the entry {name!r} is assigned anew, not written in place")
+        return result
     finally:
         for (entries, leaf), value in zip(places, replaced, strict=True):
             entries[leaf] = value

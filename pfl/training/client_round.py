@@ -24,6 +24,7 @@ from pfl.training.gradients import gradient_step
 from pfl.training.metrics import Scorer
 from pfl.training.optimizer_state import of_all_phases
 from pfl.training.phases import Tally, run_phase
+from pfl.training.structure import Mark
 
 # Outputs (n, D) and targets (n, ...) of one model, by split.
 Answers: TypeAlias = dict[Split, tuple[Tensor, Tensor]]
@@ -46,6 +47,7 @@ def train(context: Context, job: Job) -> Result:
             with torch.no_grad():
                 begin(module, job)
             optimisers = run_plan(context, job, context.plan, tally)
+        context.check_forms(job.info)
         with torch.no_grad():
             message = finish(module, job, tally, optimisers)
         scores = scored(context.scorer, [on_splits(context, job.info.client, job.splits)])
@@ -147,13 +149,18 @@ def answers(context: Context, job: Job) -> Answers:
 
 def all_answers(context: Context, jobs: Iterable[Job]) -> Iterator[Answers]:
     """Yield the answers of several jobs; a global model that they share is loaded once."""
-    loaded: Job | None = None
-    played = context
+    loaded: tuple[Context, Job, Mark] | None = None
     for job in jobs:
         own = context.of(job.info.client)
-        if loaded is None or own is not played or not _shares_model(loaded, job):
+        # A network may change its entries in a test, which the next client must not see.
+        if not (
+            loaded is not None
+            and own is loaded[0]
+            and _shares_model(loaded[1], job)
+            and loaded[2].holds
+        ):
             become_tested(own, job)
-        loaded, played = job, own
+            loaded = own, job, own.mark()
         with during(f"{at_work([job])}, the test"):
             answers = on_splits(own, job.info.client, job.splits)
         yield answers

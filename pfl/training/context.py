@@ -20,10 +20,11 @@ from pfl.core.data_view import Subset
 from pfl.core.elsewhere import reference_of
 from pfl.core.failure import ExplainedError
 from pfl.core.layer_draws import layer_draws
-from pfl.core.state import clone, constants, copy_all, fingerprint, matches, to
+from pfl.core.state import clone, constants, copy_all, fingerprint, form_of, matches, to
 from pfl.core.types import NO_CLIENT, ClientInfo, Job, Pass, Patterns, Phase, Plan, State
 from pfl.training.declaration import MethodError, check_fits, check_trains, declared, public_of
 from pfl.training.metrics import Scorer
+from pfl.training.structure import Mark, Structure
 
 
 class StoppedError(ExplainedError):
@@ -41,7 +42,6 @@ class Context:
         gradient_clip_val: Largest norm of a step's gradient; ``None`` disables clipping.
         stop: An event; once set, training ends before its next step with :class:`StoppedError`.
         template: The state that every job starts from, before kept values and broadcast.
-        entries: The module's own tensors, by their names in its state dict.
         trainable: Names of the parameters that are not frozen by the user.
         drawing: Layers that draw, such as dropout.
         beside_others: Whether other threads train clients at the same time.
@@ -97,7 +97,7 @@ class Context:
         self.fabric = fabric
         self.gradient_clip_val = gradient_clip_val
         self.stop = threading.Event() if stop is None else stop
-        self.entries: State = module.state_dict()
+        self._structure = Structure(module)
         own = None if template is None else per_client.of_variant(template, number)
         self.template = clone(self.entries) if own is None else own
         wanted = {name for name, p in module.named_parameters() if p.requires_grad}
@@ -119,7 +119,6 @@ class Context:
             if part.split == "public":
                 public_of(data, type(module).__name__)
         self._modules = dict(module.named_modules())
-        self._parameters = dict(module.named_parameters())
         self._trained: dict[Patterns, frozenset[str]] = {}
         self._modes: dict[Patterns | None, list[bool]] = {}
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)
@@ -184,6 +183,11 @@ class Context:
         if self._networks is None or client == NO_CLIENT:
             return 0
         return self._networks.of_client(client, self.data)
+
+    @property
+    def entries(self) -> State:
+        """The module's own tensors at present, by their names in its state dict."""
+        return self._structure.entries
 
     @property
     def initial_values(self) -> State:
@@ -276,8 +280,13 @@ class Context:
                 "this client's state and model exist only at its site: ask its owner for them, or "
                 "train with a local engine"
             )
-        values = [kept.get(name, value) for name, value in self.template.items()]
-        copy_all([self.entries[name] for name in self.template], values)
+        entries = self._structure.restore()
+        values = {name: kept.get(name, value) for name, value in self.template.items()}
+        for name, value in values.items():
+            if not _alike(entries[name], value):
+                # The last client gave it another form.
+                entries[name].data = value.clone()
+        copy_all([entries[name] for name in values], [*values.values()])
         if self._scaler_start:
             # A client's loss scale must not depend on the clients that ran before it.
             self.fabric.strategy.precision.load_state_dict(self._scaler_start)
@@ -288,9 +297,12 @@ class Context:
         Raises:
             MethodError: The module has no entry of a given name.
         """
+        if not values:
+            return
+        entries = self.entries
         with torch.no_grad():
             for name, value in values.items():
-                self.entry(self.entries, name).copy_(value)
+                self.entry(entries, name).copy_(value)
 
     def entry(self, state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
         """Return an entry that a method sets.
@@ -324,12 +336,46 @@ class Context:
             fitting = (name for name in self.trainable if matches(name, patterns))
             self._trained[patterns] = frozenset(fitting)
         wanted, trained = self._trained[patterns], dict[str, nn.Parameter]()
-        for name, parameter in self._parameters.items():
+        for name, parameter in self._structure.parameters.items():
             if parameter.requires_grad != (name in wanted):
                 parameter.requires_grad_(name in wanted)
             if name in wanted:
                 trained[name] = parameter
         return trained
+
+    def check_trained(self, trained: Mapping[str, nn.Parameter]) -> None:
+        """Refuse parameters that were replaced while an optimiser trained them.
+
+        Raises:
+            MethodError: There is one; the message names it.
+        """
+        present = self._structure.parameters
+        for name, parameter in trained.items():
+            if present.get(name) is not parameter:
+                raise MethodError(
+                    f"{type(self.module).__name__} or its network replaces the parameter {name!r} "
+                    "while it is trained: write into it in place"
+                )
+
+    def check_forms(self, info: ClientInfo) -> None:
+        """Refuse entries that travel or stay, and changed their type or shape in a job.
+
+        Raises:
+            MethodError: There is one; the message names it.
+        """
+        entries = self.entries
+        for name in (*self.module.shared_names(), *self.module.kept_names(info)):
+            value, right = entries.get(name), self.template[name]
+            if value is None or not _alike(value, right):
+                form = "nothing" if value is None else form_of(value)
+                raise MethodError(
+                    f"{type(self.module).__name__} or its network makes the entry {name!r} "
+                    f"{form} instead of {form_of(right)}: what travels or stays keeps its form"
+                )
+
+    def mark(self) -> Mark:
+        """Return a mark of the module's entries, to see later whether one of them has changed."""
+        return self._structure.mark()
 
     def couples_samples(self, evals: Patterns | None) -> bool:
         """Return ``True`` if the samples of a batch interact through a batch norm in this mode."""
@@ -347,6 +393,10 @@ class Context:
         return layer_draws(
             self.drawing, job.seed_of("dropout"), self.module.device, self.beside_others
         )
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype
 
 
 def doubled(value: torch.Tensor) -> torch.Tensor:

@@ -231,11 +231,16 @@ def prepared(context: Context, phase: Phase) -> Iterator[dict[str, nn.Parameter]
     """Set modes, gradients and logging for a phase; yield the parameters that it trains.
 
     Afterwards, also after an error, all but the modes is restored, so the module can be reused.
+
+    Raises:
+        MethodError: A trained parameter was replaced.
     """
     context.set_mode(phase.evals)
     try:
         context.module.collect_logged(True)
-        yield context.train_only(phase.trains)
+        trained = context.train_only(phase.trains)
+        yield trained
+        context.check_trained(trained)
     finally:
         context.module.collect_logged(False)
         for parameter in context.train_only(("*",)).values():
