@@ -88,21 +88,21 @@ class Records(Analysis):
             _write_json(folder / TRANSFORMS, run.data.transforms())
 
     def writes(self, result: RoundResult) -> bool:
-        """Return ``True`` if a client was tested or failed."""
-        return result.evaluated or bool(result.failed)
+        """Return ``True`` if a client was tested or failed, or its upload was withheld."""
+        return result.evaluated or bool(result.failed or result.withheld)
 
     def rows(self, run: Run, result: RoundResult) -> Sequence[Mapping[str, Any]]:
-        """Return the rows of tested clients and of those that failed; with names and reasons."""
+        """Return the rows of clients that were tested, failed or sent nothing, with reasons."""
         rows: list[dict[str, Any]] = [*map(dict, result.clients)] if result.evaluated else []
-        apart = result.failed.keys() - {row["client"] for row in rows}
+        words = {"failed": result.failed, "withheld": result.withheld}
+        apart = set[int]().union(*words.values()) - {row["client"] for row in rows}
         rows += ({"round": result.round, "client": client} for client in sorted(apart))
         names = client_names(run.data)
         for row in rows:
             client = int(row["client"])
             if names:
                 row["name"] = names[client]
-            if client in result.failed:
-                row["failed"] = result.failed[client]
+            row |= {what: told[client] for what, told in words.items() if client in told}
         return rows
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:

@@ -314,9 +314,12 @@ class ClientStep:
     Attributes:
         differs: Whether it sends the difference to what the client received, in float64, instead
             of new values.
+        withholds: Whether it may withhold an upload. A step that never does says so, as a mean of
+            uploads can then be taken while they arrive.
     """
 
     differs: ClassVar[bool] = False
+    withholds: ClassVar[bool] = True
     # Without its type, which jsonargparse could not evaluate for the fields of subclasses.
     __pydantic_config__ = STRICT
 
@@ -330,7 +333,10 @@ class ClientStep:
         return info
 
     def sent(self, job: Job, result: Result) -> Result:
-        """Return a client's result as it is sent, right after its round."""
+        """Return a client's result as it is sent, right after its round.
+
+        A result without its upload withholds it.
+        """
         return result
 
     def checked(self, upload: Upload, job: Job, right: State) -> Upload:
@@ -401,7 +407,8 @@ class Result:
 
     Attributes:
         client: Index of the client.
-        upload: For the server; ``None`` if the client could not take a single step.
+        upload: For the server; ``None`` if the client could not take a single step, or a step of
+            the uplink withheld it.
         kept: What this client gets back in its next job.
         train: Mean of each loss term, by ``"<phase>/<term>"``, and what passes report.
         steps: Optimiser steps taken.
@@ -409,6 +416,7 @@ class Result:
         scores: Metrics of the model right after training, by split (``Job.splits``).
         finite: False if a loss, a kept value or an uploaded weight is not a finite number.
         logged: Mean of each number logged in its steps (``self.log``), by name.
+        withheld: Name of the step of the uplink that withheld the upload.
     """
 
     client: int
@@ -420,6 +428,7 @@ class Result:
     scores: Scores = field(default_factory=dict)
     finite: bool = True
     logged: dict[str, float] = field(default_factory=dict)
+    withheld: str | None = None
 
 
 @dataclass(frozen=True)
@@ -434,6 +443,7 @@ class RoundResult:
         clients: One row a client for each evaluated round; empty in other rounds.
         evaluated: Whether the models were tested after this round.
         failed: Why the training or the test of a client does not count, by client.
+        withheld: The step of the uplink that withheld a client's upload, by client.
     """
 
     round: int
@@ -442,3 +452,4 @@ class RoundResult:
     clients: list[dict[str, float]]
     evaluated: bool
     failed: Mapping[int, str] = field(default_factory=dict)
+    withheld: Mapping[int, str] = field(default_factory=dict)

@@ -58,6 +58,11 @@ class Played:
         """The clients whose results are not finite or did not arrive, and do not count."""
         return [client for client in self.cohort.trains if client not in self.results]
 
+    @property
+    def withheld(self) -> dict[int, str]:
+        """The step of the uplink that withheld an upload, by client."""
+        return {client: one.withheld for client, one in self.results.items() if one.withheld}
+
 
 @dataclass
 class Federation:
@@ -231,6 +236,7 @@ class Federation:
         row: Row = {"round": number, **rows.of_training(results, len(played.discarded))}
         soundness.warn_of_loss(played.discarded, results, number)
         soundness.warn_of_losses(run.module, row)
+        soundness.warn_of_withheld(played.withheld, len(played.uploads), number)
         row |= rows.of_traffic(played.jobs, played.uploads, run.history)
         if (cost := self.settings.cost) is not None:
             row |= cost.of_round(played.jobs, results, played.uploads, run.seed, run.history)
@@ -287,4 +293,6 @@ class Federation:
             run.failures, discarded=discarded, untested=untested, undefined=undefined
         )
         run.reasons = {**run.reasons, **failed}
-        return RoundResult(run.round, played.cohort, row, clients, evaluated, failed)
+        return RoundResult(
+            run.round, played.cohort, row, clients, evaluated, failed, played.withheld
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +38,17 @@ def warn_of_loss(discarded: Sequence[int], remaining: Collection[int], number: i
         warnings.warn(
             f"round {number}: every client was discarded, so nothing was uploaded "
             "(loop.on_nonfinite: skip, or the engine's on_error: absent)",
+            stacklevel=2,
+        )
+
+
+def warn_of_withheld(withheld: Mapping[int, str], arrived: int, number: int) -> None:
+    """Warn if steps of the uplink left no upload of a round."""
+    if withheld and not arrived:
+        steps, whose = " and ".join(sorted({*withheld.values()})), clients_text(sorted(withheld))
+        warnings.warn(
+            f"round {number}: no upload is left, as {steps} of loop.uplink withheld that of "
+            f"{whose}; the server's entries stay as they are",
             stacklevel=2,
         )
 

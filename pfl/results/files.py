@@ -22,8 +22,9 @@ RunError: TypeAlias = reading.FileError
 LARGEST = 10**7
 # Of all numbers: no float32 is as large, and larger ones cannot be drawn.
 WILD = 1e100
-# Columns of words: the clients' names, which ``partition.json`` has too, and why they failed.
-WORDS = ("name", "failed")
+# Columns of words: the clients' names, which ``partition.json`` has too, why they failed, and which
+# step of the uplink withheld their uploads.
+WORDS = ("name", "failed", "withheld")
 _TRUTH = {"": "nan", "True": "1", "False": "0"}
 
 

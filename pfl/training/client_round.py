@@ -25,6 +25,7 @@ from pfl.training.metrics import Scorer
 from pfl.training.optimizer_state import of_all_phases
 from pfl.training.phases import Tally, run_phase
 from pfl.training.structure import Mark
+from pfl.training.uplink import taken
 
 # Outputs (n, D) and targets (n, ...) of one model, by split.
 Answers: TypeAlias = dict[Split, tuple[Tensor, Tensor]]
@@ -132,7 +133,7 @@ def results(
 
 def _sent(job: Job, result: Result) -> Result:
     for step in job.steps:
-        result = step.sent(job, result)
+        result = taken(step, result, step.sent(job, result))
     return result
 
 

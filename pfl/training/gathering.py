@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pfl.core.client import ClientModule
+from pfl.core.failure import clients_text
 from pfl.core.server import Server, ServerState
 from pfl.core.state import RunningMean, nbytes
-from pfl.core.types import ClientInfo, Result, Upload
+from pfl.core.types import ClientInfo, ClientStep, Result, Upload
 from pfl.training.server_round import Coordinator
 from pfl.training.uplink import UplinkStep
 
@@ -16,9 +17,10 @@ from pfl.training.uplink import UplinkStep
 class Gathering:
     """Takes the uploads of a round, in ascending order of clients.
 
-    Where the server only averages what all clients send, each upload is added to the mean when it
-    arrives, and its values are dropped: memory does not grow with the cohort. The bits are those of
-    the mean of all uploads. Otherwise the uploads are kept until the round is over.
+    Where the server only averages what all clients send, and no step of the uplink may withhold an
+    upload, each upload is added to the mean when it arrives, and its values are dropped: memory
+    does not grow with the cohort. The bits are those of the mean of all uploads. Otherwise the
+    uploads are kept until the round is over.
 
     Args:
         coordinator: Aggregates the uploads.
@@ -62,8 +64,13 @@ class Gathering:
     def aggregated(self, state: ServerState) -> ServerState:
         """Return the server's state after the round."""
         mean = None if self._mean is None else self._mean.value()
-        if mean is not None and len(self._uploads) < len(self._senders):
-            raise RuntimeError(f"{len(self._uploads)} of {len(self._senders)} uploads arrived")
+        missing = self._senders - {upload.client for upload in self._uploads}
+        if mean is not None and missing:
+            raise RuntimeError(
+                f"the uploads of {clients_text(sorted(missing))} are missing in a mean that was "
+                "taken while they arrived: a step of loop.uplink that declares withholds = False "
+                "withheld them"
+            )
         return self._coordinator.aggregate(state, self._uploads, mean)
 
 
@@ -76,4 +83,12 @@ def _averages(coordinator: Coordinator) -> bool:
         and server.weights is Server.weights
         and client.upload is ClientModule.upload
         and all(type(step).merge is UplinkStep.merge for step in coordinator.uplink)
+        and not any(map(_may_withhold, coordinator.uplink))
     )
+
+
+def _may_withhold(step: UplinkStep) -> bool:
+    kind = type(step)
+    places = (kind.sent, ClientStep.sent), (kind.received, UplinkStep.received)
+    acts = any(own is not base for own, base in (*places, (kind.job, UplinkStep.job)))
+    return acts and step.withholds

@@ -20,7 +20,7 @@ from pfl.core.state import clone, to
 from pfl.core.types import Broadcast, ClientInfo, Job, Result, Split, State, Upload
 from pfl.training.context import Context
 from pfl.training.declaration import MethodError, public_of
-from pfl.training.uplink import Start, UplinkStep
+from pfl.training.uplink import Start, UplinkStep, taken
 
 
 class Coordinator:
@@ -172,7 +172,7 @@ class Coordinator:
     def received(self, job: Job, result: Result) -> Result:
         """Return a client's result as received by the server."""
         for step in reversed(self.uplink):
-            result = step.received(job, result)
+            result = taken(step, result, step.received(job, result))
         return result
 
     def shown(self, result: Result) -> Result:

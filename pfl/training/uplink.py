@@ -106,7 +106,10 @@ class UplinkStep(ClientStep):
         return replace(job, steps=(*job.steps, self)) if acts else job
 
     def received(self, job: Job, result: Result) -> Result:
-        """Return a client's result as the server uses it, on arrival."""
+        """Return a client's result as the server uses it, on arrival.
+
+        A result without its upload withholds it.
+        """
         return result
 
     def merge(
@@ -119,7 +122,7 @@ class UplinkStep(ClientStep):
 
         Args:
             state: The state before the round.
-            uploads: The uploads that arrived, in ascending order of clients.
+            uploads: The uploads that arrived, in ascending order of clients; perhaps none.
             aggregate: The next step's merge; for the last step, the server's.
         """
         return aggregate(state, uploads)
@@ -144,3 +147,19 @@ class UplinkStep(ClientStep):
             rounds: How many of them will run.
         """
         return {}
+
+
+def taken(step: ClientStep, before: Result, after: Result) -> Result:
+    """Return a result after a step, with the step's name if it withheld the upload.
+
+    Raises:
+        TypeError: The step returned something else.
+    """
+    name = type(step).__name__
+    if not isinstance(after, Result):
+        raise TypeError(
+            f"{name} of loop.uplink returns {type(after).__name__} in place of a Result"
+        )
+    if (before.upload is None) == (after.upload is None):
+        return after
+    return replace(after, withheld=name if after.upload is None else None)

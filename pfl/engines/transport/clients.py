@@ -143,6 +143,7 @@ def report_of(result: Result) -> wire.Report:
         logged=wire.Numbers.of(result.logged),
         scores=plain(result.scores),
         upload=None if result.upload is None else result.upload.samples,
+        withheld=result.withheld,
     )
 
 

@@ -170,6 +170,7 @@ class CarriedEngine(Engine):
             scores=_scores(report.scores, job),
             finite=sound,
             logged=report.logged.read(),
+            withheld=report.withheld,
         )
 
     def _test(self, job: Job, common: wire.Common) -> Scores:

@@ -163,6 +163,7 @@ class Report:
     Attributes:
         upload: Number of training samples in the upload; ``None`` if there is no upload.
         kept: The state that the site has stored; ``None`` if the client keeps none.
+        withheld: Name of the step of the uplink that withheld the upload.
     """
 
     client: Count
@@ -174,6 +175,7 @@ class Report:
     scores: dict[SplitName, Numbers]
     upload: Count | None = None
     kept: Reference | None = None
+    withheld: Annotated[str, Field(pattern=r"^\w{1,100}$")] | None = None
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -191,6 +191,8 @@ class _Coding(UplinkStep):
         ValueError: See :meth:`Codecs.bound`.
     """
 
+    withholds: ClassVar[bool] = False
+
     def __init__(self, codecs: Codecs, start: Start) -> None:
         module, self._device = start.context.module, start.context.fabric.device
         self.up, self.down = make_codec(codecs.up), make_codec(codecs.down)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pfl.core.server import ServerState
 from pfl.core.types import Cohort, Job
@@ -30,6 +31,7 @@ class SampleAccount(Account):
         cohort: Function from a round to its cohort; ``None`` if that is not known in advance.
     """
 
+    withholds: ClassVar[bool] = False
     privacy: Terms
     steps: dict[int, Steps]
     cohort: Callable[[int], Cohort] | None
