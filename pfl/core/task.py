@@ -48,6 +48,7 @@ class Task(ABC):
             and partitions can divide by.
         metrics: Metrics of torchmetrics that belong to the task, in the form of ``data.metrics``.
         loss_name: Name of the loss among the terms of a step.
+        fitting: Some metrics of torchmetrics that fit the targets, for messages.
     """
 
     scores_better: ClassVar[Mapping[str, bool]]
@@ -55,6 +56,7 @@ class Task(ABC):
     has_classes: ClassVar[bool] = False
     metrics: ClassVar[Sequence[str | dict[str, Any]]] = ()
     loss_name: ClassVar[str]
+    fitting: ClassVar[Sequence[str]] = ("torchmetrics.AUROC", "torchmetrics.R2Score")
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options().items())
@@ -133,6 +135,16 @@ class Task(ABC):
         """Return the targets in the form that torchmetrics expects."""
         return y
 
+    def example(self, outputs: int) -> tuple[Tensor, Tensor] | None:
+        """Return (n, D) outputs and (n, ...) targets of a few made-up samples.
+
+        Metrics are tried on them before a run; ``None`` leaves that to the first test.
+
+        Args:
+            outputs: D, the number of outputs of the network.
+        """
+        return None
+
     @abstractmethod
     def metric_arguments(self, outputs: int) -> dict[str, Any]:
         """Return arguments that metrics of torchmetrics may need, under torchmetrics' names.
@@ -168,6 +180,7 @@ class Classification(Task):
     loss_name = "ce"
     scores_better = {"acc": True, "loss": False, "f1": True, "ece": False}  # noqa: RUF012
     has_classes = True
+    fitting = ("torchmetrics.AUROC", "torchmetrics.F1Score")
 
     def __post_init__(self) -> None:
         within("[0, 1)", label_smoothing=self.label_smoothing)
@@ -222,6 +235,11 @@ class Classification(Task):
             criteria.calibration_error(tally, confidence, right),
         ]
         return defined(torch.stack(scores, dim=1), losses[:, None])
+
+    def example(self, outputs: int) -> tuple[Tensor, Tensor]:
+        """Return samples of up to 16 classes, one of which is predicted wrongly."""
+        y = torch.arange(32) % min(outputs, 16)
+        return F.one_hot(y.roll(1).where(torch.arange(32) == 0, y), outputs).double(), y
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n, C) probabilities."""
@@ -286,6 +304,7 @@ class MultiLabel(Task):
     """
 
     loss_name = "bce"
+    fitting = ("torchmetrics.AUROC", "torchmetrics.F1Score")
     scores_better = {"acc": True, "loss": False, "f1": True, "exact": True}  # noqa: RUF012
     may_lack = ("f1",)
 
@@ -305,6 +324,11 @@ class MultiLabel(Task):
         scores = torch.stack([right.mean(), loss, f1.nanmean(), right.amin(-1).mean()])
         return defined(scores, loss)
 
+    def example(self, outputs: int) -> tuple[Tensor, Tensor]:
+        """Return samples of which each label is on every second one; some are predicted wrongly."""
+        y = ((torch.arange(32)[:, None] + torch.arange(outputs)) % 2).double()
+        return torch.where(torch.arange(32)[:, None] < 3, 0.5 - y, y - 0.5), y
+
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return (n, L) probabilities."""
         return wide(outputs).sigmoid()
@@ -323,8 +347,9 @@ class Regression(Task):
     """D real numbers: (n, D) targets and outputs, squared error averaged over the D numbers.
 
     The scores are the mean squared error, its root, the mean absolute error and R2: one minus the
-    ratio of the squared error to that of the targets' mean (undefined if all targets are equal).
-    They are computed in double precision.
+    ratio of the squared error to that of the targets' mean. With several targets it is the plain
+    mean of the R2 of each; a target that is equal in all samples has none, and R2 is undefined if
+    no target varies. They are computed in double precision.
 
     With ``quantiles`` there are D Q outputs; the Q of a number are adjacent. The scores then begin
     with the mean pinball loss (``loss``) and end with that of each quantile (``pinball_0.1``); the
@@ -342,6 +367,7 @@ class Regression(Task):
     quantiles: tuple[float, ...] = ()
 
     may_lack = ("r2",)
+    fitting = ("torchmetrics.R2Score", "torchmetrics.PearsonCorrCoef")
 
     def __post_init__(self) -> None:
         positive(huber=self.huber)
@@ -381,16 +407,24 @@ class Regression(Task):
         outputs, y = exact(outputs), exact(y)
         values = self._point(outputs)
         error = F.mse_loss(values, y)
-        spread = (y - y.mean(0)).square().mean()
+        # (D, n), so that a number's sum is taken as one over all numbers is.
+        errors, spreads = ((values - y).T.contiguous(), (y - y.mean(0)).T.contiguous())
+        ratios = errors.square().mean(1) / spreads.square().mean(1)
         # The mean of equal numbers may be rounded, so that their spread is not zero.
-        equal = (y == y[:1]).all()
-        r2 = torch.where(equal, torch.nan, 1 - error / spread)
+        r2 = (1 - ratios).masked_fill((y == y[:1]).all(0), torch.nan).nanmean()
         scores = torch.stack([error, error.sqrt(), F.l1_loss(values, y), r2])
         if self.quantiles:
             losses = pinball(outputs, y, self.quantiles).mean((0, 1))
             scores = torch.cat([losses.mean()[None], scores[1:], losses])
         # Zero times infinity is NaN.
         return defined(scores, 0 * scores[0])
+
+    def example(self, outputs: int) -> tuple[Tensor, Tensor]:
+        """Return samples of positive numbers, of which each prediction is a little off."""
+        each = self.outputs(1)
+        y = 1 + torch.arange(32).double()[:, None] + torch.arange(outputs // each)
+        off = 1 + 0.1 * (torch.arange(32) % 3)[:, None]
+        return (off * y).repeat_interleave(each, dim=1), y
 
     def _point(self, outputs: Tensor) -> Tensor:
         """Return the (n, D) values, or those of the quantile next to the median."""

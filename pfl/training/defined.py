@@ -1,51 +1,172 @@
-"""The value of a torchmetrics metric on some samples, where it is defined.
+"""The value of a torchmetrics metric on some samples: where it is zero, and where it is undefined.
 
-A metric is undefined, for instance, without positive samples, or if all targets are equal.
-torchmetrics then returns a number, warns or fails, depending on the metric.
+One rule holds for every score, and :data:`RULES` spells it out: a score is scikit-learn's number,
+zero included, and undefined where scikit-learn calls it ill-defined because of what the targets
+lack. A model that never predicts a class of its client has a precision of zero, not an undefined
+one, so that no model leaves a mean by its own guesses. torchmetrics returns a number there, warns
+or fails, depending on the metric.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, get_args
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric, classification, regression
+from torchmetrics.aggregation import BaseAggregator
 
 from pfl.core.failure import error_line
 
-# Scores of a positive class that need positive samples, or negative ones.
-_NEEDS_POSITIVES = (classification.BinaryRecall, classification.BinaryF1Score)
-_NEEDS_NEGATIVES = (classification.BinarySpecificity,)
-_RANKS_CLASSES = (classification.MulticlassAUROC, classification.MulticlassAveragePrecision)
-_RANKINGS = (
-    *_RANKS_CLASSES,
-    *(classification.BinaryAUROC, classification.BinaryAveragePrecision),
-    *(classification.MultilabelAUROC, classification.MultilabelAveragePrecision),
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers of samples of each class or label, or of all together: (K,) or scalars.
+
+    Attributes:
+        positives: Samples of the class.
+        negatives: The others.
+        guessed: Samples predicted to be of the class.
+        rejected: The others.
+    """
+
+    positives: Tensor
+    negatives: Tensor
+    guessed: Tensor
+    rejected: Tensor
+
+    def total(self) -> Counts:
+        """Return the sums over classes."""
+        return Counts(*(values.sum() for values in vars(self).values()))
+
+
+# What a score divides by, or what it needs.
+Needs = Callable[[Counts], Tensor]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When scores are zero and when they are undefined, in words and by counts of samples.
+
+    Attributes:
+        scores: Names of torchmetrics; those of classification may lack the prefix Binary,
+            Multiclass or Multilabel, and then mean all three.
+        undefined: The samples of a client on which the score is undefined; empty if it never is.
+        zero: The guesses for which it is zero by this rule, as its formula gives 0 / 0.
+        divisor: What a score of a class divides by, if it has one.
+        needed: If the divisor is zero, the score is zero where this is not, else undefined.
+    """
+
+    scores: tuple[str, ...]
+    undefined: str = ""
+    zero: str = ""
+    divisor: Needs | None = None
+    needed: Needs | None = None
+
+    def defined(self, values: Tensor, counts: Counts) -> Tensor:
+        """Return the values with zeros by this rule, and NaN where they are undefined."""
+        if self.divisor is None:
+            return values
+        counts = counts if values.dim() else counts.total()
+        none = self.divisor(counts) == 0
+        values = values.masked_fill(none, math.nan)
+        if self.needed is None:
+            return values
+        return values.masked_fill(none & (self.needed(counts) > 0), 0.0)
+
+
+_RANKS = Rule(
+    ("AUROC", "EER", "LogAUC"),
+    undefined="all targets are of one class",
+    divisor=lambda n: n.positives * n.negatives,
 )
-# Means over classes or labels: those for which a score is undefined are left out.
-PER_CLASS = (
-    *_RANKINGS,
-    *(classification.MulticlassStatScores, classification.MultilabelStatScores),
-    *(classification.MulticlassJaccardIndex, classification.MultilabelJaccardIndex),
+_AVERAGE_PRECISION = Rule(
+    ("AveragePrecision",), undefined="no target is positive", divisor=lambda n: n.positives
 )
-# Correlations of classes, undefined if all samples or all predictions are of one class.
-_AGREEMENTS = (
-    *(classification.BinaryMatthewsCorrCoef, classification.MulticlassMatthewsCorrCoef),
-    *(classification.BinaryCohenKappa, classification.MulticlassCohenKappa),
+_MATTHEWS = Rule(("MatthewsCorrCoef",), zero="all guesses, or all targets, are of one class")
+_KAPPA = Rule(
+    ("CohenKappa",),
+    undefined="all guesses and targets are of the same class",
+    zero="all guesses, or all targets, are of one class",
 )
-# Scores invariant under a common shift and scale of predictions and targets. torchmetrics treats
-# small spreads as zero, and sums squares of large numbers.
-_RELATIVE = (
-    *(regression.R2Score, regression.ExplainedVariance, regression.RelativeSquaredError),
-    *(regression.PearsonCorrCoef, regression.SpearmanCorrCoef, regression.KendallRankCorrCoef),
-    regression.ConcordanceCorrCoef,
+# Of each target, if there are several. They are invariant under a common shift and scale of
+# predictions and targets; torchmetrics treats small spreads as zero, and sums squares of large
+# numbers.
+_FITS = Rule(
+    ("R2Score", "ExplainedVariance", "RelativeSquaredError"), undefined="all targets are equal"
 )
-_CORRELATIONS = (
-    *(regression.PearsonCorrCoef, regression.SpearmanCorrCoef, regression.KendallRankCorrCoef),
+_CORRELATIONS = Rule(
+    ("PearsonCorrCoef", "SpearmanCorrCoef", "KendallRankCorrCoef", "ConcordanceCorrCoef"),
+    undefined="all targets are equal",
+    zero="all predictions are equal",
 )
+_PERCENTAGES = Rule(("MeanAbsolutePercentageError",), undefined="a target is zero")
+
+RULES = (
+    Rule(
+        ("Precision",),
+        undefined="no target is positive, and no guess",
+        zero="no guess is positive, though a target is",
+        divisor=lambda n: n.guessed,
+        needed=lambda n: n.positives,
+    ),
+    Rule(
+        ("NegativePredictiveValue",),
+        undefined="no target is negative, and no guess",
+        zero="no guess is negative, though a target is",
+        divisor=lambda n: n.rejected,
+        needed=lambda n: n.negatives,
+    ),
+    Rule(
+        ("Recall", "MulticlassAccuracy", "MulticlassHammingDistance"),
+        undefined="no target is positive",
+        divisor=lambda n: n.positives,
+    ),
+    Rule(("Specificity",), undefined="no target is negative", divisor=lambda n: n.negatives),
+    Rule(
+        ("F1Score", "FBetaScore", "JaccardIndex"),
+        undefined="no target is positive, and no guess",
+        divisor=lambda n: n.positives + n.guessed,
+    ),
+    _RANKS,
+    _AVERAGE_PRECISION,
+    _MATTHEWS,
+    _KAPPA,
+    _FITS,
+    _CORRELATIONS,
+    _PERCENTAGES,
+)
+_ANY_OTHER = Rule(())
+_KINDS = ("", "Binary", "Multiclass", "Multilabel")
+
+
+def _classes(rule: Rule) -> tuple[type[Metric], ...]:
+    """Return the rule's metrics; torchmetrics gained some of them over time."""
+    found = (
+        getattr(module, kind + score, None)
+        for module in (classification, regression)
+        for score in rule.scores
+        for kind in _KINDS
+    )
+    # torchmetrics.classification.AUROC makes one of the three and is never an instance itself.
+    return tuple(one for one in found if one is not None)
+
+
+_Table: TypeAlias = (
+    classification.BinaryConfusionMatrix
+    | classification.MulticlassConfusionMatrix
+    | classification.MultilabelConfusionMatrix
+)
+_TABLES = get_args(_Table)
+_OF_RULES = [(rule, _classes(rule)) for rule in RULES]
+# Scores that are computed of each target by itself.
+PER_TARGET = _classes(_FITS) + _classes(_CORRELATIONS)
 # Errors relative to the targets, whose size torchmetrics bounds from below.
-_PERCENTAGES = (
+_RELATIVE_ERRORS = (
     *(regression.MeanAbsolutePercentageError, regression.SymmetricMeanAbsolutePercentageError),
     regression.WeightedMeanAbsolutePercentageError,
 )
@@ -55,83 +176,177 @@ class UndefinedError(ValueError):
     """A metric has no value on some samples; the message says why."""
 
 
-def score(metric: Metric, predictions: Tensor, targets: Tensor) -> float:
-    """Return a metric's value.
+class Measure:
+    """A metric of torchmetrics as one number, where it is defined.
+
+    A score of several classes or labels is the mean of those that have one (``macro``), or their
+    mean by the number of samples (``weighted``); a score of several targets is their mean.
+
+    Args:
+        metric: The metric, which is changed.
+        own_zeros: Keep torchmetrics' own rule, since the user chose a ``zero_division``.
 
     Raises:
-        UndefinedError: It is not defined.
-        ValueError: The metric fails.
+        ValueError: The metric compares nothing with targets, or gives a number for each target.
     """
-    ranked = _ranked(metric, predictions, targets)
-    if isinstance(metric, (*_RELATIVE, *_PERCENTAGES)):
-        predictions, targets = _scaled(metric, predictions, targets)
-    metric.reset()
-    try:
-        values = metric(predictions, targets)
-        if values.dim() and isinstance(metric, PER_CLASS):
-            # The mean over classes for which it is defined; a number is torchmetrics' own mean.
-            values = values[~values.isnan() if ranked is None else ranked & ~values.isnan()].mean()
-        value = float(values)
-    except (ValueError, RuntimeError, NotImplementedError) as error:
-        # For instance, R2 of a single sample.
-        raise UndefinedError(" ".join(str(error).split())) from error
-    except Exception as error:
-        name = type(metric).__name__
-        raise ValueError(f"the metric {name} cannot be computed: {error_line(error)}") from error
-    finally:
-        metric.reset()
-    if not math.isfinite(value):
-        raise UndefinedError(f"torchmetrics gives {value}")
-    return value
 
+    def __init__(self, metric: Metric, *, own_zeros: bool = False) -> None:
+        if isinstance(metric, BaseAggregator):
+            raise ValueError("it compares nothing with targets")
+        if getattr(metric, "multidim_average", "global") != "global":
+            raise ValueError("it gives a number for each sample")
+        self.metric = metric
+        self.rule = next((rule for rule, kind in _OF_RULES if isinstance(metric, kind)), _ANY_OTHER)
+        if own_zeros:
+            self.rule = _ANY_OTHER
+        # How the scores of classes, or of targets, are averaged here; None is torchmetrics' own.
+        self._average: str | None = None
+        average = getattr(metric, "average", None)
+        if self.rule.divisor is not None and average in ("macro", "weighted"):
+            self._average, metric.average = average, "none"
+        if self.rule in (_RANKS, _AVERAGE_PRECISION):
+            warnings.filterwarnings("ignore", "No (posi|nega)tive samples .*in target", UserWarning)
+        if self.rule is _FITS:
+            self._average = getattr(metric, "multioutput", "uniform_average")
 
-def _ranked(metric: Metric, predictions: Tensor, targets: Tensor) -> Tensor | None:
-    """Return a mask of the classes or labels that can rank the samples, for a ranking metric.
+    def value(self, predictions: Tensor, targets: Tensor) -> float:
+        """Return the metric's value.
 
-    Raises:
-        UndefinedError: Samples that the metric needs are missing.
-    """
-    if isinstance(metric, _NEEDS_POSITIVES) and not (targets > 0).any():
-        raise UndefinedError("No positive samples in targets")
-    if isinstance(metric, _NEEDS_NEGATIVES) and not (targets <= 0).any():
-        raise UndefinedError("No negative samples in targets")
-    if isinstance(metric, _AGREEMENTS):
-        guess = predictions.argmax(1) if predictions.dim() > 1 else predictions > 0.5
-        if any(bool((values == values[0]).all()) for values in (targets, guess)):
-            raise UndefinedError("all samples, or all predictions, are of one class")
-    member = targets > 0
-    if predictions.dim() > targets.dim():
-        member = targets[:, None] == torch.arange(predictions.shape[1])
-    if isinstance(metric, classification.MulticlassAccuracy):
-        return member.any(0)
-    if isinstance(
-        metric, classification.MulticlassSpecificity | classification.MultilabelSpecificity
-    ):
-        return ~member.all(0)
-    if not isinstance(metric, _RANKINGS):
-        return None
-    ranked = member.any(0) & ~member.all(0)
-    if not bool(ranked.any()):
-        which = "negative" if bool(member.any()) else "positive"
-        raise UndefinedError(f"No {which} samples in targets")
-    return ranked
+        Raises:
+            UndefinedError: It is not defined.
+            ValueError: The metric fails, or gives more than one number.
+        """
+        if self.rule in (_FITS, _CORRELATIONS):
+            value = self._over_targets(predictions, targets)
+        else:
+            value = self._one(predictions, targets)
+        if not math.isfinite(value):
+            raise UndefinedError(self.rule.undefined or f"torchmetrics gives {value}")
+        return value
 
+    def _one(self, predictions: Tensor, targets: Tensor) -> float:
+        metric = self.metric
+        if isinstance(metric, _RELATIVE_ERRORS):
+            predictions, targets = self._resized(predictions, targets)
+        try:
+            values = self._computed(predictions, targets)
+            if isinstance(metric, _TABLES) and self.rule is _MATTHEWS and _one_class(metric):
+                return 0.0
+            if self.rule.divisor is not None:
+                counts = _counts(metric, predictions, targets)
+                values = self.rule.defined(values, counts)
+                if self._average is not None:
+                    return float(_mean(values, counts if self._average == "weighted" else None))
+        finally:
+            metric.reset()
+        if values.shape == targets.shape[1:] and targets.is_floating_point():
+            # One number for each target.
+            values = values.mean()
+        if values.numel() != 1:
+            raise ValueError(
+                f"the metric {type(metric).__name__} gives {values.numel()} numbers, where one is "
+                "needed"
+            )
+        return float(values)
 
-def _scaled(metric: Metric, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return predictions and targets at a scale that torchmetrics can handle.
+    def _computed(self, predictions: Tensor, targets: Tensor) -> Tensor:
+        """Return what the metric gives; its state holds the samples afterwards."""
+        name = type(self.metric).__name__
+        self.metric.reset()
+        try:
+            values = self.metric(predictions, targets)
+        except (ValueError, RuntimeError, NotImplementedError) as error:
+            # For instance, too few samples.
+            raise UndefinedError(" ".join(str(error).split())) from error
+        except Exception as error:
+            raise ValueError(
+                f"the metric {name} cannot be computed: {error_line(error)}"
+            ) from error
+        if not isinstance(values, Tensor):
+            kind = type(values).__name__
+            raise ValueError(f"the metric {name} gives a {kind}, where one number is needed")
+        return values
 
-    Raises:
-        UndefinedError: All targets are equal, or a divisor is zero.
-    """
-    if isinstance(metric, _PERCENTAGES):
+    def _over_targets(self, predictions: Tensor, targets: Tensor) -> float:
+        """Return the mean over the targets that vary, each scored by itself."""
+        name = type(self.metric).__name__
+        if not targets.is_floating_point():
+            raise ValueError(f"the metric {name} needs numbers as targets, and these are labels")
+        if predictions.shape != targets.shape:
+            raise ValueError(
+                f"the metric {name} needs a prediction for each target, got predictions of shape "
+                f"{(*predictions.shape,)} for targets of shape {(*targets.shape,)}"
+            )
+        columns = [one.reshape(len(targets), -1).unbind(1) for one in (predictions, targets)]
+        if len(columns[1]) > 1 and self._average == "raw_values":
+            raise ValueError(f"the metric {name} gives {len(columns[1])} numbers with raw_values")
+        values, weights = [], []
+        for guess, y in zip(*columns, strict=True):
+            if bool((y == y[0]).all()):
+                continue
+            middle, spread = y.mean(), y.std(correction=0)
+            weights.append(float(spread.square()) if self._average == "variance_weighted" else 1.0)
+            if self.rule is _CORRELATIONS and bool((guess == guess[0]).all()):
+                values.append(0.0)
+                continue
+            try:
+                found = self._computed((guess - middle) / spread, (y - middle) / spread)
+                values.append(float(found))
+            finally:
+                self.metric.reset()
+        total = sum(weights)
+        return (
+            sum(v * w for v, w in zip(values, weights, strict=True)) / total if total else math.nan
+        )
+
+    def _resized(self, predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return predictions and targets at a scale that torchmetrics can handle.
+
+        Raises:
+            UndefinedError: A divisor is zero.
+        """
         least = targets.abs().min()
-        if isinstance(metric, regression.MeanAbsolutePercentageError) and least == 0:
-            raise UndefinedError("a target is zero")
+        if self.rule is _PERCENTAGES and least == 0:
+            raise UndefinedError(self.rule.undefined)
         scale = least if least > 0 else targets.abs().max().clamp_min(1e-300)
         return predictions / scale, targets / scale
-    for what, values in (("targets", targets), ("predictions", predictions)):
-        needed = what == "targets" or isinstance(metric, _CORRELATIONS)
-        if needed and bool((values == values[:1]).all(0).any()):
-            raise UndefinedError(f"all {what} are equal")
-    middle, spread = targets.mean(0), targets.std(0, correction=0)
-    return (predictions - middle) / spread, (targets - middle) / spread
+
+
+def _mean(values: Tensor, counts: Counts | None) -> Tensor:
+    """Return the mean of the (K,) values that are not NaN, by samples if counts are given."""
+    if counts is None:
+        return values.nanmean()
+    weights = counts.positives.to(values.dtype).masked_fill(values.isnan(), 0.0)
+    return (values.nan_to_num() * weights).sum() / weights.sum()
+
+
+def _one_class(metric: _Table) -> bool:
+    """Return whether all targets, or all guesses, are of one class; labels are taken together."""
+    table = metric.confmat.sum(0) if metric.confmat.dim() > 2 else metric.confmat
+    return bool((table.sum(0) > 0).sum() < 2 or (table.sum(1) > 0).sum() < 2)
+
+
+def _counts(metric: Metric, predictions: Tensor, targets: Tensor) -> Counts:
+    """Return what a metric has counted, or, of one that ranks samples, their classes."""
+    if hasattr(metric, "tp"):
+        tp, fp, tn, fn = (torch.as_tensor(getattr(metric, one)) for one in ("tp", "fp", "tn", "fn"))
+        return Counts(tp + fn, tn + fp, tp + fp, tn + fn)
+    if isinstance(metric, _TABLES):
+        table = metric.confmat
+        # (2, 2), or (L, 2, 2) of labels: targets in rows, negatives first.
+        if table.dim() > 2 or isinstance(metric, classification.BinaryConfusionMatrix):
+            hits, guesses = table.sum(-1), table.sum(-2)
+            return Counts(hits[..., 1], hits[..., 0], guesses[..., 1], guesses[..., 0])
+        positives, guessed = table.sum(1), table.sum(0)
+        return Counts(positives, table.sum() - positives, guessed, table.sum() - guessed)
+    ignored = getattr(metric, "ignore_index", None)
+    kept = torch.ones_like(targets, dtype=torch.bool) if ignored is None else targets.ne(ignored)
+    member = targets > 0
+    if predictions.dim() > targets.dim():
+        classes = torch.arange(predictions.shape[1])
+        member, kept = targets.flatten()[:, None] == classes, kept.flatten()[:, None]
+    elif targets.dim() > 1:
+        labels = targets.shape[1]
+        member, kept = (one.movedim(1, -1).reshape(-1, labels) for one in (member, kept))
+    positives, negatives = (member & kept).sum(0), (~member & kept).sum(0)
+    return Counts(positives, negatives, positives, negatives)

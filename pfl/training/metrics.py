@@ -18,7 +18,7 @@ from pfl.core.data import MetricSpec
 from pfl.core.task import Task
 from pfl.imports import plugins
 from pfl.imports.trust import CONFIGURATION, TrustError, checked
-from pfl.training.defined import PER_CLASS, UndefinedError, score
+from pfl.training.defined import PER_TARGET, Measure, UndefinedError
 
 
 class Scorer:
@@ -41,7 +41,7 @@ class Scorer:
 
     def __init__(self, task: Task, outputs: int, added: Sequence[MetricSpec] = ()) -> None:
         self.task = task
-        self._metrics: dict[str, Metric] = {}
+        self._metrics: dict[str, Measure] = {}
         self._asked: set[str] = set()
         # Why a metric was last undefined, by its name.
         self._reasons: dict[str, str] = {}
@@ -59,7 +59,9 @@ class Scorer:
         self.added = tuple(self._metrics)
         self._partial = {*self.added, *task.may_lack}
         # Assume that more is better if a metric does not declare it.
-        better = {name: one.higher_is_better is not False for name, one in self._metrics.items()}
+        better = {
+            name: one.metric.higher_is_better is not False for name, one in self._metrics.items()
+        }
         self.better: Mapping[str, bool] = {**task.scores_better, **better}
 
     def scores(self, models: Sequence[tuple[Tensor, Tensor]]) -> list[dict[str, float]]:
@@ -89,12 +91,11 @@ class Scorer:
     def _added_scores(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         if not self._metrics:
             return {}
-        predictions = self.task.predictions(exact(outputs))
-        targets = self.task.targets(exact(y) if y.is_floating_point() else y.cpu())
+        predictions, targets = _compared(self.task, outputs, y)
         scores: dict[str, float] = {}
         for name, metric in self._metrics.items():
             try:
-                scores[name] = score(metric, predictions, targets)
+                scores[name] = metric.value(predictions, targets)
             except UndefinedError as error:
                 self._reasons[name] = str(error)
         return scores
@@ -168,11 +169,18 @@ class Scorer:
         return summary | details
 
 
-def _metric(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
+def _compared(task: Task, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what a metric compares: predictions and targets on the CPU, in double precision."""
+    targets = task.targets(exact(y) if y.is_floating_point() else y.cpu())
+    return task.predictions(exact(outputs)), targets
+
+
+def _metric(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Measure]:
     """Build a metric, with arguments that the task provides; return its name and the metric.
 
     Raises:
-        ValueError: The path is not a metric, or the metric cannot be built.
+        ValueError: The path is not a metric, or the metric cannot be built or does not fit the
+            task's targets.
     """
     options: dict[str, Any] = {"metric": spec} if isinstance(spec, str) else dict(spec)
     if "metric" not in options:
@@ -182,19 +190,52 @@ def _metric(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Metric]:
     takes = inspect.signature(metric_class).parameters
     known = task.metric_arguments(outputs)
     options = {**{name: known[name] for name in known if name in takes}, **options}
+    if issubclass(metric_class, PER_TARGET):
+        options.pop("num_outputs", None)
     try:
         metric = metric_class(**options)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the metric {path} cannot be built with {options}: {error}") from error
+        raise ValueError(
+            f"the metric {path} cannot be built with {options}: {error}; {_fitting(task)}"
+        ) from error
     metric.set_dtype(torch.float64)
-    if isinstance(metric, PER_CLASS) and getattr(metric, "average", None) == "macro":
-        # Averaged in score: torchmetrics counts a class that a client lacks as zero, and warns.
-        metric.average = "none"
-        warnings.filterwarnings("ignore", "No (positive|negative) samples in targets", UserWarning)
-    if "zero_division" not in options and hasattr(metric, "zero_division"):
-        # The constructor takes numbers only; a share of nothing is undefined.
-        metric.zero_division = math.nan
-    return str(name or _snake(metric_class.__name__)), metric
+    try:
+        measure = Measure(metric, own_zeros="zero_division" in options)
+        _try(measure, task, outputs)
+    except ValueError as error:
+        raise ValueError(
+            f"the metric {path} does not fit the task {type(task).__name__}: {error}; "
+            f"{_fitting(task)}"
+        ) from error
+    return str(name or _snake(metric_class.__name__)), measure
+
+
+def _fitting(task: Task) -> str:
+    return f"metrics such as {' or '.join(task.fitting)} do"
+
+
+def _try(measure: Measure, task: Task, outputs: int) -> None:
+    """Compute a metric of made-up samples.
+
+    Raises:
+        ValueError: It fails, or gives something else than a number.
+    """
+    samples = task.example(outputs)
+    if samples is None:
+        return
+    try:
+        predictions, targets = _compared(task, *samples)
+    except Exception:
+        # A task that is derived from one of the project's may have outputs of another shape.
+        return
+    # What torchmetrics says of so few samples is not about the user's.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            measure.value(predictions, targets)
+        except UndefinedError as error:
+            if error.__cause__ is not None:
+                raise
 
 
 def _metric_class(path: str) -> type[Metric]:

@@ -86,6 +86,28 @@ def test_a_metric_that_fails_is_named_in_one_line():
     """Its operator is no function."""
     path = "torchmetrics.metric.CompositionalMetric"
     spec = {"metric": path, "operator": "sum", "metric_a": 0.0, "metric_b": 0.0}
-    scorer = Scorer(Classification(), 2, [spec])
     with pytest.raises(ValueError, match=parts("metric CompositionalMetric cannot ~ TypeError")):
-        scorer.scores([(torch.zeros(2, 2), torch.zeros(2, dtype=torch.long))])
+        Scorer(Classification(), 2, [spec])
+
+
+class Pixels(Classification):
+    """A class of each pixel, whose outputs cannot be made up from their number."""
+
+    def predictions(self, outputs):
+        return super().predictions(outputs.movedim(1, 3).flatten(0, 2))
+
+    def targets(self, y):
+        return y.flatten()
+
+
+def test_a_task_with_outputs_of_its_own_takes_metrics_and_meets_them_at_the_first_test():
+    """Two images of 2 x 2 pixels, of which one of eight is wrong."""
+    y = torch.tensor([[[0, 1], [1, 0]], [[1, 1], [0, 0]]])
+    guess = y.clone()
+    guess[0, 0, 0] = 1
+    outputs = 9.0 * torch.nn.functional.one_hot(guess, 2).movedim(3, 1)
+    spec = {"metric": "torchmetrics.Accuracy", "average": "micro", "name": "right"}
+    (name,) = Scorer(Pixels(), 2, [spec]).added
+    assert name == "right"
+    metric = Scorer(Pixels(), 2, [spec])._metrics["right"]
+    assert metric.value(Pixels().predictions(outputs), Pixels().targets(y)) == 7 / 8
