@@ -41,6 +41,21 @@ class APFL(fl.ClientModule):
         ValueError: ``alpha`` lies outside [0, 1], or the optimiser has several learning rates.
     """
 
+    card = fl.MethodCard(
+        name="APFL",
+        family="A separate network for each client or group",
+        travels="network",
+        stays="local network, mixing share",
+        apart="a mixture of local and global network with a learned share",
+        paper=fl.Paper(
+            "Adaptive Personalized Federated Learning",
+            "Deng, Yuyang and Kamani, Mohammad Mahdi and Mahdavi, Mehrdad",
+            "arXiv",
+            2020,
+            "https://arxiv.org/abs/2003.13461",
+        ),
+    )
+
     kept = ("personal.*", "alpha")
     vectorizable = True
 

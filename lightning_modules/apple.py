@@ -54,6 +54,21 @@ class APPLE(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="APPLE",
+        family="A separate network for each client or group",
+        travels="all core networks",
+        stays="core network, shares",
+        apart="learns its shares of all clients' core networks",
+        paper=fl.Paper(
+            "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated Learning",
+            "Luo, Jun and Wu, Shandong",
+            "IJCAI",
+            2022,
+            "https://arxiv.org/abs/2110.08394",
+        ),
+    )
+
     global_model = False
     vectorizable = True
     uses_rounds = True

@@ -52,6 +52,24 @@ class CD2PFed(fl.ClientModule):
         ValueError: A number is out of range, or the network cannot be divided.
     """
 
+    card = fl.MethodCard(
+        name="CD2-pFed",
+        family="A part of the network stays with the client",
+        travels="shared channels",
+        stays="private channels",
+        apart="shared and private channels that teach each other",
+        paper=fl.Paper(
+            (
+                "{CD2-pFed}: Cyclic Distillation-guided Channel Decoupling for Model "
+                "Personalization in Federated Learning"
+            ),
+            "Shen, Yiqing and Zhou, Yuyin and Yu, Lequan",
+            "CVPR",
+            2022,
+            "https://arxiv.org/abs/2204.03880",
+        ),
+    )
+
     kept: fl.Patterns = ("own.*",)
     global_model = False
     vectorizable = True

@@ -56,6 +56,24 @@ class CFL(fl.ClientModule):
         ValueError: A number is negative.
     """
 
+    card = fl.MethodCard(
+        name="CFL",
+        family="A separate network for each client or group",
+        travels="network of the cluster",
+        apart="clusters split where clients' changes point in opposite directions",
+        paper=fl.Paper(
+            (
+                "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task "
+                "Optimization Under Privacy Constraints"
+            ),
+            "Sattler, Felix and Müller, Klaus-Robert and Samek, Wojciech",
+            "TNNLS",
+            2020,
+            "https://arxiv.org/abs/1910.01991",
+            full_venue="IEEE Transactions on Neural Networks and Learning Systems",
+        ),
+    )
+
     global_model = False
     vectorizable = True
 

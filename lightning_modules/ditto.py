@@ -36,6 +36,21 @@ class Ditto(fl.ClientModule):
         UserWarning: The learning rate times ``proximity`` is 1 or more.
     """
 
+    card = fl.MethodCard(
+        name="Ditto",
+        family="A separate network for each client or group",
+        travels="network",
+        stays="personal network",
+        apart="the personal network is pulled towards the global one",
+        paper=fl.Paper(
+            "Ditto: Fair and Robust Federated Learning Through Personalization",
+            "Li, Tian and Hu, Shengyuan and Beirami, Ahmad and Smith, Virginia",
+            "ICML",
+            2021,
+            "https://arxiv.org/abs/2012.04221",
+        ),
+    )
+
     kept = ("personal.*",)
     vectorizable = True
 

@@ -45,6 +45,24 @@ class FedALA(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="FedALA",
+        family="A separate network for each client or group",
+        travels="network",
+        stays="last network, mixing weights",
+        apart="learns an element-wise mixture of its own and the global network",
+        paper=fl.Paper(
+            "{FedALA}: Adaptive Local Aggregation for Personalized Federated Learning",
+            (
+                "Zhang, Jianqing and Hua, Yang and Wang, Hao and Song, Tao and Xue, Zhengui "
+                "and Ma, Ruhui and Guan, Haibing"
+            ),
+            "AAAI",
+            2023,
+            "https://arxiv.org/abs/2212.01197",
+        ),
+    )
+
     kept = ("own.*", "mix.*", "visits")
 
     def __init__(

@@ -46,6 +46,24 @@ class FedAMP(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="FedAMP",
+        family="A separate network for each client or group",
+        travels="own network up, mixture down",
+        stays="network",
+        apart="similar clients attract each other, through a mixture for each",
+        paper=fl.Paper(
+            "Personalized Cross-Silo Federated Learning on Non-IID Data",
+            (
+                "Huang, Yutao and Chu, Lingyang and Zhou, Zirui and Wang, Lanjun and Liu, "
+                "Jiangchuan and Pei, Jian and Zhang, Yong"
+            ),
+            "AAAI",
+            2021,
+            "https://arxiv.org/abs/2007.03797",
+        ),
+    )
+
     shared = ("net.*",)
     kept = ("net.*",)
     global_model = False

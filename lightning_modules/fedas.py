@@ -71,6 +71,28 @@ class FedAS(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="FedAS",
+        family="A part of the network stays with the client",
+        travels="backbone, Fisher trace",
+        stays="head, last backbone",
+        apart=(
+            "aligns the received backbone to the client's last one; the server weighs "
+            "uploads by Fisher traces"
+        ),
+        paper=fl.Paper(
+            "{FedAS}: Bridging Inconsistency in Personalized Federated Learning",
+            "Yang, Xiyuan and Huang, Wenke and Ye, Mang",
+            "CVPR",
+            2024,
+            (
+                ""
+                "https://openaccess.thecvf.com/content/CVPR2024/html/Yang_FedAS_Bridging_Inconsistency_in_Personalized_Federated_Learning_CVPR_2024_paper.html"
+            ),
+            pages="11986-11995",
+        ),
+    )
+
     shared = ("net.backbone.*",)
     kept: tuple[str, ...] = ("net.head.*", "previous.*")
     evaluate_at = "post_local"

@@ -6,6 +6,8 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lightning_modules import base as fl
 from lightning_modules.finetune import FineTuned
 
@@ -18,6 +20,23 @@ class FedAvg(fl.ClientModule):
     client. There are no departures from the paper. :class:`ClientModule` lists the arguments.
     """
 
+    card = fl.MethodCard(
+        name="FedAvg",
+        family="One model for all, and where to tune it",
+        travels="network",
+        apart="the weighted mean; `-P` fine-tunes before the test",
+        paper=fl.Paper(
+            "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+            (
+                "McMahan, H. Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and "
+                "Agüera y Arcas, Blaise"
+            ),
+            "AISTATS",
+            2017,
+            "https://arxiv.org/abs/1602.05629",
+        ),
+    )
+
     vectorizable = True
     one_model = True
 
@@ -28,6 +47,8 @@ class FedAvgP(FineTuned, FedAvg):
     What travels and what stays is as in :class:`FedAvg`: the fine-tuned copy is discarded after the
     test. :class:`FineTuned` lists the arguments.
     """
+
+    card = replace(FedAvg.card, name="FedAvg-P")
 
     def ft_objective(self) -> None:
         """Return ``None``, plain cross-entropy."""

@@ -26,6 +26,20 @@ class FedBABU(FineTuned, Freeze):
         options: See :class:`FineTuned`, :class:`Freeze` and :class:`ClientModule`.
     """
 
+    card = fl.MethodCard(
+        name="FedBABU",
+        family="A part of the network stays with the client",
+        travels="backbone",
+        apart="the head is fixed in training and fine-tuned before the test",
+        paper=fl.Paper(
+            "{FedBABU}: Toward Enhanced Representation for Federated Image Classification",
+            "Oh, Jaehoon and Kim, Sangmook and Yun, Se-Young",
+            "ICLR",
+            2022,
+            "https://arxiv.org/abs/2106.06042",
+        ),
+    )
+
     def __init__(self, net: fl.SplitNet, *, ft_epochs: int = 5, **options: Any) -> None:
         super().__init__(net, ft_epochs=ft_epochs, **options)
 

@@ -30,6 +30,22 @@ class FedBN(fl.ClientModule):
         UserWarning: The network has no batch norm.
     """
 
+    card = fl.MethodCard(
+        name="FedBN",
+        family="A part of the network stays with the client",
+        travels="network without batch norms",
+        stays="batch norms",
+        apart="batch-norm layers stay with the client",
+        paper=fl.Paper(
+            "{FedBN}: Federated Learning on Non-{IID} Features via Local Batch Normalization",
+            "Li, Xiaoxiao and Jiang, Meirui and Zhang, Xiaofei and Kamp, Michael and Dou, Qi",
+            "ICLR",
+            2021,
+            "https://arxiv.org/abs/2102.07623",
+        ),
+        shown={"model.init_args.net.init_args.batch_norm": True},
+    )
+
     vectorizable = True
     one_model = True
 

@@ -44,6 +44,26 @@ class FedCAC(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="FedCAC",
+        family="A separate network for each client or group",
+        travels="network",
+        apart=(
+            "parameters that matter to a client are averaged only with clients to which "
+            "the same ones matter"
+        ),
+        paper=fl.Paper(
+            (
+                "Bold but Cautious: Unlocking the Potential of Personalized Federated Learning "
+                "through Cautiously Aggressive Collaboration"
+            ),
+            "Wu, Xinghao and Liu, Xuefeng and Niu, Jianwei and Zhu, Guogang and Tang, Shaojie",
+            "ICCV",
+            2023,
+            "https://arxiv.org/abs/2309.11103",
+        ),
+    )
+
     global_model = False
     vectorizable = True
 

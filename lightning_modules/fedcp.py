@@ -47,6 +47,27 @@ class FedCP(fl.ClientModule):
         ValueError: A number is out of range, or a batch is larger than ``gumbel_batch``.
     """
 
+    card = fl.MethodCard(
+        name="FedCP",
+        family="A part of the network stays with the client",
+        travels="backbone, generic head, policy",
+        stays="head",
+        apart="a policy divides each sample's features between a personal and a generic head",
+        paper=fl.Paper(
+            (
+                "{FedCP}: Separating Feature Information for Personalized Federated Learning "
+                "via Conditional Policy"
+            ),
+            (
+                "Zhang, Jianqing and Hua, Yang and Wang, Hao and Song, Tao and Xue, Zhengui "
+                "and Ma, Ruhui and Guan, Haibing"
+            ),
+            "KDD",
+            2023,
+            "https://arxiv.org/abs/2307.01217",
+        ),
+    )
+
     shared = ("net.backbone.*", "generic.*", "policy.*")
     kept = ("net.head.*",)
     vectorizable = True

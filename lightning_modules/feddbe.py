@@ -40,6 +40,24 @@ class FedDBE(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="FedDBE",
+        family="A part of the network stays with the client",
+        travels="network; mean features once",
+        stays="offset of features",
+        apart="a private offset between backbone and head, and features pulled to a common mean",
+        paper=fl.Paper(
+            "Eliminating Domain Bias for Federated Learning in Representation Space",
+            (
+                "Zhang, Jianqing and Hua, Yang and Cao, Jian and Wang, Hao and Song, Tao and "
+                "Xue, Zhengui and Ma, Ruhui and Guan, Haibing"
+            ),
+            "NeurIPS",
+            2023,
+            "https://arxiv.org/abs/2311.14975",
+        ),
+    )
+
     kept = ("memory",)
     extra = ("running",)
     vectorizable = True

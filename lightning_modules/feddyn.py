@@ -44,6 +44,24 @@ class FedDyn(fl.ClientModule):
         UserWarning: The learning rate times ``alpha`` is 1 or more.
     """
 
+    card = fl.MethodCard(
+        name="FedDyn",
+        family="One model for all, and where to tune it",
+        travels="network",
+        stays="sum of its own changes",
+        apart="a linear and a proximal term; the server steps beyond the mean",
+        paper=fl.Paper(
+            "Federated Learning Based on Dynamic Regularization",
+            (
+                "Acar, Durmus Alp Emre and Zhao, Yue and Matas, Ramon and Mattina, Matthew and "
+                "Whatmough, Paul and Saligrama, Venkatesh"
+            ),
+            "ICLR",
+            2021,
+            "https://arxiv.org/abs/2111.04263",
+        ),
+    )
+
     kept = ("travelled",)
     vectorizable = True
     one_model = True

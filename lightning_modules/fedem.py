@@ -42,6 +42,24 @@ class FedEM(fl.ClientModule):
         ValueError: ``components`` is less than 1, or ``e_steps`` is negative.
     """
 
+    card = fl.MethodCard(
+        name="FedEM",
+        family="A separate network for each client or group",
+        travels="M networks",
+        stays="proportions of the mixture",
+        apart="each client mixes the predictions of M networks, in proportions found by EM",
+        paper=fl.Paper(
+            "Federated Multi-Task Learning under a Mixture of Distributions",
+            (
+                "Marfoq, Othmane and Neglia, Giovanni and Bellet, Aurélien and Kameni, "
+                "Laetitia and Vidal, Richard"
+            ),
+            "NeurIPS",
+            2021,
+            "https://arxiv.org/abs/2108.10252",
+        ),
+    )
+
     kept = ("mixture", "participated")
     global_model = False
     vectorizable = True

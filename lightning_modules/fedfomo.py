@@ -44,6 +44,25 @@ class FedFomo(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="FedFomo",
+        family="A separate network for each client or group",
+        travels="networks of M others",
+        stays="network, baseline",
+        apart="begins with others' networks that lower its own validation loss",
+        paper=fl.Paper(
+            "Personalized Federated Learning with First Order Model Optimization",
+            (
+                "Zhang, Michael and Sapra, Karan and Fidler, Sanja and Yeung, Serena and "
+                "Alvarez, Jose M."
+            ),
+            "ICLR",
+            2021,
+            "https://arxiv.org/abs/2012.08565",
+        ),
+        shown={"data.init_args.val_fraction": 0.2},
+    )
+
     shared = ("net.*", "others.*")
     kept = ("net.*", "baseline.*")
     extra = ("who", "rated")

@@ -44,6 +44,22 @@ class FedGH(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="FedGH",
+        family="Prototypes and distributions",
+        travels="head down, class means up",
+        stays="backbone",
+        apart="the server trains a common head on the clients' class means",
+        paper=fl.Paper(
+            "{FedGH}: Heterogeneous Federated Learning with Generalized Global Header",
+            "Yi, Liping and Wang, Gang and Liu, Xiaoguang and Shi, Zhuan and Yu, Han",
+            "ACM MM",
+            2023,
+            "https://arxiv.org/abs/2303.13137",
+            full_venue="ACM Multimedia",
+        ),
+    )
+
     shared = ("net.head.*",)
     kept = ("net.backbone.*",)
     extra = ("classes", "means")

@@ -49,6 +49,22 @@ class FedMD(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="FedMD",
+        family="A separate network for each client or group",
+        travels="logits of public data",
+        stays="network of its own",
+        apart="imitates the mean of all clients' logits of public samples",
+        paper=fl.Paper(
+            "{FedMD}: Heterogenous Federated Learning via Model Distillation",
+            "Li, Daliang and Wang, Junpu",
+            "NeurIPS Workshop",
+            2019,
+            "https://arxiv.org/abs/1910.03581",
+        ),
+        shown=None,
+    )
+
     shared = ("consensus",)
     kept = ("net.*", "started")
     global_model = False

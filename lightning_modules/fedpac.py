@@ -49,6 +49,21 @@ class FedPAC(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="FedPAC",
+        family="Prototypes and distributions",
+        travels="backbone, centroids, head",
+        stays="head",
+        apart="heads are combined by a quadratic program",
+        paper=fl.Paper(
+            "Personalized Federated Learning with Feature Alignment and Classifier Collaboration",
+            "Xu, Jian and Tong, Xinyi and Huang, Shao-Lun",
+            "ICLR",
+            2023,
+            "https://arxiv.org/abs/2306.11867",
+        ),
+    )
+
     shared = (*BODY, *HEAD, "centroids")
     extra = ("counts", "variance", "profile")
     global_model = False

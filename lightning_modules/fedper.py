@@ -27,6 +27,24 @@ class FedPer(fl.ClientModule):
         ValueError: The network has fewer than ``personal_layers`` layers.
     """
 
+    card = fl.MethodCard(
+        name="FedPer",
+        family="A part of the network stays with the client",
+        travels="backbone",
+        stays="head",
+        apart="backbone and head are trained together",
+        paper=fl.Paper(
+            "Federated Learning with Personalization Layers",
+            (
+                "Arivazhagan, Manoj Ghuhan and Aggarwal, Vinay and Singh, Aaditya Kumar and "
+                "Choudhary, Sunav"
+            ),
+            "arXiv",
+            2019,
+            "https://arxiv.org/abs/1912.00818",
+        ),
+    )
+
     vectorizable = True
 
     def __init__(

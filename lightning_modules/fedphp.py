@@ -50,6 +50,23 @@ class FedPHP(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="FedPHP",
+        family="A separate network for each client or group",
+        travels="network",
+        stays="average of its own networks",
+        apart="an average of its own trained networks teaches the received one",
+        paper=fl.Paper(
+            "{FedPHP}: Federated Personalization with Inherited Private Models",
+            (
+                "Li, Xin-Chun and Zhan, De-Chuan and Shao, Yunfeng and Li, Bingshuai and Song, "
+                "Shaoming"
+            ),
+            "ECML PKDD",
+            2021,
+        ),
+    )
+
     kept = ("inherited.*", "visits")
     uses_rounds = True
     vectorizable = True

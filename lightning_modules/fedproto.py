@@ -40,6 +40,24 @@ class FedProto(fl.ClientModule):
         ValueError: ``prototype_weight`` is negative.
     """
 
+    card = fl.MethodCard(
+        name="FedProto",
+        family="Prototypes and distributions",
+        travels="prototypes",
+        stays="network",
+        apart="prototypes instead of weights",
+        paper=fl.Paper(
+            "{FedProto}: Federated Prototype Learning across Heterogeneous Clients",
+            (
+                "Tan, Yue and Long, Guodong and Liu, Lu and Zhou, Tianyi and Lu, Qinghua and "
+                "Jiang, Jing and Zhang, Chengqi"
+            ),
+            "AAAI",
+            2022,
+            "https://arxiv.org/abs/2105.00243",
+        ),
+    )
+
     shared = ("prototypes",)
     kept = ("net.*",)
     extra: tuple[str, ...] = ("classes", "means", "counts")

@@ -7,6 +7,7 @@ FedProx-P is the name that FedAS gives to FedProx with local fine-tuning.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import nn
 from typing_extensions import Unpack
@@ -35,6 +36,23 @@ class FedProx(fl.ClientModule):
     Warns:
         UserWarning: The learning rate times ``mu`` is 1 or more.
     """
+
+    card = fl.MethodCard(
+        name="FedProx",
+        family="One model for all, and where to tune it",
+        travels="network",
+        apart="a proximal term towards the received network",
+        paper=fl.Paper(
+            "Federated Optimization in Heterogeneous Networks",
+            (
+                "Li, Tian and Sahu, Anit Kumar and Zaheer, Manzil and Sanjabi, Maziar and "
+                "Talwalkar, Ameet and Smith, Virginia"
+            ),
+            "MLSys",
+            2020,
+            "https://arxiv.org/abs/1812.06127",
+        ),
+    )
 
     vectorizable = True
     one_model = True
@@ -74,6 +92,8 @@ class FedProxP(FineTuned, FedProx):
         net: The network; a ``SplitNet`` if only a part is fine-tuned.
         options: See :class:`FineTuned`, :class:`FedProx` and :class:`ClientModule`.
     """
+
+    card = replace(FedProx.card, name="FedProx-P")
 
     def ft_objective(self) -> None:
         """Return ``None``, plain cross-entropy: the proximal term is for training only."""

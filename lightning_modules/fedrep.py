@@ -35,6 +35,21 @@ class FedRep(fl.ClientModule):
             which leaves no epoch for the head.
     """
 
+    card = fl.MethodCard(
+        name="FedRep",
+        family="A part of the network stays with the client",
+        travels="backbone",
+        stays="head",
+        apart="the head is trained first, then the backbone",
+        paper=fl.Paper(
+            "Exploiting Shared Representations for Personalized Federated Learning",
+            "Collins, Liam and Hassani, Hamed and Mokhtari, Aryan and Shakkottai, Sanjay",
+            "ICML",
+            2021,
+            "https://arxiv.org/abs/2102.07078",
+        ),
+    )
+
     shared = ("net.backbone.*",)
     kept = ("net.head.*",)
     vectorizable = True

@@ -43,6 +43,21 @@ class FedROD(fl.ClientModule):
             linear layer is frozen or adapted, so that it cannot be set to zero.
     """
 
+    card = fl.MethodCard(
+        name="FedROD",
+        family="A part of the network stays with the client",
+        travels="network",
+        stays="second head",
+        apart="a balanced softmax, and a private head for the residual",
+        paper=fl.Paper(
+            "On Bridging Generic and Personalized Federated Learning for Image Classification",
+            "Chen, Hong-You and Chao, Wei-Lun",
+            "ICLR",
+            2022,
+            "https://arxiv.org/abs/2107.00778",
+        ),
+    )
+
     kept = ("personal.*",)
     vectorizable = True
     needs_classes = True

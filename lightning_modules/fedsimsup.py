@@ -77,6 +77,21 @@ class FedSimSup(fl.ClientModule):
         ValueError: A number is out of range, or there is no supervisor.
     """
 
+    card = fl.MethodCard(
+        name="FedSimSup",
+        family="A separate network for each client or group",
+        travels="inter-learning network",
+        stays="supervisor network",
+        apart="the server keeps a network for each client and mixes them by label similarity",
+        paper=fl.Paper(
+            "Personalized Federated Learning under Local Supervision",
+            "",
+            "ICCV",
+            2025,
+        ),
+        shown={"model.init_args.supervisor": {"class_path": "MLP", "init_args": {"hidden": 16}}},
+    )
+
     global_model = False
     vectorizable = True
     needs_classes = True

@@ -45,6 +45,24 @@ class FedTGP(FedProto):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="FedTGP",
+        family="Prototypes and distributions",
+        travels="prototypes",
+        stays="network",
+        apart="the server trains prototypes that lie apart",
+        paper=fl.Paper(
+            (
+                "{FedTGP}: Trainable Global Prototypes with Adaptive-Margin-Enhanced "
+                "Contrastive Learning for Data and Model Heterogeneity in Federated Learning"
+            ),
+            "Zhang, Jianqing and Liu, Yang and Hua, Yang and Cao, Jian",
+            "AAAI",
+            2024,
+            "https://arxiv.org/abs/2401.03230",
+        ),
+    )
+
     extra: tuple[str, ...] = ("classes", "means")
 
     def __init__(

@@ -40,6 +40,24 @@ class FML(fl.ClientModule):
         ValueError: ``alpha`` or ``beta`` lies outside [0, 1].
     """
 
+    card = fl.MethodCard(
+        name="FML",
+        family="A separate network for each client or group",
+        travels="network",
+        stays="private network",
+        apart="the common and a private network teach each other",
+        paper=fl.Paper(
+            "Federated Mutual Learning",
+            (
+                "Shen, Tao and Zhang, Jie and Jia, Xinkang and Zhang, Fengda and Huang, Gang "
+                "and Zhou, Pan and Kuang, Kun and Wu, Fei and Wu, Chao"
+            ),
+            "arXiv",
+            2020,
+            "https://arxiv.org/abs/2006.16765",
+        ),
+    )
+
     kept = ("personal.*",)
     objects = (*fl.ClientModule.objects, "private")
     needs_classes = True

@@ -34,6 +34,13 @@ class Freeze(fl.ClientModule):
         TypeError: ``net`` has no backbone or no head.
     """
 
+    card = fl.MethodCard(
+        name="Freeze",
+        family="A part of the network stays with the client",
+        travels="backbone",
+        apart="the head keeps its random initial values",
+    )
+
     shared = ("net.backbone.*",)
     global_model = True
     vectorizable = True

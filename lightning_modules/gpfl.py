@@ -40,6 +40,27 @@ class GPFL(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="GPFL",
+        family="A part of the network stays with the client",
+        travels="backbone, embeddings, valve",
+        stays="head",
+        apart="a global and a personal route through one backbone",
+        paper=fl.Paper(
+            (
+                "{GPFL}: Simultaneously Learning Global and Personalized Feature Information "
+                "for Personalized Federated Learning"
+            ),
+            (
+                "Zhang, Jianqing and Hua, Yang and Wang, Hao and Song, Tao and Xue, Zhengui "
+                "and Ma, Ruhui and Cao, Jian and Guan, Haibing"
+            ),
+            "ICCV",
+            2023,
+            "https://arxiv.org/abs/2308.10279",
+        ),
+    )
+
     shared = ("net.backbone.*", "embeddings", "valve.*")
     kept = ("net.head.*",)
     vectorizable = True

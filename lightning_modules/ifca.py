@@ -36,6 +36,20 @@ class IFCA(fl.ClientModule):
         ValueError: ``k`` is less than 1.
     """
 
+    card = fl.MethodCard(
+        name="IFCA",
+        family="A separate network for each client or group",
+        travels="k networks",
+        apart="each client picks the network that fits it best",
+        paper=fl.Paper(
+            "An Efficient Framework for Clustered Federated Learning",
+            "Ghosh, Avishek and Chung, Jichan and Yin, Dong and Ramchandran, Kannan",
+            "NeurIPS",
+            2020,
+            "https://arxiv.org/abs/2006.04088",
+        ),
+    )
+
     shared = ("clusters.*",)
     extra = ("cluster",)
     vectorizable = True

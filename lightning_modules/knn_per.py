@@ -47,6 +47,23 @@ class KNNPer(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="kNN-Per",
+        family="One model for all, and where to tune it",
+        travels="network",
+        apart=(
+            "before the test, predictions are mixed with those of the client's nearest "
+            "training samples"
+        ),
+        paper=fl.Paper(
+            "Personalized Federated Learning through Local Memorization",
+            "Marfoq, Othmane and Neglia, Giovanni and Vidal, Richard and Kameni, Laetitia",
+            "ICML",
+            2022,
+            "https://arxiv.org/abs/2111.09360",
+        ),
+    )
+
     vectorizable = True
     needs_classes = True
     net: fl.SplitNet

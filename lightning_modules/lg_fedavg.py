@@ -36,6 +36,28 @@ class LGFedAvg(fl.ClientModule):
             ``warm_start_rounds`` is negative.
     """
 
+    card = fl.MethodCard(
+        name="LG-FedAvg",
+        family="A part of the network stays with the client",
+        travels="head",
+        stays="backbone",
+        apart="the mirror image of FedPer",
+        paper=fl.Paper(
+            (
+                "Think Locally, Act Globally: Federated Learning with Local and Global "
+                "Representations"
+            ),
+            (
+                "Liang, Paul Pu and Liu, Terrance and Ziyin, Liu and Allen, Nicholas B. and "
+                "Auerbach, Randy P. and Brent, David and Salakhutdinov, Ruslan and Morency, "
+                "Louis-Philippe"
+            ),
+            "arXiv",
+            2020,
+            "https://arxiv.org/abs/2001.01523",
+        ),
+    )
+
     global_model = False
     vectorizable = True
 

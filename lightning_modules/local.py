@@ -13,6 +13,14 @@ class Local(fl.ClientModule):
     schedule "every round" of the pFedVEM paper. :class:`ClientModule` lists the arguments.
     """
 
+    card = fl.MethodCard(
+        name="Local",
+        family="One model for all, and where to tune it",
+        travels="-",
+        stays="network",
+        apart="each client trains alone",
+    )
+
     shared = ()
     kept = ("net.*",)
     vectorizable = True

@@ -38,6 +38,23 @@ class LPFT(FedAvg):
         ValueError: A number is negative, or the optimiser has several learning rates.
     """
 
+    card = fl.MethodCard(
+        name="LP-FT",
+        family="One model for all, and where to tune it",
+        travels="network",
+        apart="FedAvg; before the test the head is tuned, then the whole network",
+        paper=fl.Paper(
+            "Fine-Tuning can Distort Pretrained Features and Underperform Out-of-Distribution",
+            (
+                "Kumar, Ananya and Raghunathan, Aditi and Jones, Robbie and Ma, Tengyu and "
+                "Liang, Percy"
+            ),
+            "ICLR",
+            2022,
+            "https://arxiv.org/abs/2202.10054",
+        ),
+    )
+
     def __init__(
         self,
         net: fl.SplitNet,

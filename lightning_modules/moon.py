@@ -38,6 +38,21 @@ class MOON(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="MOON",
+        family="One model for all, and where to tune it",
+        travels="network",
+        stays="last network",
+        apart="a contrastive loss between representations",
+        paper=fl.Paper(
+            "Model-Contrastive Federated Learning",
+            "Li, Qinbin and He, Bingsheng and Song, Dawn",
+            "CVPR",
+            2021,
+            "https://arxiv.org/abs/2103.16257",
+        ),
+    )
+
     kept = ("previous.*", "participated")
     vectorizable = True
     one_model = True

@@ -50,6 +50,23 @@ class PerFedAvg(fl.ClientModule):
         ValueError: A number is out of range, or a choice is unknown.
     """
 
+    card = fl.MethodCard(
+        name="Per-FedAvg",
+        family="One model for all, and where to tune it",
+        travels="network",
+        apart="a meta-learned starting point (first-order and Hessian-free)",
+        paper=fl.Paper(
+            (
+                "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic "
+                "Meta-Learning Approach"
+            ),
+            "Fallah, Alireza and Mokhtari, Aryan and Ozdaglar, Asuman",
+            "NeurIPS",
+            2020,
+            "https://arxiv.org/abs/2002.07948",
+        ),
+    )
+
     vectorizable = True
 
     def __init__(

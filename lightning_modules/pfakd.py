@@ -46,6 +46,21 @@ class PFAKD(fl.ClientModule):
         ValueError: ``distill_weight`` is negative.
     """
 
+    card = fl.MethodCard(
+        name="PFAKD",
+        family="A part of the network stays with the client",
+        travels="backbone",
+        stays="head",
+        apart="distils the features of the received backbone",
+        paper=fl.Paper(
+            "Personalized Federated Learning with Feature Alignment via Knowledge Distillation",
+            "Qi, G. and Qu, Z. and Lyu, S.-H. and Jia, N. and Ye, B.",
+            "PRICAI",
+            2024,
+            pages="121-133",
+        ),
+    )
+
     shared = ("net.backbone.*",)
     kept = ("net.head.*",)
     vectorizable = True

@@ -52,6 +52,21 @@ class PFedBayes(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="pFedBayes",
+        family="Prototypes and distributions",
+        travels="means and deviations",
+        stays="posterior",
+        apart="every weight is a Gaussian",
+        paper=fl.Paper(
+            "Personalized Federated Learning via Variational {Bayesian} Inference",
+            "Zhang, Xu and Li, Yinchuan and Li, Wenpeng and Guo, Kaiyang and Shao, Yunfeng",
+            "ICML",
+            2022,
+            "https://arxiv.org/abs/2206.07977",
+        ),
+    )
+
     kept = (*(f"{copy}.*" for copy in COPIES), "steps")
     vectorizable = True
     draws_noise = True

@@ -53,6 +53,21 @@ class PFedFDA(fl.ClientModule):
         ValueError: ``eps`` is out of range, or a choice is unknown.
     """
 
+    card = fl.MethodCard(
+        name="pFedFDA",
+        family="Prototypes and distributions",
+        travels="backbone, class Gaussians",
+        stays="mixing coefficients",
+        apart="a generative classifier as head",
+        paper=fl.Paper(
+            "Personalized Federated Learning via Feature Distribution Adaptation",
+            "McLaughlin, Connor J. and Su, Lili",
+            "NeurIPS",
+            2024,
+            "https://arxiv.org/abs/2411.00329",
+        ),
+    )
+
     shared = ("net.backbone.*", "means", "covariance")
     kept = ("coefficients",)
     global_model = True

@@ -56,6 +56,20 @@ class PFedHN(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="pFedHN",
+        family="A separate network for each client or group",
+        travels="network, generated",
+        apart="a hypernetwork at the server makes each client's network",
+        paper=fl.Paper(
+            "Personalized Federated Learning using Hypernetworks",
+            "Shamsian, Aviv and Navon, Aviv and Fetaya, Ethan and Chechik, Gal",
+            "ICML",
+            2021,
+            "https://arxiv.org/abs/2103.04628",
+        ),
+    )
+
     global_model = False
     vectorizable = True
 

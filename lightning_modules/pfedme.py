@@ -42,6 +42,21 @@ class PFedMe(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="pFedMe",
+        family="A separate network for each client or group",
+        travels="network",
+        stays="personal network",
+        apart="the personal network minimises a Moreau envelope",
+        paper=fl.Paper(
+            "Personalized Federated Learning with {Moreau} Envelopes",
+            "Dinh, Canh T. and Tran, Nguyen H. and Nguyen, Tuan Dung",
+            "NeurIPS",
+            2020,
+            "https://arxiv.org/abs/2006.08848",
+        ),
+    )
+
     kept = ("personal.*", "trained")
     vectorizable = True
 

@@ -43,6 +43,24 @@ class PFedSim(fl.ClientModule):
         ValueError: ``warmup`` is negative, or a choice is unknown.
     """
 
+    card = fl.MethodCard(
+        name="pFedSim",
+        family="A separate network for each client or group",
+        travels="network",
+        stays="last network (for the test)",
+        apart="FedAvg; then own heads, and bodies mixed by the similarity of heads",
+        paper=fl.Paper(
+            (
+                "{pFedSim}: Similarity-Aware Model Aggregation Towards Personalized Federated "
+                "Learning"
+            ),
+            "Tan, Jiahao and Zhou, Yipeng and Liu, Gang and Wang, Jessie Hui and Yu, Shui",
+            "arXiv",
+            2023,
+            "https://arxiv.org/abs/2305.15706",
+        ),
+    )
+
     kept = ("last.*", "own")
     global_model = False
     vectorizable = True

@@ -65,6 +65,24 @@ class PFedVEM(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
+    card = fl.MethodCard(
+        name="pFedVEM",
+        family="Prototypes and distributions",
+        travels="backbone, head means, confidence",
+        stays="Gaussian head",
+        apart="Gaussian heads, weighted by a confidence in closed form",
+        paper=fl.Paper(
+            (
+                "Confidence-aware Personalized Federated Learning via Variational Expectation "
+                "Maximization"
+            ),
+            "Zhu, Junyi and Ma, Xingchen and Blaschko, Matthew B.",
+            "CVPR",
+            2023,
+            "https://arxiv.org/abs/2305.12557",
+        ),
+    )
+
     shared = ("net.backbone.*", "server_head_*")
     kept = ("net.head.*", "confidence")
     extra = ("confidence",)

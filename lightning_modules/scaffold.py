@@ -46,6 +46,24 @@ class SCAFFOLD(fl.ClientModule):
             the gradient times the learning rate.
     """
 
+    card = fl.MethodCard(
+        name="SCAFFOLD",
+        family="One model for all, and where to tune it",
+        travels="network, control variate",
+        stays="control variate",
+        apart="control variates correct client drift",
+        paper=fl.Paper(
+            "{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning",
+            (
+                "Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, "
+                "Sashank J. and Stich, Sebastian U. and Suresh, Ananda Theertha"
+            ),
+            "ICML",
+            2020,
+            "https://arxiv.org/abs/1910.06378",
+        ),
+    )
+
     extra = ("change",)
     kept = ("control",)
     vectorizable = True

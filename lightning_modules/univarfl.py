@@ -60,6 +60,23 @@ class UniVarFL(fl.ClientModule):
         ValueError: A weight is negative, or ``eps`` is not positive.
     """
 
+    card = fl.MethodCard(
+        name="UniVarFL",
+        family="One model for all, and where to tune it",
+        travels="network",
+        apart="a hyperspherical energy and a variance floor in the loss",
+        paper=fl.Paper(
+            (
+                "{UniVarFL}: Uniformity and Variance Regularized Federated Learning for "
+                "Heterogeneous Data"
+            ),
+            "Gupta, Sunny and Jangid, Nikita and Sethi, Amit",
+            "arXiv",
+            2025,
+            "https://arxiv.org/abs/2506.08167",
+        ),
+    )
+
     vectorizable = True
     one_model = True
     needs_classes = True

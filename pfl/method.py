@@ -10,6 +10,8 @@ from pfl.imports.lazy import lazy
 
 if TYPE_CHECKING:
     from pfl.core.batch_norms import batch_norms as batch_norms
+    from pfl.core.card import MethodCard as MethodCard
+    from pfl.core.card import Paper as Paper
     from pfl.core.checks import at_least_one as at_least_one
     from pfl.core.checks import finite as finite
     from pfl.core.checks import known_words as known_words

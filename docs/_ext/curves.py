@@ -1,7 +1,8 @@
 """The picture on a method's page: its run on the digits, beside FedAvg's and Local's.
 
 ``python docs/_ext/curves.py runs/tables`` writes ``docs/methods/curves.csv`` from the runs of
-``pfl table configs/tables/digits.yaml``, with no other runs below the folder.
+``pfl table configs/tables/digits.yaml``, with no other runs below the folder; ``python -m
+docs.derive --runs`` adds methods that are not in it.
 """
 
 from __future__ import annotations
@@ -79,13 +80,21 @@ def _scores() -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def collect(folder: Path) -> None:
-    """Write the file of scores from the runs below a folder."""
+def collect(folder: Path, add: bool = False) -> None:
+    """Write the file of scores from the runs below a folder.
+
+    Args:
+        folder: The folder.
+        add: Whether scores of other methods stay in the file.
+    """
     from pfl.results.find import find_runs
 
-    rows = []
+    rows = list[list[str | int]]()
     runs = {run.environment["header"]["method"]: run for run in find_runs([folder])}
-    for method, run in sorted(runs.items()):
+    if add:
+        with FILE.open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row[0] not in {"method", *runs}]
+    for method, run in runs.items():
         rounds = run.evaluated("test/personal/acc")
         values = [run.values(metric, rounds) for metric in COLUMNS.values()]
         rows += [
@@ -93,7 +102,10 @@ def collect(folder: Path) -> None:
             for round, *line in zip(rounds, *values, strict=True)
         ]
     with FILE.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([["method", "round", *COLUMNS], *rows])
+        written = csv.writer(file, lineterminator="\n")
+        written.writerow(["method", "round", *COLUMNS])
+        # Stable, so that rounds stay in order.
+        written.writerows(sorted(rows, key=lambda row: row[0]))
 
 
 if __name__ == "__main__":

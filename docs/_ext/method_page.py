@@ -7,7 +7,6 @@ for those who read the file, and is left out here.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -31,7 +30,7 @@ CAPTION = (
 class MethodPage(SphinxDirective):
     """``{method-page} FedAvg FedAvgP``: the classes that a page is about.
 
-    The entry of ``docs/methods/papers.bib`` whose key is the page's name is shown with them.
+    The paper on the card of the first is cited, under the page's name.
     """
 
     required_arguments = 1
@@ -41,7 +40,8 @@ class MethodPage(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return citation, picture, what the classes declare, options, and rows of the ledger."""
         kinds = [getattr(lightning_modules, name) for name in self.arguments[0].split()]
-        cited = self.parse_text_to_nodes(_citation(self.env.docname.rpartition("/")[2]))
+        page = self.env.docname.rpartition("/")[2]
+        cited = self.parse_text_to_nodes(_citation(kinds[0], page))
         drawn = picture([kind.__name__ for kind in kinds])
         shown = [
             nodes.raw("", f'<div class="run">{drawn}</div>', format="html"),
@@ -55,16 +55,13 @@ class MethodPage(SphinxDirective):
         return [*cited, *(shown if drawn else ()), *self.parse_text_to_nodes("\n\n".join(parts))]
 
 
-def _citation(page: str) -> str:
+def _citation(kind: type[ClientModule], page: str) -> str:
     """Return a folded BibTeX entry, with a link if it has one; nothing for a page without paper."""
-    text = (ROOT / "docs" / "methods" / "papers.bib").read_text(encoding="utf-8")
-    entries = [entry for entry in text.split("\n\n") if f"{{{page}," in entry.partition("\n")[0]]
-    parts = []
-    for entry in entries:
-        link = re.search(r"^ *url *= *{(.*)}", entry, re.MULTILINE)
-        parts.append(f"[The paper]({link[1]})." if link else "")
-        parts.append(f":::{{dropdown}} Cite\n```bibtex\n{entry.strip()}\n```\n:::")
-    return "\n\n".join(parts)
+    paper = None if kind.card is None else kind.card.paper
+    if paper is None:
+        return ""
+    link = f"[The paper]({paper.url}).\n\n" if paper.url else ""
+    return f"{link}:::{{dropdown}} Cite\n```bibtex\n{paper.bibtex(page)}\n```\n:::"
 
 
 def _declarations(kinds: Sequence[type[ClientModule]]) -> Iterator[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
 
 import torch
 from torch import nn
 
 from pfl.core.batch_norms import norm_statistics
+from pfl.core.card import MethodCard
 from pfl.core.checks import known_words, not_negative, tuples, within
 from pfl.core.learner import Learner
 from pfl.core.noise import GENERATOR
@@ -73,6 +74,7 @@ class ClientModule(Learner):
     round, is therefore a parameter or a buffer. One module serves all clients in turn.
 
     Attributes:
+        card: What lists and citations say of the method; a class of its own states its own.
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``. The contract
             test checks the claim.
         global_model: Whether the server has a complete model that can be tested. ``None`` derives
@@ -105,6 +107,7 @@ class ClientModule(Learner):
             network.
     """
 
+    card: ClassVar[MethodCard | None] = None
     vectorizable: bool = False
     global_model: bool | None = None
     one_model: bool = False

@@ -1,0 +1,310 @@
+"""What follows from the methods' classes and tests, on pages, in tables and elsewhere.
+
+``python -m docs.derive`` writes it anew. With ``--runs`` it first trains the methods that lack a
+curve or a row of a measured table, and records the numbers of new ones (half a minute each).
+``--check`` only names the files that are stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import inspect
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import yaml
+
+from docs._ext import curves
+from pfl.core.card import Family, MethodCard
+from pfl.core.client import ClientModule
+from pfl.testing import mlp
+from tests.extras.privacy import private_table
+from tests.helpers import discovery
+
+ROOT = Path(__file__).parent.parent
+FAMILIES: tuple[Family, ...] = Family.__args__  # type: ignore[attr-defined]
+# The methods whose papers the project reproduces.
+FIVE = ("FedAS", "PFAKD", "UniVarFL", "pFedVEM", "FedSimSup")
+HEAD = (
+    "| method | paper | travels | stays with the client | what sets it apart | file |\n"
+    "| --- | --- | --- | --- | --- | --- |\n"
+)
+COUNTS = "such as class counts"
+# Reasons of the privacy of single samples, by how the page has them.
+REASONS = {
+    "is not a mean over the samples": "a term is no mean over samples",
+    "it computes statistics of the samples": "a pass takes statistics of samples",
+    "it trains on public data": "it trains on public data",
+    "keeps '": "an objective keeps what it computes",
+    "its number of steps differs": "the number of steps depends on what a client has received",
+    COUNTS: "class counts are needed",
+    "not vectorizable": "gradients of single samples are not available",
+}
+# Tables of runs on pages: the table file, the folder of data that it needs, and its page.
+MEASURED = {
+    "later_digits": (None, "docs/joining.md"),
+    "later_wisdm": ("data/wisdm.arff", "docs/joining.md"),
+}
+
+
+def cards() -> dict[type[ClientModule], MethodCard]:
+    """Return the methods that have a card of their own, in the order of the lists."""
+    found = {kind: kind.card for kind in discovery.methods() if "card" in vars(kind)}
+    return dict(sorted(found.items(), key=lambda item: _place(item[1])))
+
+
+def _place(card: MethodCard) -> tuple[int, int, str]:
+    year = card.paper.year if card.paper is not None else 0
+    return FAMILIES.index(card.family), year, card.name.lower()
+
+
+def page_of(kind: type[ClientModule]) -> str:
+    """Return the name that a method's file, test, configuration and page have in common."""
+    return kind.__module__.rpartition(".")[2]
+
+
+def _lists() -> str:
+    """Return the README's lists of methods, one row a file."""
+    files: dict[str, list[MethodCard]] = defaultdict(list)
+    for kind, card in cards().items():
+        files[page_of(kind)].append(card)
+    five = {card.name: file for file, (card, *_) in files.items() if card.name in FIVE}
+    groups = {"The five papers that the project began with": [five[name] for name in FIVE]}
+    for family in FAMILIES:
+        groups[family] = [
+            file
+            for file, (card, *_) in files.items()
+            if card.family == family and card.name not in FIVE
+        ]
+    parts = []
+    for title, names in groups.items():
+        rows = "".join(_row(name, files[name]) for name in names)
+        parts.append(f"<details>\n<summary>{title}</summary>\n\n{HEAD}{rows}\n</details>\n")
+    return "\n".join(parts)
+
+
+def _row(file: str, own: Sequence[MethodCard]) -> str:
+    card = own[0]
+    link = f"[{', '.join(one.name for one in own)}](docs/methods/{file}.md)"
+    beside = sorted(path.stem for path in (ROOT / "lightning_modules").glob(f"{file}_*.py"))
+    cells = [
+        f"**{link}**" if card.name in FIVE else link,
+        "-" if card.paper is None else card.paper.appeared,
+        *(card.travels, card.stays, card.apart),
+        ", ".join(f"`{name}.py`" for name in (file, *beside)),
+    ]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _counted(text: str) -> str:
+    """Return a page with the number of methods beside the five."""
+    others = len(cards()) - len(FIVE)
+    return re.sub(r"\b\d+ baselines", f"{others} baselines", text)
+
+
+def _refusals() -> str:
+    """Return who cannot keep single samples private, by reason, and who can."""
+    why: dict[str, list[str]] = {words: [] for words in REASONS.values()}
+    free = []
+    for kind, card in cards().items():
+        reason = discovery.facts(kind).not_private
+        if reason is None and discovery.build(kind, mlp()).server().needs_label_counts:
+            reason = COUNTS
+        if reason is None:
+            free.append(card.name)
+            continue
+        words = next(words for part, words in REASONS.items() if part in reason)
+        term = re.search(r"term '(\w+)'", reason)
+        why[words].append(f"{card.name} (`{term[1]}`)" if term else card.name)
+    lines = [f"- {words}: {', '.join(names)};\n" for words, names in why.items() if names]
+    return f"{''.join(lines)[:-2]}.\n\n{', '.join(free)} can be run.\n"
+
+
+def _exports(text: str) -> str:
+    """Return the package's ``__init__`` with the classes of its files and folders."""
+    lines = [line for line in text.splitlines() if line.startswith("    from lightning_modules.")]
+    kept = [line for line in lines if re.match(r"    from lightning_modules\.(nets|base) ", line)]
+    for path in (ROOT / "lightning_modules").glob("[!_]*.py"):
+        module = import_module(f"lightning_modules.{path.stem}")
+        kept += [
+            f"    from {module.__name__} import {name} as {name}"
+            for name, kind in inspect.getmembers(module, inspect.isclass)
+            if issubclass(kind, ClientModule) and kind.__module__ == module.__name__
+        ]
+    first, last = text.index(lines[0]), text.index(lines[-1]) + len(lines[-1])
+    return text[:first] + "\n".join(sorted(kept, key=_import_order)) + text[last:]
+
+
+def _import_order(line: str) -> tuple[str, bool, str]:
+    """Return a sort key by which modules come in order, and constants before classes."""
+    _, module, _, name, *_ = line.split()
+    return module, not name.isupper(), name
+
+
+def _runs() -> str:
+    """Return the rows of a table file that has every method."""
+    lines = []
+    for kind, card in cards().items():
+        if card.shown is not None:
+            row = {"set": {"model": kind.__name__, **card.shown}}
+            flow = yaml.safe_dump(row, sort_keys=False, default_flow_style=True, width=10_000)
+            lines.append(f"  {card.name}: {flow}")
+    return "".join(lines)
+
+
+def _missing(name: str, text: str) -> list[str]:
+    """Return the methods of which a table on a page has no row."""
+    rows = {cells[0] for cells in _cells(_between(text, name))}
+    return [c.name for c in cards().values() if c.shown is not None and c.name not in rows]
+
+
+def _cells(block: str) -> list[list[str]]:
+    lines = [line for line in block.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+
+
+def _sorted_rows(block: str) -> str:
+    """Return a table's rows in the order of the lists; rows of no method stay where they are."""
+    head, rule, *rows = _cells(block)
+    order = [card.name for card in cards().values()]
+    rows = sorted((row for row in rows if row[0] in order), key=lambda row: order.index(row[0]))
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+
+
+def _between(text: str, name: str) -> str:
+    return text.split(_begin(name))[1].split(_end(name))[0]
+
+
+def _begin(name: str) -> str:
+    return f"<!-- {name}: python -m docs.derive -->\n"
+
+
+def _end(name: str) -> str:
+    return f"<!-- end of {name} -->\n"
+
+
+def _block(name: str, make: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a function that replaces what stands between the marks of a block."""
+
+    def replaced(text: str) -> str:
+        old = _between(text, name)
+        blank = "\n" if old.startswith("\n") else ""
+        new = f"{blank}{make(old).strip(chr(10))}\n{blank}"
+        return text.replace(_begin(name) + old + _end(name), _begin(name) + new + _end(name))
+
+    return replaced
+
+
+def _table_file(text: str) -> str:
+    """Return a table file with a row for each method, and their number."""
+    before, rest = text.split("rows:\n")
+    after = re.sub(r"\A(  .*\n)*", "", rest)
+    runs = len([card for card in cards().values() if card.shown is not None])
+    return re.sub(r"\b\d+ runs", f"{runs} runs", before) + f"rows:\n{_runs()}{after}"
+
+
+TARGETS: dict[str, Sequence[Callable[[str], str]]] = {
+    "README.md": [_block("methods", lambda _: _lists()), _counted],
+    "docs/index.md": [_counted],
+    "docs/privacy.md": [
+        private_table.written,
+        _block("single samples", lambda _: _refusals()),
+    ],
+    "docs/joining.md": [_block(name, _sorted_rows) for name in MEASURED],
+    "lightning_modules/__init__.py": [_exports],
+    **{f"configs/tables/{name}.yaml": [_table_file] for name in ("digits", *MEASURED)},
+}
+
+
+def stale() -> Iterator[tuple[Path, str]]:
+    """Yield each file that is not as it follows from the classes, with its right text."""
+    for name, changes in TARGETS.items():
+        path = ROOT / name
+        text = old = path.read_text("utf-8")
+        for change in changes:
+            text = change(text)
+        if text != old:
+            yield path, text
+
+
+def lacking() -> list[str]:
+    """Return what lacks a method that has to be run for it."""
+    found = [f"{curves.FILE.name}: {name}" for name in _without_curve()]
+    for name, (needed, page) in MEASURED.items():
+        if needed is None:
+            text = (ROOT / page).read_text("utf-8")
+            found += [f"{page}, {name}: {method}" for method in _missing(name, text)]
+    return found
+
+
+def _without_curve() -> list[str]:
+    drawn = {row["method"] for row in csv.DictReader(curves.FILE.read_text("utf-8").splitlines())}
+    shown = {kind.__name__: card for kind, card in cards().items() if card.shown is not None}
+    return [card.name for kind, card in shown.items() if kind not in drawn]
+
+
+def run() -> None:
+    """Train what is missing of measured tables and curves; record the numbers of new methods."""
+    if names := _without_curve():
+        with tempfile.TemporaryDirectory() as folder:
+            _table("digits", names, folder)
+            curves.collect(Path(folder), add=True)
+    for name, (needed, page) in MEASURED.items():
+        path = ROOT / page
+        if not (names := _missing(name, path.read_text("utf-8"))):
+            continue
+        if needed is not None and not (ROOT / needed).exists():
+            print(f"{page}, {name}: without {', '.join(names)}, as {needed} is not there")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            rows = _table(name, names, folder)
+        text = path.read_text("utf-8")
+        rows = [_between(text, name).strip("\n"), *rows]
+        path.write_text(_block(name, lambda _, rows=rows: "\n".join(rows))(text), "utf-8")
+    subprocess.run([sys.executable, "-m", "tests.numbers.record", "--add"], check=True, cwd=ROOT)
+
+
+def _table(name: str, rows: Sequence[str], folder: str) -> list[str]:
+    """Run some rows of a table; return them as pages have them, in per cent and points."""
+    out = Path(folder, "rows.csv")
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pfl", "table", f"configs/tables/{name}.yaml"),
+            *("--rows", *rows, "--out", str(out), f"--loop.default_root_dir={folder}"),
+        ],
+        check=True,
+        cwd=ROOT,
+    )
+    found: dict[str, list[str]] = defaultdict(list)
+    for cell in csv.DictReader(out.read_text("utf-8").splitlines()):
+        signed = "+" if cell["metric"].startswith("gap/") else ""
+        number = f"{100 * float(cell['ours']):{signed}.0f}"
+        found[cell["row"]].append("0" if number.strip("+-") == "0" else number)
+    return [f"| {row} | {' | '.join(cells)} |" for row, cells in found.items()]
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m docs.derive", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only name what is stale")
+    parser.add_argument("--runs", action="store_true", help="also run what is missing")
+    given = parser.parse_args()
+    if given.runs:
+        run()
+    files = [*stale()]
+    for path, text in files:
+        print(path.relative_to(ROOT))
+        if not given.check:
+            path.write_text(text, "utf-8")
+    return int(given.check and bool(files or lacking()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

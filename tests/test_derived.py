@@ -1,0 +1,19 @@
+"""What follows from the methods' classes and tests is up to date wherever it is written down."""
+
+from docs import derive
+
+
+def test_nothing_is_stale():
+    names = [path.relative_to(derive.ROOT).as_posix() for path, _ in derive.stale()]
+    assert not names, "python -m docs.derive"
+
+
+def test_no_method_lacks_a_measurement():
+    assert not derive.lacking(), "python -m docs.derive --runs"
+
+
+def test_every_method_has_a_card():
+    """Of a file, at least the class that bears its name; variants may share a card."""
+    files = {derive.page_of(kind) for kind in derive.cards()}
+    pages = {path.stem for path in (derive.ROOT / "docs" / "methods").glob("*.md")} - {"index"}
+    assert files == pages
