@@ -1,6 +1,9 @@
 """What follows from the methods' classes and tests is up to date wherever it is written down."""
 
-from docs import derive
+import pytest
+
+# It needs the table of the privacy extra, which a copy without it lacks.
+derive = pytest.importorskip("docs.derive", reason="an extra was removed")
 
 
 def test_nothing_is_stale():
