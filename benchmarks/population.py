@@ -30,13 +30,13 @@ from lightning_modules.ditto import Ditto
 from lightning_modules.nets import LeNet5
 from pfl.callbacks.checkpoint import Checkpoint
 from pfl.core.data import FederatedData
-from pfl.core.elsewhere import Reference, as_state
 from pfl.core.seeds import scoped
 from pfl.core.state import clone
-from pfl.core.types import Job, Result, RoundResult, Scores, Upload
+from pfl.core.types import Job, Result, RoundResult, Scores, Ticket, Upload
 from pfl.engines.base import Engine
 from pfl.engines.transport.wire import Introduction, SplitName
 from pfl.extras.sites.data import at_sites
+from pfl.extras.sites.keeper import SitesKeeper
 from pfl.federation import checkpoint
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import UniformSampler
@@ -124,6 +124,8 @@ class Population(Synthetic):
 class Elsewhere(Engine):
     """Clients that answer at once: the server's own work is left."""
 
+    keeper = SitesKeeper
+
     def connect(self, context: Context, config: str | None) -> FederatedData:
         """Return data of which each client has told its sizes."""
         sizes: dict[SplitName, int] = {"train": 10, "val": 0, "test": 5}
@@ -136,12 +138,12 @@ class Elsewhere(Engine):
         return "elsewhere"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        """Return what was sent, and a reference to a state."""
+        """Return what was sent, and a ticket."""
         for job in jobs:
             shared = {} if job.broadcast is None else clone(job.broadcast.shared)
             upload = Upload(job.info.client, job.info.samples, shared)
-            kept = as_state(Reference(f"{job.info.client:064x}", job.info.round))
-            yield Result(job.info.client, upload, kept, {}, 1, job.info.samples)
+            ticket = Ticket(f"{job.info.client:064x}", job.info.round)
+            yield Result(job.info.client, upload, {}, {}, 1, job.info.samples, ticket=ticket)
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Return no scores."""
@@ -181,7 +183,7 @@ def serve(clients: int, rounds: int) -> dict[str, object]:
             (held,) = megabytes("RssAnon")
         seconds.append(result.metrics["time/round"])
     # As if every client had taken part.
-    run.kept.update({c: as_state(Reference(f"{c:064x}", 1)) for c in range(clients)})
+    run.keeper.restore({}, {c: (f"{c:064x}", 1) for c in range(clients)})
     (full,) = megabytes("RssAnon")
     with TemporaryDirectory(dir=".") as folder:
         start = time.perf_counter()
@@ -193,7 +195,7 @@ def serve(clients: int, rounds: int) -> dict[str, object]:
         "s to the first round's end": ready,
         "s of a round": statistics.mean(seconds[1:]),
         "bytes of a client": (held - before) * 1e6 / clients,
-        "bytes of its reference": (full - held) * 1e6 / clients,
+        "bytes of its ticket": (full - held) * 1e6 / clients,
         "s of a checkpoint": saving,
         "MB of it": size / 1e6,
     }

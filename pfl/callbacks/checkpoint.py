@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from pfl.core.elsewhere import reference_of
 from pfl.core.types import RoundResult
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
@@ -29,13 +28,12 @@ class Checkpoint(Callback):
         self._saved = -1
 
     def on_round_end(self, run: Run, result: RoundResult) -> None:
-        """Save after every ``every`` rounds; after each round if clients keep states elsewhere.
+        """Save after every ``every`` rounds; after each round if clients store their own states.
 
-        They keep the states of two rounds, and a run resumes from one of them. The checkpoint is
-        small, as it does not include them. The last round is saved before any callback closes.
+        They store those of two rounds, and a run resumes from one of them. The checkpoint is small,
+        as it does not include them. The last round is saved before any callback closes.
         """
-        trained = (run.kept.get(client, {}) for client in result.cohort.trains)
-        if result.round % self.every == 0 or run.ends or any(map(reference_of, trained)):
+        if result.round % self.every == 0 or run.ends or run.keeper.tickets:
             self.save(run)
 
     def on_fit_end(self, run: Run) -> None:
@@ -65,9 +63,7 @@ class Checkpoint(Callback):
             "seed": run.seed,
             "method": type(run.module).__name__,
             "server": checkpoint.pack(run.server),
-            "kept": {
-                client: checkpoint.move(run.kept[client], "cpu") for client in sorted(run.kept)
-            },
+            **run.keeper.packed(),
             "template": checkpoint.move(run.template, "cpu"),
             "constants": run.constants,
             "stacked": run.stacked,

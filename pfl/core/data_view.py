@@ -34,6 +34,7 @@ class DataView:
         input_shape: Shape of one sample.
         blank: Returns placeholder inputs with the shapes and types of real batches.
         stands_for: The name of the data, if samples of clients lie elsewhere.
+        real: Whether the clients are real, so that what protects them must not follow from a seed.
     """
 
     num_clients: int
@@ -57,6 +58,7 @@ class DataView:
     input_shape: tuple[int, ...] = ()
     blank: Callable[[int], Inputs] = _no_inputs
     stands_for: str = ""
+    real: bool = False
 
     @classmethod
     def of(cls, data: FederatedData) -> DataView:

@@ -54,7 +54,7 @@ class Server(Generic[StateT]):
         reports: Names of the values in ``client_report``, with the captions of their pictures. A
             number that clients send (``ClientModule.extra``) is reported if it is named here.
         per_client: Whether ``shared`` of the state has a model for each client, along a leading
-            axis. Such models are stored in files if they exceed ``loop.kept_memory``.
+            axis.
         summed: Patterns of what a private run (``Privacy``) sends besides parameters: buffers
             that travel, and names in ``extra`` that :meth:`merge_mean` reads. Only what can be
             summed over clients belongs there.

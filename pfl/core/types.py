@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
+from pydantic.dataclasses import dataclass as checked_dataclass
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -363,6 +364,28 @@ class ClientStep:
         raise ValueError(f"{type(self).__name__} encodes no message")
 
 
+# A place finds the state of a ticket by its hash: that of pfl.core.state.digest.
+Digest: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+# Up to the last round that a run may have.
+Round: TypeAlias = Annotated[int, Field(ge=0, lt=10**9)]
+
+
+@checked_dataclass(frozen=True, config=STRICT)
+class Ticket:
+    """Names a kept state that its client stores itself, on another machine.
+
+    Attributes:
+        digest: The state's hash.
+        round: The round of the client's participation that it is from.
+
+    Raises:
+        ValueError: There is no such hash or round.
+    """
+
+    digest: Digest
+    round: Round
+
+
 @dataclass(frozen=True)
 class Job:
     """Everything an engine needs to run one client, besides the module and the data.
@@ -376,6 +399,7 @@ class Job:
             ``"pooled"`` is the common test set.
         model: The model that a test job builds from the broadcast.
         steps: What the client does to its upload before it is sent, in this order.
+        ticket: Names what the client keeps if it stores it itself; ``kept`` is then empty.
     """
 
     info: ClientInfo
@@ -385,6 +409,7 @@ class Job:
     splits: tuple[Split, ...] = ()
     model: Literal["personal", "global"] = "personal"
     steps: tuple[ClientStep, ...] = ()
+    ticket: Ticket | None = None
 
     def seed_of(self, *path: str | int) -> int:
         """Derive a seed of the client's random choices from the job's seed and a path."""
@@ -417,6 +442,7 @@ class Result:
         finite: False if a loss, a kept value or an uploaded weight is not a finite number.
         logged: Mean of each number logged in its steps (``self.log``), by name.
         withheld: Name of the step of the uplink that withheld the upload.
+        ticket: Names what the client keeps if it stores it itself; ``kept`` is then empty.
     """
 
     client: int
@@ -429,6 +455,7 @@ class Result:
     finite: bool = True
     logged: dict[str, float] = field(default_factory=dict)
     withheld: str | None = None
+    ticket: Ticket | None = None
 
 
 @dataclass(frozen=True)

@@ -129,13 +129,14 @@ def write(
         file.write(checksum.hexdigest().encode())
 
 
-def read(path: Path, mapped: bool = False, checked: bool = True) -> tuple[Any, dict[str, Tensor]]:
+def read(path: Path, checked: bool = True) -> tuple[Any, dict[str, Tensor]]:
     """Return a file's content and its tensors, on the CPU.
+
+    Tensors are memory-mapped, and thus loaded when they are used. A file that is replaced stays on
+    the disk until the last of them is gone.
 
     Args:
         path: The file.
-        mapped: Whether tensors are memory-mapped and thus loaded when they are used. A replaced
-            file then stays on the disk until its last tensor is gone. Otherwise tensors are copied.
         checked: Whether the checksum is verified, which reads the whole file.
 
     Raises:
@@ -151,7 +152,7 @@ def read(path: Path, mapped: bool = False, checked: bool = True) -> tuple[Any, d
         whole = torch.from_file(name, size=size, dtype=torch.uint8)
 
         def part(start: int, stop: int) -> Tensor:
-            return whole[start:stop] if mapped else whole[start:stop].clone()
+            return whole[start:stop]
 
         (content, layouts), tensors = _read(memoryview(whole.numpy().data), part, size, checked)
         for name, (shape, strides) in layouts.items():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
+
+import torch
 
 from pfl.core.data import FederatedData
 from pfl.core.types import Job, Result, Scores
 from pfl.engines.cores import Share
+from pfl.engines.keeper import Keeper
 from pfl.training.context import Context
 
 
@@ -17,20 +21,17 @@ class Engine(Protocol):
     Attributes:
         stacks: Whether clients are trained as one stack, if the engine decides this itself in
             :meth:`setup`; a resumed run sets the decision of its first start.
-        simulates: Whether clients and their data are simulated; real ones need randomness that does
-            not follow from a seed.
         complete: Whether a job without a result ends the run.
-        forgets: Whether kept states are lost when the engine closes, so that its checkpoints cannot
-            be resumed.
         share: Its share of the cores, taken in :meth:`setup`; other runs use it while this one is
             suspended.
+        keeper: Makes the keeper of what a run's clients keep; takes the arguments of
+            :class:`~pfl.engines.keeper.Keeper`.
     """
 
     stacks: bool | None = None
-    simulates: bool = True
     complete: bool = True
-    forgets: bool = False
     share: Share | None = None
+    keeper: Callable[[int | None, Path | None, torch.device], Keeper] = Keeper
 
     def connect(self, context: Context, config: str | None) -> FederatedData:
         """Return the data as the run may use them; called first.

@@ -154,7 +154,10 @@ def _played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
     state = coordinator.start()
     kept: dict[int, State] = {}
     for number in (1, 2):
-        jobs = [coordinator.job(state, kept, client, number, ("test",)) for client in (0, 1)]
+        jobs = [
+            coordinator.job(state, client, number, kept.get(client, {}), ("test",))
+            for client in (0, 1)
+        ]
         results, answers = play(context, jobs)
         for result, answer in zip(results, answers, strict=True):
             upload = result.upload

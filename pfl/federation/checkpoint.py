@@ -19,7 +19,7 @@ from pfl.core.server import ServerState
 from pfl.core.types import State
 from pfl.disk import container
 
-FORMAT = "pfl-checkpoint-2"
+FORMAT = "pfl-checkpoint-3"
 StateT = TypeVar("StateT", bound=ServerState)
 
 
@@ -38,13 +38,8 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
     container.write(path, _plain({"format": FORMAT, **content}, FORMAT, tensors), tensors)
 
 
-def load(path: Path, mapped: bool = False) -> dict[str, Any]:
-    """Return a checkpoint's content.
-
-    Args:
-        path: The file.
-        mapped: Whether what clients keep stays in the file until it is used; see
-            :func:`pfl.disk.container.read`.
+def load(path: Path) -> dict[str, Any]:
+    """Return a checkpoint's content; what clients keep stays in the file until it is used.
 
     Raises:
         CheckpointError: The file is missing, damaged or not a checkpoint of this program.
@@ -52,15 +47,13 @@ def load(path: Path, mapped: bool = False) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint at {path}")
     try:
-        content = _restored(*container.read(path, mapped))
+        content = _restored(*container.read(path))
     except container.ContainerError as error:
         raise CheckpointError(str(error)) from error
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path} was written by another program ({error!r})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this program ({FORMAT})")
-    if not mapped:
-        return content
     return {k: v if k == "kept" else move(v, "cpu", copy=True) for k, v in content.items()}
 
 

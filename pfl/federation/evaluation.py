@@ -71,7 +71,7 @@ class Evaluator:
 
     def job(self, state: ServerState, client: int) -> Job:
         """Return a client's job from a state of the server."""
-        return self._coordinator.job(state, self._run.kept, client, self._run.round)
+        return self._run.keeper.fill(self._coordinator.job(state, client, self._run.round))
 
     def group_sizes(self) -> str:
         """Return the number and label of each group (as in ``clients.csv``), and its size."""
@@ -175,8 +175,8 @@ class Evaluator:
         """Test the global model on the common test set, which belongs to no client."""
         if self.data.pooled_test() is None:
             return {}
-        job = self.job(state, members(self.data)[0])
-        job = replace(job, kept={}, info=replace(job.info, client=NO_CLIENT))
+        job = self._coordinator.job(state, members(self.data)[0], self._run.round)
+        job = replace(job, info=replace(job.info, client=NO_CLIENT))
         scores = self.test([NO_CLIENT], lambda _: job, ("pooled",), "global")[NO_CLIENT]
         return {f"test/pooled/{name}": value for name, value in scores.get("pooled", {}).items()}
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pfl.core.state import nbytes
-from pfl.disk.mapped import in_file
 from pfl.engines import op_threads
 from pfl.federation import evaluation, header, resume
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Run
-from pfl.federation.store import KeptStates
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator
 
@@ -55,12 +51,11 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     run = _run(wanted, coordinator, context, content)
     if content:
         resume.restore(content, run, coordinator.clients, context)
-    _bound(run, wanted, coordinator)
+    if coordinator.server.per_client:
+        run.server = replace(run.server, shared=run.keeper.rows(run.server.shared))
     origin = None if file is None else resume.folder_of(file)
     federation = Federation(settings, context, coordinator, run, wanted.root, origin)
     _start(federation, content)
-    if wanted.trains:
-        _warn_if_forgotten(federation)
     return federation
 
 
@@ -70,12 +65,7 @@ def _coordinator(wanted: Wanted, context: Context) -> Coordinator:
     coordinator = Coordinator(context, settings.rounds, settings.seed)
     if not coordinator.eligible:
         raise ValueError("no client has training data")
-    coordinator.bind(
-        settings.uplink or [],
-        data=wanted.data,
-        sampler=settings.sampler,
-        simulates=settings.runner.simulates,
-    )
+    coordinator.bind(settings.uplink or [], data=wanted.data, sampler=settings.sampler)
     return coordinator
 
 
@@ -88,13 +78,14 @@ def _run(
     resumes = bool(content) and settings.evaluate_clients == "auto"
     tested = content["tested"] if resumes else evaluation.chosen(settings, context.data)
     limits = (step.max_rounds(settings.rounds) for step in coordinator.uplink)
-    run = Run(
+    return Run(
         module=wanted.module,
         data=context.data,
         seed=settings.seed,
         rounds=min([settings.rounds, *limits]),
         name=wanted.name,
         server=coordinator.start(),
+        keeper=settings.keeper(wanted.root),
         template=context.initial_values,
         constants=context.constants,
         reports=coordinator.server.reports,
@@ -102,17 +93,6 @@ def _run(
         tested=tested,
         callbacks=[*wanted.callbacks],
     )
-    if settings.kept_memory is not None:
-        run.kept = KeptStates(int(settings.kept_memory * 1e9), wanted.root)
-    return run
-
-
-def _bound(run: Run, wanted: Wanted, coordinator: Coordinator) -> None:
-    """Move the server's models for each client into files, beyond the bound."""
-    memory, shared = wanted.settings.kept_memory, run.server.shared
-    if coordinator.server.per_client and memory is not None and nbytes(shared) > memory * 1e9:
-        moved = {name: in_file(value, wanted.root) for name, value in shared.items()}
-        run.server = replace(run.server, shared=moved)
 
 
 def _start(federation: Federation, content: Mapping[str, Any]) -> None:
@@ -125,15 +105,3 @@ def _start(federation: Federation, content: Mapping[str, Any]) -> None:
         line = engine.setup(context)
         run.header = header.describe(federation, line, threads)
     run.stacked = engine.stacks
-
-
-def _warn_if_forgotten(federation: Federation) -> None:
-    """Warn if a run is stored but its clients' kept states are not."""
-    module, steps = federation.run.module, federation.coordinator.uplink
-    keeps = module.kept_names() or module.persist_optimizer or any(s.remembers for s in steps)
-    if federation.root is not None and federation.settings.runner.forgets and keeps:
-        warnings.warn(
-            "no checkpoint of this run can be resumed, as what clients keep lies in a temporary "
-            "folder that ends with it: set loop.engine.folder",
-            stacklevel=2,
-        )

@@ -12,7 +12,6 @@ from typing import Any
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.plain import plain_value
-from pfl.core.state import clone, to
 from pfl.core.types import ClientInfo
 from pfl.disk import reading, writing
 from pfl.disk.lock import locked
@@ -22,7 +21,6 @@ from pfl.federation.identity import Identity
 from pfl.federation.later import ADVICE
 from pfl.federation.run import Callback, Run, load_states
 from pfl.federation.settings import Settings
-from pfl.federation.store import KeptStates
 from pfl.training.context import Context
 
 FILE = Path("checkpoints", "last.ckpt")
@@ -152,7 +150,7 @@ def read(file: Path, wanted: Wanted, context: Context) -> Mapping[str, Any]:
         CheckpointError: The checkpoint cannot be used, or belongs to another method, network or
             partition, or its run has other settings; the message gives both values of each.
     """
-    content = checkpoint.load(file, mapped=wanted.settings.kept_memory is not None)
+    content = checkpoint.load(file)
     schema.check_types(content)
     try:
         differing = wanted.differences(content["config"], content["seed"])
@@ -180,13 +178,9 @@ def restore(
     """
     _check_partition(content, run.data)
     schema.check(content, run, clients, context)
-    device = context.fabric.device
     run.round = content["round"]
-    run.server = checkpoint.unpack(run.server, content["server"], device)
-    bounded = isinstance(run.kept, KeptStates)
-    for client, kept in content["kept"].items():
-        # A bounded store gets copies, one at a time, of what is mapped from the file.
-        run.kept[client] = clone(kept) if bounded else to(kept, device)
+    run.server = checkpoint.unpack(run.server, content["server"], context.fabric.device)
+    run.keeper.restore(content["kept"], content["tickets"])
     run.history = content["history"]
     run.failures, run.reasons = content["failures"], content["reasons"]
     load_states(run.callbacks, content["callbacks"])

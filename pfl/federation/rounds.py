@@ -98,9 +98,14 @@ class Federation:
 
     def _personal(self, client: int) -> Context:
         """Turn the module into a client's personalised model; return the module's context."""
-        joins = client not in members(self.run.data)
-        make = self.newcomers.joined if joins else self.evaluator.job
-        client_round.become_tested(self.context, make(self.run.server, client))
+        run = self.run
+        if client in members(run.data):
+            # Its state is needed here, whatever the engine takes.
+            kept = run.kept.get(client, {})
+            job = self.coordinator.job(run.server, client, run.round, kept)
+        else:
+            job = self.newcomers.joined(run.server, client)
+        client_round.become_tested(self.context, job)
         return self.context.of(client)
 
     @contextmanager
@@ -207,7 +212,8 @@ class Federation:
 
         def job(client: int) -> Job:
             splits: tuple[Split, ...] = ("val", "test") if client in scored else ()
-            made = self.coordinator.job(run.server, run.kept, client, number, splits)
+            made = self.coordinator.job(run.server, client, number, splits=splits)
+            made = run.keeper.fill(made)
             return self.coordinator.sending(made, run.server, client in cohort.uploads)
 
         return [job(client) for client in cohort.trains]
@@ -252,16 +258,13 @@ class Federation:
         run, number, latest = self.run, self.run.round, self.run.latest
         failures, reasons = run.failures, run.reasons
         try:
-            run.kept.update({client: result.kept for client, result in played.results.items()})
-            run.server, run.round = played.after, number + 1
-            yield
+            with run.keeper.entered(played.results.values()):
+                run.server, run.round = played.after, number + 1
+                yield
         except BaseException:
             run.server, run.round, run.latest = played.before, number, latest
             run.failures, run.reasons = failures, reasons
             del run.history[number:]
-            for job in played.jobs:
-                run.kept.pop(job.info.client, None)
-            run.kept.update({job.info.client: job.kept for job in played.jobs if job.kept})
             raise
 
     def _evaluated(self, played: Played, row: Row, clock: rows.Clock) -> RoundResult:

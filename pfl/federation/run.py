@@ -13,10 +13,10 @@ import yaml
 
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
-from pfl.core.elsewhere import digest_of
 from pfl.core.server import ServerState
 from pfl.core.state import digest
 from pfl.core.types import Cohort, Result, RoundResult, State
+from pfl.engines.keeper import Keeper
 from pfl.federation.summary import SCORES, summarise
 from pfl.training.context import Context
 
@@ -41,7 +41,7 @@ class Run:
         header: Decisions made for this run, one line for each topic.
         round: Number of finished rounds.
         server: The server's state after the last finished round.
-        kept: Each client's state from its last participation.
+        keeper: Keeps each client's state from its last participation; see :attr:`kept`.
         history: One row of metrics for each round.
         failures: Number of rounds, by client, in which its training failed or was not finite
             (``discarded``), its test failed (``untested``), or outputs of its tested model were not
@@ -71,7 +71,7 @@ class Run:
     header: dict[str, str] = field(default_factory=dict)
     round: int = 0
     server: ServerState = field(default_factory=lambda: ServerState(shared={}))
-    kept: MutableMapping[int, State] = field(default_factory=dict)
+    keeper: Keeper = field(default_factory=Keeper)
     history: list[Row] = field(default_factory=list)
     failures: Failures = field(default_factory=dict)
     reasons: Mapping[int, str] = field(default_factory=dict)
@@ -99,17 +99,22 @@ class Run:
         return self.round >= self.rounds or any(one.should_stop for one in self.callbacks)
 
     @property
-    def fingerprint(self) -> str:
-        """A hash of the server's weights and of the hash of every client's kept state.
+    def kept(self) -> MutableMapping[int, State]:
+        """Each client's state from its last participation."""
+        return self.keeper
 
-        A state on another machine is represented by its hash.
-        """
-        kept = (self.kept[client] for client in sorted(self.kept))
-        digests = [digest_of(state) for state in kept if state]
+    @kept.setter
+    def kept(self, states: Mapping[int, State]) -> None:
+        new = dict(states)
+        self.keeper.clear()
+        self.keeper.update(new)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the server's weights and of the hash of every client's kept state."""
         server = digest(self.server.shared)
-        if not digests:
-            return server[:16]
-        return hashlib.sha256("".join([server, *digests]).encode()).hexdigest()[:16]
+        kept = "".join(map(self.keeper.digest, sorted(self.keeper)))
+        return (hashlib.sha256((server + kept).encode()).hexdigest() if kept else server)[:16]
 
     @property
     def noise(self) -> str | None:

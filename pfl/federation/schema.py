@@ -10,10 +10,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from pfl.core.elsewhere import reference_of
 from pfl.core.server import ServerState
 from pfl.core.state import form_of, residuals_of
-from pfl.core.types import ClientInfo, State
+from pfl.core.types import ClientInfo, Digest, Round, State
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run, by_name
 from pfl.training.context import Context
@@ -32,6 +31,7 @@ class _Content(BaseModel):
     constants: str
     server: dict[str, Any]
     kept: dict[int, dict[str, Tensor]]
+    tickets: dict[int, tuple[Digest, Round]]
     template: dict[str, Tensor]
     failures: dict[str, dict[int, int]]
     reasons: dict[int, str]
@@ -73,7 +73,9 @@ def check(
             "does not contain: build the network with the same frozen weights as then"
         )
     _check_history(content)
-    named: dict[str, Iterable[int]] = {name: content[name] for name in ("kept", "reasons")}
+    named: dict[str, Iterable[int]] = {
+        name: content[name] for name in ("kept", "tickets", "reasons")
+    }
     named["tested"] = content["tested"] or ()
     named |= {f"failures.{what}": rounds for what, rounds in content["failures"].items()}
     for where, known in named.items():
@@ -90,11 +92,6 @@ def _check_kept(kept: Mapping[int, State], clients: Sequence[ClientInfo], contex
     steps = dict[tuple[str, int], tuple[int, str]]()
     for client, state in kept.items():
         where = f"kept of client {client}"
-        try:
-            if reference_of(state) is not None:
-                continue
-        except ValueError as error:
-            raise _wrong(f"{where}: {error}") from error
         optimizer = of_all_phases(state)
         unsent = residuals_of(state)
         apart = optimizer.keys() | unsent.keys()

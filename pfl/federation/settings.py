@@ -14,6 +14,7 @@ from pfl.core import devices as core_devices
 from pfl.core.checks import at_least_one, finite, not_negative, one_of, positive
 from pfl.core.types import EvaluationPoint
 from pfl.engines.base import Engine
+from pfl.engines.keeper import Keeper
 from pfl.engines.named import EngineName, make_engine
 from pfl.federation.cost import Cost
 from pfl.federation.run import Callback
@@ -147,6 +148,15 @@ class Settings:
         if isinstance(self.engine, str):
             return make_engine(self.engine, self.workers)
         return self.engine
+
+    def keeper(self, folder: Path | None) -> Keeper:
+        """Return the keeper of what the clients of a new run keep.
+
+        Args:
+            folder: Folder of all runs of its name.
+        """
+        memory = None if self.kept_memory is None else int(self.kept_memory * 1e9)
+        return self.runner.keeper(memory, folder, self.fabric.device)
 
     @cached_property
     def fabric(self) -> Fabric:

@@ -67,7 +67,7 @@ class ToyFederation:
     def job(self, client: int, number: int | None = None, splits: tuple[Split, ...] = ()) -> Job:
         """Return a client's job in a round, by default the next one."""
         number = self.number + 1 if number is None else number
-        return self.coordinator.job(self.state, self.kept, client, number, splits)
+        return self.coordinator.job(self.state, client, number, self.kept.get(client, {}), splits)
 
     def jobs(self) -> list[Job]:
         """Return the jobs of all clients in the next round, each with a test."""

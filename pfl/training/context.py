@@ -17,7 +17,6 @@ from pfl.core.batch_norms import batch_norms
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.data_view import Subset
-from pfl.core.elsewhere import reference_of
 from pfl.core.failure import ExplainedError
 from pfl.core.layer_draws import layer_draws
 from pfl.core.state import clone, constants, copy_all, fingerprint, form_of, matches, to
@@ -270,16 +269,7 @@ class Context:
             return Subset(split, part.subset(entries, info))
 
     def load(self, kept: Mapping[str, torch.Tensor]) -> None:
-        """Reset the module to the template, with the kept values in place.
-
-        Raises:
-            MethodError: The client's state is stored at its site.
-        """
-        if reference_of(kept) is not None:
-            raise MethodError(
-                "this client's state and model exist only at its site: ask its owner for them, or "
-                "train with a local engine"
-            )
+        """Reset the module to the template, with the kept values in place."""
         entries = self._structure.restore()
         values = {name: kept.get(name, value) for name, value in self.template.items()}
         for name, value in values.items():

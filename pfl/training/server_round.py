@@ -6,7 +6,7 @@ gets no information on clients that are held out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -87,7 +87,7 @@ class Coordinator:
                 clients=[self.clients[client] for client in self.eligible],
                 seed=self._seed,
                 steps=steps,
-                first=lambda client: self.job(self.start(), {}, client, 1),
+                first=lambda client: self.job(self.start(), client, 1),
                 broadcast=lambda state: self._broadcast(state, self.eligible[0], state.round + 1),
                 **run,
             )
@@ -149,15 +149,15 @@ class Coordinator:
     def job(
         self,
         state: ServerState,
-        kept: Mapping[int, State],
         client: int,
         number: int,
+        kept: State | None = None,
         splits: tuple[Split, ...] = (),
     ) -> Job:
         """Return a client's job in a round, from 1; ``splits`` are tested right after training."""
         return Job(
             info=replace(self.clients[client], round=number),
-            kept=to(kept.get(client, {}), self._context.fabric.device),
+            kept=to(kept or {}, self._context.fabric.device),
             broadcast=self._broadcast(state, client, number),
             seed=derive(self._seed, "client", number, client),
             splits=splits,

@@ -25,7 +25,6 @@ class Start:
         clients: Information on the clients that have training data.
         sampler: Draws the clients of a round; see :class:`pfl.federation.sampling.Sampler`.
         seed: Seed of every random choice.
-        simulates: Whether the clients are simulated, and not real ones at their sites.
         steps: All steps that the run declares.
         first: Returns a client's job of the first round, after the steps before this one.
         broadcast: Returns what clients receive in the round after a state of the server.
@@ -37,7 +36,6 @@ class Start:
     clients: Sequence[ClientInfo]
     sampler: Callable[[Sequence[int], torch.Generator, int], Cohort]
     seed: int
-    simulates: bool
     steps: Sequence[UplinkStep]
     first: Callable[[int], Job]
     broadcast: Callable[[ServerState], Broadcast]
@@ -56,7 +54,6 @@ class UplinkStep(ClientStep):
 
     Attributes:
         last: Whether no step may follow, because it does not send entries of the method.
-        remembers: Whether clients keep something for it from round to round.
 
     Example::
 
@@ -72,11 +69,6 @@ class UplinkStep(ClientStep):
     """
 
     last: ClassVar[bool] = False
-
-    @property
-    def remembers(self) -> bool:
-        """Whether clients keep something for it from round to round."""
-        return False
 
     def bound(self, start: Start) -> UplinkStep:
         """Return this step, bound to one run with its method, server and clients.

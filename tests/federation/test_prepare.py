@@ -11,12 +11,12 @@ from lightning_modules.fedavg import FedAvg
 from pfl.callbacks.early_stopping import EarlyStopping
 from pfl.callbacks.wandb import WandB
 from pfl.core.devices import kernels
+from pfl.engines.keeper import Keeper
 from pfl.engines.processes import ProcessesEngine
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.federation.cost import Cost, LogNormal
 from pfl.federation.sampling import BernoulliSampler, UniformSampler
-from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
 from pfl.testing.federation import fit
 from pfl.testing.toy import blobs, mlp
@@ -56,7 +56,7 @@ def test_numbers_out_of_range_are_refused_by_name():
     }.items():
         refuses(owner, "at least 1", **dict.fromkeys(names, 0))
     refuses(FederatedLoop, "negative", kept_memory=-1)
-    refuses(KeptStates, "negative", memory=-1)
+    refuses(Keeper, "negative", memory=-1)
     refuses(EarlyStopping, "negative", min_delta=-0.1)
     refuses(UniformSampler, "(0, 1]", fraction=(0, -0.1, 1.1))
     refuses(UniformSampler, "4294967295", numpy_seed=(-1, 2**32))

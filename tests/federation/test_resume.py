@@ -145,6 +145,9 @@ DAMAGES = {
     "missing": lambda c: c.pop("server"),
     "no mapping": lambda c: c.update(kept=[1]),
     "threads": lambda c: c.update(op_threads=0),
+    "tickets without rounds": lambda c: c.update(tickets={0: ("ab" * 32,)}),
+    "a ticket that is a path": lambda c: c.update(tickets={0: ("../" * 9, 1)}),
+    "a stranger's ticket": lambda c: c.update(tickets={99: ("ab" * 32, 1)}),
     "stranger": lambda c: c["kept"].update({99: c["kept"][0]}),
     "failed stranger": lambda c: c["failures"].update(discarded={9: 1}),
     "wider": lambda c: c["template"].update({"net.head.weight": torch.zeros(3, 99)}),
@@ -198,7 +201,7 @@ def test_nothing_of_a_checkpoint_is_held_once_its_values_are_replaced(
     class Looks(Callback):
         def on_fit_start(self, run):
             maps = Path("/proc/self/maps")
-            assert not maps.exists() or "last.ckpt" not in maps.read_text()
+            assert not maps.exists() or str(tmp_path) not in maps.read_text()
 
         def on_round_end(self, run, result):
             gc.collect()

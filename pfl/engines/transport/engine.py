@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import ClassVar, Literal, TypeAlias, TypeVar
 
-from pfl.core.elsewhere import as_state, reference_of
 from pfl.core.state import finite, to
 from pfl.core.types import Job, Result, Scores, Upload
 from pfl.engines.absences import Absences
@@ -109,7 +108,7 @@ class CarriedEngine(Engine):
             sent=job.broadcast is not None,
             codec=None if codec is None else wire.StepRecord.of(codec),
             op_threads=self._op_threads,
-            kept=reference_of(job.kept),
+            kept=job.ticket,
             steps=[*map(wire.StepRecord.of, job.steps)],
         )
 
@@ -159,11 +158,10 @@ class CarriedEngine(Engine):
         if upload is not None:
             shared, extra = to(upload.shared, self._device), to(upload.extra, self._device)
             upload = replace(upload, shared=shared, extra=extra)
-        there = report.kept
         return Result(
             client=report.client,
             upload=upload,
-            kept=to(tensors.kept, self._device) if there is None else as_state(there),
+            kept=to(tensors.kept, self._device),
             train=report.train.read(),
             steps=report.steps,
             samples=report.samples,
@@ -171,6 +169,7 @@ class CarriedEngine(Engine):
             finite=sound,
             logged=report.logged.read(),
             withheld=report.withheld,
+            ticket=report.kept,
         )
 
     def _test(self, job: Job, common: wire.Common) -> Scores:

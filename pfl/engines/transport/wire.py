@@ -22,9 +22,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from pfl.core.elsewhere import Digest, Reference, Round
 from pfl.core.state import flattened
-from pfl.core.types import Broadcast, ClientStep, Job, State, Upload
+from pfl.core.types import Broadcast, ClientStep, Digest, Job, Round, State, Ticket, Upload
 from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.disk.form import STRICT, parsed
@@ -152,7 +151,7 @@ class Order:
     sent: bool
     op_threads: Annotated[int, Field(ge=1, le=256)]
     codec: StepRecord | None = None
-    kept: Reference | None = None
+    kept: Ticket | None = None
     steps: Annotated[list[StepRecord], Field(max_length=16)] = field(default_factory=list)
 
 
@@ -174,8 +173,8 @@ class Report:
     logged: Numbers
     scores: dict[SplitName, Numbers]
     upload: Count | None = None
-    kept: Reference | None = None
     withheld: Annotated[str, Field(pattern=r"^\w{1,100}$")] | None = None
+    kept: Ticket | None = None
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pfl.core.data import FederatedData
+from pfl.core.data_view import DataView
 from pfl.core.seeds import derive, generator
 from pfl.core.types import Cohort
 from pfl.extras.privacy import separable
@@ -65,7 +66,8 @@ class Privacy(Terms):
                     f"Privacy: {type(step).__name__} also merges uploads, without noise"
                 )
         check_loss(start.data)
-        if self.noise == "seed" and not start.simulates:
+        data = start.context.data
+        if self.noise == "seed" and isinstance(data, DataView) and data.real:
             raise ValueError(
                 "Privacy: the clients are real, and anyone who knows the run's seed could "
                 "subtract its noise: set noise: system"

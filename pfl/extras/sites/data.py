@@ -36,12 +36,13 @@ def one_client(data: FederatedData, local: int, client: int) -> DataView:
     return replace(DataView.of(data), split=split)
 
 
-def at_sites(data: FederatedData, sites: Mapping[int, Introduction]) -> DataView:
+def at_sites(data: FederatedData, sites: Mapping[int, Introduction], real: bool = True) -> DataView:
     """Return the server's data: the sizes that sites report, and samples without a site.
 
     Args:
         data: The server's own data; samples of clients with a site are never read from it.
         sites: The introduction of each site.
+        real: Whether they are real ones; see :class:`~pfl.core.data_view.DataView`.
 
     Raises:
         SiteError: A client of the data has no site.
@@ -68,7 +69,8 @@ def at_sites(data: FederatedData, sites: Mapping[int, Introduction]) -> DataView
         return {"hash": canonical.digest(hashes), **data.description()}
 
     changed = {"split": split, "rows": rows, "description": description}
-    return replace(DataView.of(data), stands_for=type(data).__name__, **changed)  # type: ignore[arg-type]
+    name = type(data).__name__
+    return replace(DataView.of(data), stands_for=name, real=real, **changed)  # type: ignore[arg-type]
 
 
 class _Distant:

@@ -16,7 +16,6 @@ import torch
 
 from pfl.core.checks import at_least_one, one_of
 from pfl.core.data import FederatedData
-from pfl.core.elsewhere import reference_of
 from pfl.core.failure import JobError
 from pfl.core.types import Job, Result
 from pfl.disk.container import ContainerError
@@ -27,6 +26,7 @@ from pfl.extras.sites import answers
 from pfl.extras.sites.answers import AnswerError
 from pfl.extras.sites.data import at_sites
 from pfl.extras.sites.facts import facts
+from pfl.extras.sites.keeper import SitesKeeper
 from pfl.extras.sites.transport import GoneError, LostStateError, SiteError, Transport, Verb
 from pfl.training.context import Context
 
@@ -36,12 +36,12 @@ RecordT = TypeVar("RecordT")
 class RemoteEngine(CarriedEngine):
     """An engine that runs each client's jobs at the client's site.
 
-    Client state stays there: a result has a reference instead (:mod:`pfl.core.elsewhere`). Jobs
-        without a site, such as a test on the pooled test set, run here. A transport's engine
-        implements :meth:`open_transport`.
+    Client state stays there: jobs and results have a ticket instead. Jobs without a site, such as a
+    test on the pooled test set, run here. A transport's engine implements :meth:`open_transport`.
 
     Attributes:
         name: Name in the run's header.
+        real: Whether the clients are real ones.
 
     Args:
         on_lost: Reaction if a site no longer has its client's state: ``stop`` ends the run,
@@ -60,7 +60,8 @@ class RemoteEngine(CarriedEngine):
     """
 
     name: str = "remote"
-    simulates: bool = False
+    real: bool = True
+    keeper = SitesKeeper
     # A site may still be working for a server that was killed.
     waits: ClassVar[bool] = True
 
@@ -106,7 +107,7 @@ class RemoteEngine(CarriedEngine):
 
         clients = sorted(self._addresses)
         introductions = dict(zip(clients, self._threads.map(greet, clients), strict=True))
-        return at_sites(context.data, introductions)
+        return at_sites(context.data, introductions, self.real)
 
     def setup(self, context: Context) -> str:
         """Store the settings of this process that the sites need for equal numbers."""
@@ -157,20 +158,8 @@ class RemoteEngine(CarriedEngine):
         self._transport = self._threads = None
 
     def reaches(self, job: Job) -> bool:
-        """Return whether a job's client has a site.
-
-        Raises:
-            SiteError: Its state is here instead of at the site.
-        """
-        client = job.info.client
-        if client not in self._addresses:
-            return False
-        if job.kept and reference_of(job.kept) is None:
-            raise SiteError(
-                f"client {client} keeps its state at its site: it can neither be set from here "
-                "nor come from a run without sites"
-            )
-        return True
+        """Return whether a job's client has a site."""
+        return job.info.client in self._addresses
 
     def ask(
         self, job: Job, task: Task, form: type[FormT], common: wire.Common

@@ -12,6 +12,7 @@ from typing import Any
 from pfl.core.data import members
 from pfl.engines import threads
 from pfl.extras.sites.engine import RemoteEngine
+from pfl.extras.sites.keeper import TemporaryKeeper
 from pfl.extras.sites.site import Site
 from pfl.extras.sites.transport import SiteError, Transport, Verb
 from pfl.training.context import Context
@@ -68,11 +69,13 @@ class LoopbackEngine(RemoteEngine):
     """
 
     name = "loopback"
-    simulates = True
+    real = False
 
     def __init__(self, folder: str | None = None, **options: Any) -> None:
         super().__init__(**options)
-        self.folder, self.forgets = folder, folder is None
+        self.folder = folder
+        if folder is None:
+            self.keeper = TemporaryKeeper
 
     def open_transport(self, context: Context) -> Transport:
         """Return a transport to a site for each client that trains."""

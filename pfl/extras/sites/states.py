@@ -6,9 +6,8 @@ import re
 from contextlib import ExitStack
 from pathlib import Path
 
-from pfl.core.elsewhere import Reference
-from pfl.core.state import digest
-from pfl.core.types import State
+from pfl.core.state import clone, digest
+from pfl.core.types import State, Ticket
 from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.disk.lock import locked
@@ -45,14 +44,14 @@ class KeptVersions:
         """Release the folder for other processes."""
         self._scope.close()
 
-    def versions(self) -> list[Reference]:
+    def versions(self) -> list[Ticket]:
         """Return references to the stored states, oldest first."""
         named = (_FILE.fullmatch(file.name) for file in self.folder.iterdir())
         return sorted(
-            (Reference(one[2], int(one[1])) for one in named if one), key=lambda ref: ref.round
+            (Ticket(one[2], int(one[1])) for one in named if one), key=lambda ref: ref.round
         )
 
-    def load(self, wanted: Reference) -> State:
+    def load(self, wanted: Ticket) -> State:
         """Return a stored state, on the CPU.
 
         Raises:
@@ -66,7 +65,7 @@ class KeptVersions:
                 f"rounds that are stored: {have}"
             )
         try:
-            _, state = container.read(path)
+            state = clone(container.read(path)[1])
         except ContainerError as error:
             # Do not reveal the folder's path to a server.
             raise LostStateError(f"{path.name} is damaged: {error.__cause__}") from error
@@ -74,18 +73,18 @@ class KeptVersions:
             raise LostStateError(f"{path.name} is damaged: it holds another state")
         return state
 
-    def store(self, state: State, number: int, before: Reference | None) -> Reference:
+    def store(self, state: State, number: int, before: Ticket | None) -> Ticket:
         """Store the state of a round, and remove all others except its predecessor.
 
         Raises:
             OSError: The state cannot be written.
         """
-        new = Reference(digest(state), number)
+        new = Ticket(digest(state), number)
         container.write(self._path(new), {"round": number}, state)
         for old in self.versions():
             if old not in (new, before):
                 self._path(old).unlink(missing_ok=True)
         return new
 
-    def _path(self, reference: Reference) -> Path:
+    def _path(self, reference: Ticket) -> Path:
         return self.folder / f"{reference.round}-{reference.digest}.state"

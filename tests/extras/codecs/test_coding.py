@@ -31,7 +31,7 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 def federation(codecs, module=None, precision="64-true"):
     found = ToyFederation(module or FedAvg(mlp(), optimizer=SGD), precision=precision)
-    found.coordinator.bind([codecs], data=found.context.data, sampler=None, simulates=True)
+    found.coordinator.bind([codecs], data=found.context.data, sampler=None)
     return found
 
 

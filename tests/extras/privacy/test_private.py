@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedproto import FedProto
 from lightning_modules.scaffold import SCAFFOLD
+from pfl.core.data_view import DataView
 from pfl.core.server import Server
 from pfl.core.types import Broadcast
 from pfl.engines.sequential import SequentialEngine
@@ -207,7 +209,8 @@ def test_noise_and_cohorts_of_the_system_have_no_seed():
 
 
 class Real(SequentialEngine):
-    simulates = False
+    def connect(self, context, config):
+        return replace(DataView.of(context.data), real=True)
 
 
 def test_real_clients_get_no_noise_of_a_seed():

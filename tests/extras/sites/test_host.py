@@ -18,7 +18,6 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
 from pfl.__main__ import main
-from pfl.core.elsewhere import reference_of
 from pfl.engines.transport import wire
 from pfl.extras.sites import nvflare
 from pfl.extras.sites.site import Allowed, Refusal, Site
@@ -324,7 +323,7 @@ def test_a_site_that_is_started_anew_goes_on_where_it_was():
     (one, _), (other, _) = host(0), host(1)
     run = ran(one, other)
     anew, _ = host(0)
-    kept = reference_of(run.kept[0])
+    kept = run.keeper.tickets[0]
     order = wire.Order(0, 2, 2, 1, ["test"], "personal", False, op_threads=1, kept=kept)
     answers = [one.answer({"verb": "test"}, wire.written("test", order))]
     one.close()

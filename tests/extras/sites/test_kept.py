@@ -11,17 +11,16 @@ from torch import nn
 from lightning_modules.ditto import Ditto
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedrep import FedRep
-from pfl.core.elsewhere import reference_of
 from pfl.core.state import digest
 from pfl.disk import container
 from pfl.disk.lock import BusyError
+from pfl.engines.keeper import NotHereError
 from pfl.engines.transport import wire
 from pfl.extras.sites.states import KeptVersions
 from pfl.extras.sites.transport import LostStateError, SiteError
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
 from pfl.loop import FederatedLoop
-from pfl.training.declaration import MethodError
 from tests.extras.sites.sites import Recorded, fit, same, small
 from tests.helpers.federation import SGD
 from tests.helpers.messages import parts
@@ -69,15 +68,16 @@ def test_run_and_checkpoint_have_the_hashes_alone(tmp_path):
     engine = Recorded(tmp_path / "sites")
     run = fit(small(), engine, data=blobs(SIZES), default_root_dir=str(tmp_path))
     at_sites = {digest(state): state for _, state in states(tmp_path / "sites")}
-    stored = checkpoint.load(run.folder / FILE)["kept"]
-    for found in (run.kept, stored):
-        assert sorted(found) == [0, 1, 2]
-        for state in found.values():
-            reference = reference_of(state)
-            assert set(at_sites[reference.digest]) == {"net.head.weight", "net.head.bias"}
-            assert 1 <= reference.round <= 3
+    stored = checkpoint.load(run.folder / FILE)
+    assert not stored["kept"]
+    tickets = {client: (one.digest, one.round) for client, one in run.keeper.tickets.items()}
+    assert stored["tickets"] == tickets
+    assert sorted(run.kept) == sorted(tickets) == [0, 1, 2]
+    for name, number in tickets.values():
+        assert set(at_sites[name]) == {"net.head.weight", "net.head.bias"}
+        assert 1 <= number <= 3
     alone = fit(small(), "sequential", data=blobs(SIZES))
-    hashes = {client: reference_of(state).digest for client, state in run.kept.items()}
+    hashes = {client: run.keeper.digest(client) for client in run.kept}
     assert hashes == {client: digest(state) for client, state in alone.kept.items()}
 
 
@@ -164,24 +164,49 @@ def test_a_client_may_start_again_from_the_initial_values(tmp_path):
         if result.round == 1:
             del run.kept[1]
     assert same(away, run)
+    engine = Recorded(tmp_path / "anew")
+    loop = FederatedLoop(3, engine=engine, progress=False)
+    for run, result in loop.rounds_of(small(), blobs(SIZES)):
+        if result.round == 1:
+            run.kept[1] = {}
+    assert same(away, run)
 
 
 def test_a_state_cannot_be_set_from_the_server(tmp_path):
     loop = FederatedLoop(2, engine=Recorded(tmp_path), progress=False)
     rounds = loop.rounds_of(small(), blobs(SIZES))
     run, _ = next(rounds)
-    run.kept[0] = {"net.head.weight": torch.zeros(3, 6), "net.head.bias": torch.zeros(3)}
     with pytest.raises(SiteError, match=parts("client 0 ~ at its site")):
-        next(rounds)
+        run.kept[0] = {"net.head.weight": torch.zeros(3, 6), "net.head.bias": torch.zeros(3)}
+    with pytest.raises(NotHereError, match=parts("client 0 ~ at its site")):
+        run.kept[0]
 
 
 def test_a_personal_model_exists_only_at_its_site(tmp_path):
     loop = FederatedLoop(
         1, engine=Recorded(tmp_path / "sites"), progress=False, default_root_dir=str(tmp_path)
     )
-    folder = str(loop.fit(small(), blobs(SIZES)).folder)
-    with pytest.raises(MethodError, match=parts("at its site")):
+    run = loop.fit(small(), blobs(SIZES))
+    folder = str(run.folder)
+    with pytest.raises(NotHereError, match=parts("client 1 ~ at its site")):
         loop.personal(small(), blobs(SIZES), folder, 1)
+    with pytest.raises(NotHereError, match=parts("client 1 ~ at its site")):
+        run.personal(1)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "threads", "vectorised", "processes"])
+def test_no_local_engine_goes_on_without_the_states_at_sites(engine, tmp_path):
+    options = {"data": blobs(SIZES), "default_root_dir": str(tmp_path / "runs")}
+    folder = str(fit(small(), Recorded(tmp_path / "sites"), 1, **options).folder)
+    with pytest.raises(NotHereError, match=parts("client ~ at its site")):
+        fit(small(), engine, 2, ckpt_path=folder, **options)
+
+
+def test_states_that_are_here_do_not_go_to_sites(tmp_path):
+    options = {"data": blobs(SIZES), "default_root_dir": str(tmp_path / "runs")}
+    folder = str(fit(small(), "sequential", 1, **options).folder)
+    with pytest.raises(SiteError, match=parts("client ~ a run without sites")):
+        fit(small(), Recorded(tmp_path / "sites"), 2, ckpt_path=folder, **options)
 
 
 def test_a_hash_that_is_a_path_leads_nowhere():

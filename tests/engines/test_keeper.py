@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import sys
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,10 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedsimsup import FedSimSup
-from pfl.core.state import fingerprint, nbytes
+from pfl.core.state import digest, fingerprint, nbytes
+from pfl.core.types import ClientInfo, Job, Result, Ticket
 from pfl.disk import container
+from pfl.engines.keeper import Keeper, NotHereError
 from pfl.federation.sampling import UniformSampler
-from pfl.federation.store import KeptStates
 from pfl.loop import FederatedLoop
 from tests.helpers.federation import HEAVY, equal
 from tests.helpers.toy import blobs, mlp, normed
@@ -49,12 +51,24 @@ def marks(state):
     return fingerprint([state]), {name: value.stride() for name, value in state.items()}
 
 
+def results(new):
+    """Return results with what clients keep: states, or tickets."""
+    for client, kept in new.items():
+        ticket = kept if isinstance(kept, Ticket) else None
+        yield Result(client, None, {} if ticket else kept, {}, 1, 1, ticket=ticket)
+
+
+tickets = st.builds(Ticket, st.sampled_from(["ab" * 32, "cd" * 32]), st.integers(0, 9))
+
+
 class AsADictionary(RuleBasedStateMachine):
-    """Whatever is done to it, a store holds what a dictionary would."""
+    """Whatever is done to it, a keeper holds what a dictionary would."""
+
+    bound: int | None = 40
 
     def __init__(self):
         super().__init__()
-        self.store, self.model = KeptStates(40), {}
+        self.store, self.model = Keeper(self.bound), {}
 
     @rule(client=clients, state=states())
     def set(self, client, state):
@@ -66,12 +80,40 @@ class AsADictionary(RuleBasedStateMachine):
         self.store.update(new)
         self.model.update({client: marks(state) for client, state in new.items()})
 
+    @rule(new=st.dictionaries(clients, states() | tickets, max_size=4), fails=st.booleans())
+    def round(self, new, fails):
+        """What a round leaves counts, unless it fails before its end."""
+        with suppress(InterruptedError), self.store.entered(results(new)):
+            assert all(client in self.store for client in new)
+            if fails:
+                raise InterruptedError
+        if not fails:
+            self.model.update({c: k if isinstance(k, Ticket) else marks(k) for c, k in new.items()})
+
     @rule(client=clients)
     def read(self, client):
-        if client in self.model:
-            assert marks(self.store[client]) == self.model[client]
-        else:
+        self.compare(client)
+
+    @rule()
+    def go_to_another(self):
+        """What is packed is restored, with any bound."""
+        packed = self.store.packed()
+        self.store = Keeper(self.bound)
+        self.store.restore(**packed)
+
+    def compare(self, client):
+        right = self.model.get(client)
+        if isinstance(right, Ticket):
+            assert self.store.tickets[client] == right
+            assert self.store.digest(client) == right.digest
+            with pytest.raises(NotHereError, match=f"client {client} exist"):
+                self.store.get(client)
+        elif right is None:
             assert self.store.get(client) is None
+        else:
+            state = self.store[client]
+            assert marks(state) == right
+            assert self.store.digest(client) == (digest(state) if state else "")
 
     @rule(client=clients)
     def remove(self, client):
@@ -83,20 +125,24 @@ class AsADictionary(RuleBasedStateMachine):
 
     @invariant()
     def the_same_clients_and_no_more_memory_than_allowed(self):
-        assert list(self.store) == sorted(self.model)
+        assert sorted(self.store) == sorted(self.model)
         assert len(self.store) == len(self.model)
         assert all(client in self.store for client in self.model)
-        held = self.store._held
-        assert sum(nbytes(item.state) for item in held.values()) <= 40
-        assert not held.keys() & self.store._mapped.keys()
+        inside = [self.store[client] for client in [*self.store._sizes]]
+        assert sum(map(nbytes, inside)) <= (self.bound or 0)
 
     def teardown(self):
-        for client, mark in self.model.items():
-            assert marks(self.store[client]) == mark
+        for client in self.model:
+            self.compare(client)
 
 
-TestAsADictionary = AsADictionary.TestCase
+class Unbounded(AsADictionary):
+    bound = None
+
+
+TestAsADictionary, TestUnbounded = AsADictionary.TestCase, Unbounded.TestCase
 TestAsADictionary.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestUnbounded.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
 
 
 def state(value):
@@ -106,25 +152,25 @@ def state(value):
 
 def test_the_least_recently_used_goes_first():
     """Room for two: 0 is read after 1 was set, so 2 displaces 1, and 3 displaces 0."""
-    store = KeptStates(16)
+    store = Keeper(16)
     store[0], store[1] = state(0), state(1)
     assert equal(store[0], state(0))
     store[2] = state(2)
-    assert list(store._held) == [0, 2]
+    assert list(store._sizes) == [0, 2]
     store[3] = state(3)
-    assert list(store._held) == [2, 3]
+    assert list(store._sizes) == [2, 3]
     assert [store[client]["w"][0].item() for client in store] == [0, 1, 2, 3]
 
 
 def test_reading_a_file_displaces_nothing():
-    store = KeptStates(8)
+    store = Keeper(8)
     store.update({0: state(0), 1: state(1)})
     assert equal(store[0], state(0))
-    assert list(store._held) == [1]
+    assert list(store._sizes) == [1]
 
 
 def test_who_has_read_keeps_the_values():
-    store = KeptStates(0)
+    store = Keeper(0)
     store[0] = state(0)
     before = store[0]
     store[0] = state(1)
@@ -133,7 +179,7 @@ def test_who_has_read_keeps_the_values():
 
 
 def test_a_part_of_a_large_tensor_does_not_hold_the_whole(tmp_path):
-    store = KeptStates(8, tmp_path)
+    store = Keeper(8, tmp_path)
     large = torch.arange(100_000.0)
     store.update({0: {"w": large[:2]}, 1: {"w": large[:2]}})
     assert store[1]["w"].untyped_storage().nbytes() == 8
@@ -141,7 +187,7 @@ def test_a_part_of_a_large_tensor_does_not_hold_the_whole(tmp_path):
 
 
 def test_a_full_disk_changes_nothing(monkeypatch, tmp_path):
-    store = KeptStates(8, tmp_path)
+    store = Keeper(8, tmp_path)
     store.update({0: state(0), 1: state(1)})
 
     def full(*_):
@@ -159,7 +205,7 @@ def test_a_full_disk_changes_nothing(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="maps are files on Linux alone")
 def test_files_have_no_name_and_end_with_their_states(tmp_path):
-    store = KeptStates(0, tmp_path / "runs")
+    store = Keeper(0, tmp_path / "runs")
     store[0] = state(0)
     mapped = store[0]
 
@@ -174,6 +220,23 @@ def test_files_have_no_name_and_end_with_their_states(tmp_path):
     del mapped, store
     gc.collect()
     assert maps() == 0
+
+
+def test_a_job_gets_what_its_client_keeps_and_never_a_state_that_is_not_here():
+    keeper = Keeper()
+    keeper[0] = state(5)
+    keeper.restore({}, {1: ("ab" * 32, 1)})
+    jobs = [Job(ClientInfo(client, 1, None), {}, None, 0) for client in range(3)]
+    assert equal(keeper.fill(jobs[0]).kept, state(5))
+    assert keeper.fill(jobs[2]) == jobs[2]
+    with pytest.raises(NotHereError, match="client 1 exist only at its site"):
+        keeper.fill(jobs[1])
+
+
+@pytest.mark.parametrize("ticket", [("../" * 21 + "a", 1), ("ab" * 32, -1), ("ab" * 32, 10**9)])
+def test_a_ticket_names_a_hash_and_a_round(ticket):
+    with pytest.raises(ValueError, match="validation error"):
+        Ticket(*ticket)
 
 
 # In a run.
@@ -192,6 +255,12 @@ def simsup():
     return FedSimSup(mlp(), mlp(), optimizer=HEAVY, sup_epochs=1, epochs=1)
 
 
+def files(run):
+    """Return what clients keep in files, each of which is one storage."""
+    values = [value for kept in run.kept.values() for value in kept.values()]
+    return [value for value in values if value.untyped_storage().nbytes() > value.nbytes]
+
+
 methods = pytest.mark.parametrize("method", [module, simsup])
 
 
@@ -207,7 +276,7 @@ def test_a_bound_changes_no_number_whatever_it_was_before_a_resume(method, befor
     resumed = make(kept_memory=after).fit(
         method(), blobs((4, 9, 2, 7, 6)), ckpt_path=str(broken.folder)
     )
-    assert isinstance(resumed.kept, KeptStates) == (after is not None)
+    assert bool(files(resumed)) == (after is not None)
     assert resumed.fingerprint == whole.fingerprint
 
 
@@ -230,6 +299,26 @@ def test_without_room_for_the_server_the_run_ends_before_its_first_round(monkeyp
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match=r"\d+ bytes in .*No space left"):
         loop(kept_memory=0).fit(simsup(), blobs())
+
+
+def test_a_loop_may_replace_what_clients_keep():
+    """As if they had started anew, however they are replaced."""
+
+    def trained(forget):
+        rounds = FederatedLoop(2, progress=False, engine="sequential").rounds_of(
+            FedPer(mlp()), blobs()
+        )
+        run, _ = next(rounds)
+        forget(run)
+        return next(rounds)[0].fingerprint
+
+    def replace_all(run):
+        run.kept = {0: run.kept[0]}
+
+    def remove(run):
+        del run.kept[1], run.kept[2]
+
+    assert trained(replace_all) == trained(remove) != trained(lambda run: None)
 
 
 def test_a_run_leaves_no_files_but_its_own(tmp_path):
