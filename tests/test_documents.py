@@ -279,9 +279,9 @@ def parse_only(module, options, monkeypatch):
 
 
 def plan_sweep(options, monkeypatch):
-    """Parse the sweep and one of its points; ``Search`` is what would run them."""
+    """Parse the sweep and one of its points; then its storage would be opened."""
     pytest.importorskip("optuna")
-    monkeypatch.setattr("pfl.extras.sweeps.run.Search", stop)
+    monkeypatch.setattr("pfl.extras.sweeps.run._opened", stop)
     with pytest.raises(StoppedError):
         main(["sweep", *options])
 

@@ -6,6 +6,7 @@ matter only to W&B's service are listed as unused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pfl.cli.yaml_file import YamlFile
-from pfl.extras.sweeps.space import Space, read_space
+from pfl.extras.sweeps.space import Parameter, read_parameter
 from pfl.federation.summary import KINDS
+from pfl.results.settings import short_names
 
-Method = Literal["grid", "random", "bayes"]
 AtLeastOne = Annotated[int, Field(ge=1)]
 # Keys that matter only to W&B's service.
 _UNUSED = ("project", "entity", "name", "description", "apiVersion", "kind", "controller")
@@ -38,11 +39,16 @@ class Metric:
     goal: Literal["minimize", "maximize"] = "minimize"
     target: float | None = None
 
-    def reached(self, value: float) -> bool:
+    @property
+    def sign(self) -> int:
+        """-1 if more is better, so that a metric times this is to be as small as possible."""
+        return -1 if self.goal == "maximize" else 1
+
+    def reached(self, value: float | None) -> bool:
         """Return ``True`` if a value is as good as the target."""
-        if self.target is None:
+        if self.target is None or value is None:
             return False
-        return value >= self.target if self.goal == "maximize" else value <= self.target
+        return self.sign * value <= self.sign * self.target
 
 
 # The forms of the file; see pfl.disk.form.
@@ -65,7 +71,7 @@ class Early:
 
 @dataclass(frozen=True, kw_only=True)
 class _SweepForm:
-    method: Method
+    method: Literal["grid", "random", "bayes"]
     metric: Metric
     parameters: dict[str, Any]
     early_terminate: Early | None = None
@@ -80,15 +86,34 @@ class Sweep(_SweepForm):
 
     Attributes:
         path: The file.
-        space: The search space.
+        varied: The parameters that are searched, by dotted keys.
+        constants: Parameters that are the same for every point.
         unused: Keys of the file that are not used here.
-        content: The whole file.
     """
 
     path: Path
-    space: Space
+    varied: Mapping[str, Parameter]
+    constants: Mapping[str, Any]
     unused: Sequence[str]
-    content: Mapping[str, Any]
+
+    @property
+    def short(self) -> dict[str, str]:
+        """The short names of the parameters, by which Optuna and people know them."""
+        return short_names([*self.varied])
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """The distributions of the parameters, by short names."""
+        return {self.short[key]: one.drawn for key, one in self.varied.items()}
+
+    @property
+    def size(self) -> int:
+        """Number of points of a grid."""
+        return math.prod(len(parameter.values) for parameter in self.varied.values())
+
+    def point(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values that Optuna's choices stand for, without the constants."""
+        return {key: one.decode(params[self.short[key]]) for key, one in self.varied.items()}
 
 
 def read(path: Path) -> Sweep:
@@ -107,10 +132,17 @@ def read(path: Path) -> Sweep:
     if form.early_terminate and form.metric.name.rpartition("/")[2] in KINDS:
         what = f"{form.metric.name} has no value after each round"
         raise reader.error(what, "early_terminate")
+    every = {
+        name: read_parameter(reader, name, content, form.method == "grid")
+        for name, content in form.parameters.items()
+    }
+    constants = {name for name in every if "value" in form.parameters[name]}
+    if not (varied := {name: one for name, one in every.items() if name not in constants}):
+        raise reader.error("there is nothing to search: all are constants", "parameters")
     return Sweep(
         **vars(form),
         path=path,
-        space=read_space(reader, form.parameters, form.method),
+        varied=varied,
+        constants={name: every[name].first for name in constants},
         unused=unused,
-        content=content,
     )

@@ -1,122 +1,58 @@
-"""The search space of a sweep: its parameters, as W&B writes them and as Optuna draws them."""
+"""The parameters of a sweep, as W&B writes them and as Optuna draws them."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
-import numpy as np
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from pfl.cli.yaml_file import YamlFile
-from pfl.disk.nearest import hint
 
-# Values that Optuna can store.
-Choice: TypeAlias = bool | int | float | str | None
-Point: TypeAlias = dict[str, Any]
-
-
-# The forms of a parameter; see pfl.disk.form.
-@dataclass(frozen=True, kw_only=True)
-class _ConstantForm:
-    distribution: str | None = None
-    value: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ChoiceForm:
-    distribution: str | None = None
-    values: list[Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _BoundsForm:
-    distribution: str | None = None
-    min: float
-    max: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class _StepsForm(_BoundsForm):
-    q: float = 1
-
-
-# W&B's distributions that Optuna supports.
-_FORMS = {
-    **{"constant": _ConstantForm, "categorical": _ChoiceForm, "q_uniform": _StepsForm},
-    **dict.fromkeys(("int_uniform", "uniform", "log_uniform_values"), _BoundsForm),
+Drawn: TypeAlias = CategoricalDistribution | FloatDistribution | IntDistribution
+# W&B's distributions that Optuna has too, and the keys of each.
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    **{"constant": ("value",), "categorical": ("values",), "q_uniform": ("min", "max", "q")},
+    **dict.fromkeys(("int_uniform", "uniform", "log_uniform_values"), ("min", "max")),
 }
-# Distributions that W&B infers from the keys.
-_INFERRED = {"value": "constant", "values": "categorical", "min": "uniform", "max": "uniform"}
+_Numbers: TypeAlias = dict[Literal["min", "max", "q"], float]
 
 
 @dataclass(frozen=True)
-class Space:
-    """All parameters of a sweep.
+class Parameter:
+    """A parameter that a sweep searches.
 
-    Args:
-        varied: Distributions of the parameters that are searched.
-        values: What the choices of categorical parameters stand for, in the same order.
-        constants: Parameters that are the same for every point.
+    Attributes:
+        drawn: Its distribution.
+        values: What the choices of a categorical distribution stand for, in the same order.
     """
 
-    varied: Mapping[str, BaseDistribution]
-    values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    constants: Point = field(default_factory=dict)
+    drawn: Drawn
+    values: Sequence[Any] = ()
+
+    @classmethod
+    def among(cls, values: Sequence[Any]) -> Parameter:
+        """Return a choice among values, which Optuna knows as short numbers, texts or JSON."""
+        if not values or any(one in values[:place] for place, one in enumerate(values)):
+            raise ValueError(f"expected different values, got {values}")
+        short = [float(f"{one:.4g}") if isinstance(one, float) else one for one in values]
+        known = [json.dumps(one) if isinstance(one, list | dict) else one for one in short]
+        alike = any(one in known[:place] for place, one in enumerate(known))
+        return cls(CategoricalDistribution([*map(json.dumps, values)] if alike else known), values)
 
     @property
-    def size(self) -> int:
-        """Number of points of the grid."""
-        return math.prod(len(grid(drawn) or ()) for drawn in self.varied.values())
+    def first(self) -> Any:  # noqa: ANN401
+        """The first value, or the lowest one."""
+        return self.values[0] if self.values else getattr(self.drawn, "low", None)
 
-    def on_grid(self, number: int) -> dict[str, Choice]:
-        """Return the choices at a point of the grid, from 0; the last parameter varies fastest."""
-        grids = {name: grid(drawn) or [] for name, drawn in self.varied.items()}
-        places = np.unravel_index(number, [len(choices) for choices in grids.values()])
-        return {name: grids[name][place] for name, place in zip(grids, places, strict=True)}
-
-    def decode(self, choices: Mapping[str, Choice]) -> Point:
-        """Return the point that Optuna's choices stand for, with the constants."""
-        point = {name: self.decode_one(name, choices[name]) for name in self.varied}
-        return {**point, **self.constants}
-
-    def decode_one(self, name: str, choice: Any) -> Any:  # noqa: ANN401
-        """Return the value of one parameter."""
-        drawn = self.varied[name]
-        if isinstance(drawn, CategoricalDistribution):
-            return self.values[name][drawn.choices.index(choice)]
-        return _rounded(choice) if isinstance(drawn, FloatDistribution) and drawn.step else choice
-
-    def example(self) -> Point:
-        """Return an example of a point."""
-        return self.decode(
-            {
-                name: drawn.choices[0] if isinstance(drawn, CategoricalDistribution) else drawn.low
-                for name, drawn in self.varied.items()
-                if isinstance(drawn, CategoricalDistribution | FloatDistribution | IntDistribution)
-            }
-        )
-
-
-def grid(drawn: BaseDistribution) -> list[Choice] | None:
-    """Return all choices of a parameter, or ``None`` if they cannot be enumerated."""
-    if isinstance(drawn, CategoricalDistribution):
-        return [*drawn.choices]
-    if isinstance(drawn, IntDistribution):
-        return [*range(drawn.low, drawn.high + 1, drawn.step)]
-    if isinstance(drawn, FloatDistribution) and drawn.step is not None:
-        count = round((drawn.high - drawn.low) / drawn.step) + 1
-        return [_rounded(drawn.low + number * drawn.step) for number in range(count)]
-    return None
+    def decode(self, choice: Any) -> Any:  # noqa: ANN401
+        """Return the value that a choice of Optuna's stands for."""
+        if isinstance(self.drawn, CategoricalDistribution):
+            return self.values[self.drawn.choices.index(choice)]
+        return _rounded(choice) if isinstance(choice, float) else choice
 
 
 def _rounded(value: float) -> float:
@@ -124,82 +60,57 @@ def _rounded(value: float) -> float:
     return float(f"{value:.12g}")
 
 
-def read_space(reader: YamlFile, parameters: Mapping[str, Any], method: str) -> Space:
-    """Read the search space.
+def read_parameter(reader: YamlFile, name: str, content: object, grid: bool) -> Parameter:
+    """Return a parameter, which is a choice of one value if it is constant.
 
     Raises:
-        UsageError: A parameter is wrong, or the method cannot search it.
+        UsageError: It is wrong, or a grid cannot search it.
     """
-    varied, values, constants = dict[str, BaseDistribution](), dict[str, Sequence[Any]](), Point()
-    for name, content in parameters.items():
-        path = ("parameters", name)
-        if not re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII):
-            raise reader.error("this is not a valid name of a parameter", *path)
-        distribution = _distribution(reader, reader.formed(content, dict[str, Any], *path), path)
-        match reader.formed(content, _FORMS[distribution], *path):
-            case _ConstantForm(value=value):
-                constants[name] = value
-                continue
-            case _ChoiceForm(values=choices):
-                values[name] = choices
-                varied[name] = _categorical(reader, choices, path)
-            case bounds:
-                varied[name] = _range(reader, distribution, bounds, path)
-        if method == "grid" and grid(varied[name]) is None:
-            what = "a grid needs a list of values, whole numbers or steps (q_uniform)"
-            raise reader.error(what, *path)
-    if not varied:
-        raise reader.error("there is nothing to search: all are constants", "parameters")
-    return Space(varied, values, constants)
-
-
-def _distribution(reader: YamlFile, keys: Mapping[str, Any], path: tuple[str, ...]) -> str:
-    """Return the given distribution, or the one that W&B infers from the keys."""
-    inferred = (_INFERRED[key] for key in _INFERRED if key in keys)
-    distribution = keys.get("distribution") or next(inferred, None)
-    if distribution is None:
-        for key in keys:
-            raise reader.error(f"this key is not supported{hint(key, _INFERRED)}", *path, key)
-        raise reader.error("expected value, values, or min and max", *path)
-    if distribution not in _FORMS:
-        what = f"{distribution!r} is not supported; choose from {', '.join(_FORMS)}"
+    path = ("parameters", name)
+    keys = reader.formed(content, dict[str, Any], *path)
+    # W&B infers a distribution from the keys.
+    kinds = {"value": "constant", "values": "categorical"}
+    whole = all(isinstance(keys.get(key), int) for key in ("min", "max"))
+    inferred = kinds.get(next(iter(keys), ""), "int_uniform" if whole else "uniform")
+    distribution = keys.pop("distribution", inferred)
+    if distribution not in _KEYS:
+        what = f"{distribution!r} is not supported; choose from {', '.join(_KEYS)}"
         raise reader.error(what, *path, "distribution")
-    whole = isinstance(keys.get("min"), int) and isinstance(keys.get("max"), int)
-    return "int_uniform" if whole and "distribution" not in keys else str(distribution)
+    keys = {"q": 1, **keys} if distribution == "q_uniform" else keys
+    if {*keys} != {*_KEYS[distribution]}:
+        wrong = [key for key in keys if key not in _KEYS[distribution]]
+        what = f"{distribution} has the keys {', '.join(_KEYS[distribution])}"
+        raise reader.error(what, *path, *wrong[:1])
+    try:
+        if distribution == "constant":
+            return Parameter.among([keys["value"]])
+        if distribution == "categorical":
+            return Parameter.among(reader.formed(keys["values"], list[Any], *path, "values"))
+        drawn = _range(distribution, **reader.formed(keys, _Numbers, *path))
+        return Parameter.among(_all(drawn)) if grid else Parameter(drawn)
+    except ValueError as error:
+        raise reader.error(str(error), *path) from error
 
 
-def _range(
-    reader: YamlFile, distribution: str, form: _BoundsForm, path: tuple[str, ...]
-) -> BaseDistribution:
-    low, high, step = form.min, form.max, getattr(form, "q", None)
-    if not all(map(math.isfinite, (low, high, step or 0))):
-        raise reader.error(f"expected finite numbers, got {low}, {high} and {step}", *path)
-    if distribution == "log_uniform_values" and low <= 0:
-        raise reader.error(f"a logarithm needs a positive number, got {low}", *path, "min")
-    if step is not None:
-        if step <= 0:
-            raise reader.error(f"expected a positive number, got {step}", *path, "q")
+def _range(distribution: str, min: float, max: float, q: float | None = None) -> Drawn:
+    if not all(map(math.isfinite, (min, max, q or 1))) or (q is not None and q <= 0):
+        raise ValueError("expected finite numbers, and steps above zero")
+    if q is not None:
         # As with W&B, values are multiples of the step; 0.3 / 0.1 is 2.9999999999999996.
-        low = _rounded(step * math.ceil(_rounded(low / step)))
-        high = _rounded(step * math.floor(_rounded(high / step)))
-    if low > high:
-        raise reader.error(f"there is no value between {form.min} and {form.max}", *path)
-    if distribution == "int_uniform" or (step is not None and step == int(step)):
-        if not (low == int(low) and high == int(high)):
-            raise reader.error(f"expected whole numbers, got {low} and {high}", *path)
-        return IntDistribution(int(low), int(high), step=int(step or 1))
-    return FloatDistribution(low, high, log=distribution == "log_uniform_values", step=step)
+        min, max = (
+            _rounded(q * of(_rounded(x / q))) for of, x in ((math.ceil, min), (math.floor, max))
+        )
+    if distribution == "int_uniform" or (q is not None and q == int(q)):
+        if not min == int(min) or not max == int(max):
+            raise ValueError(f"expected whole numbers, got {min} and {max}")
+        return IntDistribution(int(min), int(max), step=int(q or 1))
+    return FloatDistribution(min, max, log=distribution == "log_uniform_values", step=q)
 
 
-def _categorical(
-    reader: YamlFile, values: Sequence[Any], path: tuple[str, ...]
-) -> CategoricalDistribution:
-    """Return a choice; lists and mappings, which Optuna cannot store, are chosen as JSON."""
-    if not values:
-        raise reader.error("expected a list, got []", *path, "values")
-    if any(value in values[:place] for place, value in enumerate(values)):
-        raise reader.error(f"a value is given twice: {values}", *path, "values")
-    plain = (str, int, float, bool, type(None))
-    return CategoricalDistribution(
-        [value if isinstance(value, plain) else json.dumps(value) for value in values]
-    )
+def _all(drawn: Drawn) -> list[float]:
+    """Return the values of a range; refuse one without steps."""
+    if isinstance(drawn, CategoricalDistribution) or drawn.step is None:
+        raise ValueError("a grid needs a list of values, whole numbers or steps (q_uniform)")
+    count = round((drawn.high - drawn.low) / drawn.step) + 1
+    values = [_rounded(drawn.low + number * drawn.step) for number in range(count)]
+    return [*map(int, values)] if isinstance(drawn, IntDistribution) else values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from pathlib import Path
 
@@ -12,8 +13,6 @@ import yaml
 
 from pfl.__main__ import main
 from pfl.cli import runs
-from pfl.extras.sweeps.file import read
-from pfl.extras.sweeps.pictures import parallel_coordinates
 from pfl.federation.run import Callback
 from tests.extras.sweeps.conftest import CONFIG, HIDDEN, LR, METRIC, sweep, write
 from tests.helpers.messages import says
@@ -41,7 +40,7 @@ def test_a_grid_runs_every_point_once_and_ends(capsys):
     said = capsys.readouterr().out
     assert "s.yaml: not used here: project, name" in said
     assert "point 2 of 4: lr=0.01, hidden=4\n" in said
-    assert "no picture importance: importance needs 8 points with a value, got 4" in said
+    assert "no picture importance: it needs 8 points with different values" in said
     rows = points()
     assert sorted((row[LR], row[HIDDEN]) for row in rows) == [
         *(("0.01", "3"), ("0.01", "4"), ("0.1", "3"), ("0.1", "4")),
@@ -112,7 +111,7 @@ def test_a_search_in_two_parts_is_the_search_in_one(method, size, monkeypatch):
     assert sweep("--storage=whole.db") == 0
     assert sweep("--storage=other.db", "--seed=1", "--trials=2") == 0
     found = [
-        [trial.params[LR] for trial in optuna.load_study(study_name=None, storage=url).trials]
+        [trial.params["lr"] for trial in optuna.load_study(study_name=None, storage=url).trials]
         for url in ("sqlite:///runs/sweeps/s.db", "sqlite:///whole.db", "sqlite:///other.db")
     ]
     assert found[0] == found[1]
@@ -139,12 +138,11 @@ def test_failing_points_are_kept_with_their_reason_and_the_others_go_on(method, 
     assert (rows["0.1"]["state"], rows["-1.0"]["state"]) == ("done", "failed")
     assert "Invalid learning rate: -1.0" in rows["-1.0"]["reason"]
     assert "not finite" in rows["1e+30"]["reason"]
-    assert "Invalid learning rate: -1.0" in said.err
+    assert "point 1 failed: " in said.out or method == "bayes"
     assert "Traceback" not in said.err
     assert "best: point" in said.out
-    # Optuna learns from a pruned point that it is bad, and from a failed one nothing.
-    states = {trial.state.name for trial in study().trials}
-    assert states == {"COMPLETE", "PRUNED" if method == "bayes" else "FAIL"}
+    # A sampler learns that such points are bad.
+    assert -math.inf in {trial.value for trial in study().trials}
 
 
 @pytest.mark.parametrize("method", ["grid", "bayes"])
@@ -163,8 +161,6 @@ def test_a_point_that_fails_late_has_no_value(method, monkeypatch):
     assert sweep() == 0
     done, lost = points()
     assert (done["state"], lost["state"], lost["test/personal/acc"]) == ("done", "failed", "")
-    (only,) = _drawn()
-    assert len(only) > 1
 
 
 def test_a_bug_in_a_method_is_shown_where_it_is(monkeypatch, capsys):
@@ -183,7 +179,7 @@ def test_a_bug_in_a_method_is_shown_where_it_is(monkeypatch, capsys):
     monkeypatch.setattr(runs, "fit", fit_as_ever)
     assert sweep() == 0
     assert points()[-1]["state"] == "failed"
-    assert "--retry runs failed points again" in capsys.readouterr().out
+    assert "--retry runs them again" in capsys.readouterr().out
     assert sweep("--retry") == 0
     assert [row["state"] for row in points()] == ["done", "done"]
 
@@ -217,13 +213,13 @@ def test_an_unknown_metric_ends_the_sweep_and_names_near_ones(capsys):
 
 
 def test_missing_data_show_before_the_first_point(capsys):
-    """They are named as in the sweep's file, and no point is stored, so the command can follow."""
+    """No point is stored, so the command can follow."""
     head, tail = CONFIG.replace("Synthetic", "ImageFolder").split(" samples: 200,")
     Path("c.yaml").write_text(head + tail)
     write({LR: {"values": [0.1, 0.2]}, "data.init_args.root": {"value": "nowhere"}})
     assert sweep() == 2
     said = capsys.readouterr()
-    assert said.err.startswith("pfl sweep: error: s.yaml: data.root: ")
+    assert said.err.startswith("pfl sweep: error: --data.init_args.root: ")
     assert said.err.count("\n") == 1
     assert not study().trials
 
@@ -235,7 +231,7 @@ def test_missing_data_show_before_the_first_point(capsys):
         (["--ckpt_path", "last"], "--ckpt_path: every point of a sweep starts from scratch"),
         (["--trials=0"], "--trials: expected a whole number, at least 1, got 0"),
         (["--storage=x"], "--storage: expected a file that ends in .db, got x"),
-        (["--storage=bad.db"], "--storage bad.db: this is not a storage of sweeps"),
+        (["--storage=bad.db"], "--storage bad.db: it is no storage of sweeps"),
     ],
 )
 def test_mistakes_in_the_command_line_show_before_anything_runs(words, message, capsys):
@@ -249,28 +245,25 @@ def test_mistakes_in_the_command_line_show_before_anything_runs(words, message, 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"parameters": {LR: {"values": [0.1, 0.3]}}}, "differs ~ the sweep file;"),
-        ({"flags": ["--loop.rounds=1"]}, "differs ~ the flags;"),
-        ({"flags": ["--seed=1"]}, "differs ~ flags ~ seed;"),
-        ({"config": True}, "differs ~ c.yaml;"),
-    ],
-)
-def test_another_sweep_on_the_same_storage_is_refused(change, message, capsys):
+def test_another_sweep_in_the_same_storage_begins_anew(capsys):
+    """Comments and layout may change; the first sweep's points are found again."""
     write()
-    assert sweep() == 0
-    if "parameters" in change:
-        write(change["parameters"])
-    if "config" in change:
-        Path("c.yaml").write_text(Path("c.yaml").read_text().replace("hidden: 7", "hidden: 8"))
-    assert sweep(*change.get("flags", [])) == 2
-    assert says(capsys.readouterr().err, message)
-    # Comments and layout may change.
-    Path("c.yaml").write_text(Path("c.yaml").read_text().replace("hidden: 8", "hidden: 7"))
+    assert sweep("--trials=1") == 0
+    changes = [
+        {"parameters": {LR: {"values": [0.1, 0.3]}}},
+        *({"flags": ["--loop.rounds=1"]}, {"flags": ["--seed=1"]}, {"config": "hidden: 8"}),
+    ]
+    for change in changes:
+        write(change.get("parameters"))
+        Path("c.yaml").write_text(CONFIG.replace("hidden: 7", change.get("config", "hidden: 7")))
+        assert sweep("--trials=1", *change.get("flags", [])) == 0
+        assert "point 1 of 1" in capsys.readouterr().out
+    Path("c.yaml").write_text("# A configuration.\n" + CONFIG)
     write().write_text("# A grid.\n" + Path("s.yaml").read_text())
     assert sweep() == 0
+    said = capsys.readouterr().out
+    assert "point 1 of 2" not in said
+    assert "point 2 of 2" in said
 
 
 def test_without_optuna_it_is_said_what_to_install(monkeypatch, capsys):
@@ -284,22 +277,17 @@ def test_without_optuna_it_is_said_what_to_install(monkeypatch, capsys):
 # Early ends.
 
 
-def test_points_that_fall_behind_are_stopped(capsys):
+def test_points_that_fall_behind_are_stopped():
     """Halving over values 0.3, 0.1, 1e-5 in this order: the last two are worse than the first.
 
     After one round, a point goes on if it is the best of two, or one of the best half.
     """
     write({LR: {"values": [0.3, 0.001, 1e-5]}}, early_terminate=HYPERBAND)
     assert sweep("--loop.rounds=4", "--loop.checkpoint_every=1") == 0
-    said = capsys.readouterr().out
-    assert (
-        "after 1, 2, 4, ... values of test/personal/acc, the best 1/2 of the points continue"
-        in said
-    )
     states = {row[LR]: row["state"] for row in points()}
     assert states == {"0.3": "done", "0.001": "stopped", "1e-05": "stopped"}
     row = points()[-1]
-    assert row["reason"].startswith("stopped after round 1 of 4: ")
+    assert row["reason"].startswith("after round 1 of 4: ")
     (only,) = csv_rows(Path(row["folder"]) / "metrics.csv")
     assert only["test/personal/acc"] == row["test/personal/acc"]
     # It is an interrupted run, not a finished one, and could be resumed.
@@ -320,12 +308,6 @@ def test_a_target_ends_the_search():
 
 
 # Pictures.
-
-
-def _drawn():
-    """The lines of the parallel coordinates."""
-    figure = parallel_coordinates(read(Path("s.yaml")), study().trials)
-    return figure.axes[0].collections[0].get_segments()
 
 
 @pytest.mark.long
