@@ -61,6 +61,7 @@ nitpick_ignore_regex = [
     ("py:class", r"pfl\.extras\.(codecs\.\w+\._(Sparse|Coding)|privacy\.\w+\.(Terms|Account))"),
     # Parts of engines whose clients live in other processes.
     ("py:.*", r"(pfl\.engines\.transport\.\w+\.)?(DeathError|Helper|PooledEngine|Recipe)"),
+    ("py:class", r"NotNegative|Positive|AtLeastOne|Fraction|Annotated|pfl\.core\.ranges\.Number"),
     ("py:class", r"Method|DataT|pfl\.core\.sheet\.Sheet"),
     ("py:class", r"Inputs|Ints|pfl\.core\.state\.(ReturnT|Name)"),
     ("py:.*", r"pfl\.core\.server\.StateT|pfl\.training\.context\.Context|datamodules\.view\.View"),

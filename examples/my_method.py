@@ -14,7 +14,11 @@ class MyMethod(fl.ClientModule):
     net: fl.SplitNet
 
     def __init__(
-        self, net: fl.SplitNet, *, pull: float = 0.1, **options: Unpack[fl.ClientOptions]
+        self,
+        net: fl.SplitNet,
+        *,
+        pull: fl.NotNegative[float] = 0.1,
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         self.pull = pull

@@ -63,13 +63,12 @@ class APFL(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        alpha: float = 0.5,
+        alpha: fl.Fraction = 0.5,
         alpha_update: Literal["round", "step", "never"] = "round",
         v_grad: Literal["chain", "plain"] = "chain",
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.within("[0, 1]", alpha=alpha)
         self.alpha_update = alpha_update
         self.v_grad = v_grad
         self.lr = fl.learning_rate(self.configure_optimizers())

@@ -77,19 +77,17 @@ class APPLE(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        num_clients: int,
-        share_lr: float = 1e-3,
-        pull: float = 0.1,
-        pull_rounds: float = 0.1,
+        num_clients: fl.AtLeastOne,
+        share_lr: fl.NotNegative[float] = 1e-3,
+        pull: fl.NotNegative[float] = 0.1,
+        pull_rounds: fl.NotNegative[float] = 0.1,
         schedule: Literal["exponential", "cosine"] = "exponential",
         first: Literal["samples", "uniform"] = "samples",
-        downloads: int | None = None,
-        sharpness: float = 1.0,
+        downloads: fl.AtLeastOne | None = None,
+        sharpness: fl.NotNegative[float] = 1.0,
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        fl.at_least_one(num_clients=num_clients, downloads=downloads)
-        fl.not_negative(share_lr=share_lr, pull=pull, pull_rounds=pull_rounds, sharpness=sharpness)
         self.share_lr, self.pull, self.pull_rounds = share_lr, pull, pull_rounds
         self.schedule, self.first = schedule, first
         self.downloads, self.sharpness = downloads, sharpness

@@ -79,21 +79,14 @@ class CD2PFed(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        private_share: float = 0.5,
-        ramp_rounds: int | None = None,
-        distillation: float = 1.0,
-        average_max: float = 0.9,
-        average_ramp: float = 0.1,
+        private_share: fl.Fraction = 0.5,
+        ramp_rounds: fl.NotNegative[int] | None = None,
+        distillation: fl.NotNegative[float] = 1.0,
+        average_max: fl.Fraction = 0.9,
+        average_ramp: fl.Fraction = 0.1,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.within(
-            "[0, 1]",
-            private_share=private_share,
-            average_max=average_max,
-            average_ramp=average_ramp,
-        )
-        fl.not_negative(ramp_rounds=ramp_rounds, distillation=distillation)
         self.private_share = private_share
         self.ramp_rounds = ramp_rounds
         self.distillation = distillation

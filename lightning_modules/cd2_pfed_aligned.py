@@ -46,9 +46,9 @@ class CD2PFedAligned(CD2PFed):
         net: fl.SplitNet,
         *,
         align_target: fl.AlignTarget = "class_mean",
-        align_lr: float = 0.01,
-        align_epochs: int = 1,
-        align_batch: int = 16,
+        align_lr: fl.Positive[float] = 0.01,
+        align_epochs: fl.NotNegative[int] = 1,
+        align_batch: fl.AtLeastOne = 16,
         **options: Any,
     ) -> None:
         super().__init__(net, **options)

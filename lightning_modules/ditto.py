@@ -58,12 +58,11 @@ class Ditto(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        proximity: float = 1.0,
-        personal_epochs: int | None = None,
+        proximity: fl.NotNegative[float] = 1.0,
+        personal_epochs: fl.NotNegative[int] | None = None,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.not_negative(proximity=proximity, personal_epochs=personal_epochs)
         self.personal = copy.deepcopy(net)
         self.proximity = proximity
         self.personal_epochs = self.epochs if personal_epochs is None else personal_epochs

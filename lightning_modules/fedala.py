@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -70,17 +70,14 @@ class FedALA(fl.ClientModule):
         net: nn.Module,
         *,
         top: int | Literal["all"] = 1,
-        mix_lr: float = 1.0,
-        mix_percent: float = 80.0,
-        threshold: float = 0.1,
-        window: int = 10,
-        max_init_epochs: int = 50,
+        mix_lr: fl.NotNegative[float] = 1.0,
+        mix_percent: Annotated[float, fl.Range("(0, 100]")] = 80.0,
+        threshold: fl.NotNegative[float] = 0.1,
+        window: fl.AtLeastOne = 10,
+        max_init_epochs: fl.AtLeastOne = 50,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.within("(0, 100]", mix_percent=mix_percent)
-        fl.not_negative(mix_lr=mix_lr, threshold=threshold)
-        fl.at_least_one(window=window, max_init_epochs=max_init_epochs)
         if not (top == "all" or (isinstance(top, int) and top >= 1)):
             raise ValueError(f"top must be all or a number of layers, at least 1, got {top!r}")
         patterns = ("*",) if top == "all" else fl.last_layers(net, top)[0]

@@ -74,18 +74,17 @@ class FedAMP(fl.ClientModule):
         net: nn.Module,
         *,
         shares: Shares = "cosine",
-        alpha: float = 1.0,
-        sigma: float = 25.0,
-        own_share: float | None = None,
-        proximity: float = 1.0,
+        alpha: fl.Positive[float] = 1.0,
+        sigma: fl.NotNegative[float] = 25.0,
+        own_share: fl.Fraction | None = None,
+        proximity: fl.NotNegative[float] = 1.0,
         start: Literal["own", "cloud"] = "own",
         tested: Literal["own", "cloud"] = "own",
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        fl.positive(alpha=alpha, **({"sigma": sigma} if shares == "distance" else {}))
-        fl.not_negative(sigma=sigma, proximity=proximity)
-        fl.within("[0, 1]", own_share=own_share)
+        if shares == "distance":
+            fl.positive(sigma=sigma)
         self.amp = AMPServer(self.weighting, shares, alpha, sigma, own_share)
         self.pull, self.start, self.tested = proximity / alpha, start, tested
         self.mixture = fl.frozen(net)

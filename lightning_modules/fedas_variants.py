@@ -52,11 +52,10 @@ class FedASVariant(FedAS):
         *,
         align_manner: Manner = "parallel",
         align_object: Object = "global",
-        align_weight: float = 1.0,
+        align_weight: fl.NotNegative[float] = 1.0,
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        fl.not_negative(align_weight=align_weight)
         if not self.alignment:
             raise ValueError("alignment: false is for FedAS: FedASVariant always aligns")
         self.align_manner: Manner = align_manner

@@ -71,13 +71,11 @@ class FedCAC(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        tau: float = 0.5,
-        beta: int = 100,
+        tau: fl.Fraction = 0.5,
+        beta: fl.AtLeastOne = 100,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.within("[0, 1]", tau=tau)
-        fl.at_least_one(beta=beta)
         self.tau, self.beta = tau, beta
 
     @classmethod

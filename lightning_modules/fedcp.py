@@ -77,15 +77,13 @@ class FedCP(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        discrepancy_weight: float = 5.0,
+        discrepancy_weight: fl.NotNegative[float] = 5.0,
         anchor_mode: Literal["eval", "train"] = "eval",
-        gumbel_batch: int | None = None,
+        gumbel_batch: fl.AtLeastOne | None = None,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         fl.must_be_split(net)
-        fl.not_negative(discrepancy_weight=discrepancy_weight)
-        fl.at_least_one(gumbel_batch=gumbel_batch)
         self.discrepancy_weight = discrepancy_weight
         self.noise = {} if gumbel_batch is None else {"gate": (gumbel_batch, 2, net.features)}
         size, both = net.features, 2 * net.features

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -67,14 +68,12 @@ class FedDBE(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        kappa: float = 50.0,
-        beta: float = 1.0,
+        kappa: fl.NotNegative[float] = 50.0,
+        beta: Annotated[float, fl.Range("(0, 1]")] = 1.0,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         fl.must_be_split(net)
-        fl.not_negative(kappa=kappa)
-        fl.within("(0, 1]", beta=beta)
         self.kappa, self.beta = kappa, beta
         self.memory = nn.Parameter(torch.zeros(net.features))
         self.running = nn.Buffer(torch.zeros(net.features))

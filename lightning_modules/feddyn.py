@@ -70,12 +70,11 @@ class FedDyn(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        alpha: float = 0.1,
+        alpha: fl.Positive[float] = 0.1,
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        fl.positive(alpha=alpha)
         self.alpha = alpha
         weights = self._weights().detach()
         self.travelled = nn.Buffer(torch.zeros_like(weights))  # H_i

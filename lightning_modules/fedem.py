@@ -69,14 +69,12 @@ class FedEM(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        components: int = 3,
+        components: fl.AtLeastOne = 3,
         damped: bool = False,
-        e_steps: int = 1,
+        e_steps: fl.NotNegative[int] = 1,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.at_least_one(components=components)
-        fl.not_negative(e_steps=e_steps)
         self.damped, self.e_steps = damped, e_steps
         self.others = nn.ModuleList(copy.deepcopy(net) for _ in range(components - 1))
         for number, other in enumerate(self.others, start=1):

@@ -73,17 +73,14 @@ class FedFomo(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        candidates: int = 5,
-        explore: float = 0.3,
-        explore_decay: float = 0.05,
+        candidates: fl.AtLeastOne = 5,
+        explore: fl.Fraction = 0.3,
+        explore_decay: fl.NotNegative[float] = 0.05,
         fallback: Literal["trained", "baseline"] = "trained",
         weigh_on: Literal["val", "train"] = "val",
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        fl.at_least_one(candidates=candidates)
-        fl.within("[0, 1]", explore=explore)
-        fl.not_negative(explore_decay=explore_decay)
         self.explore = explore, explore_decay
         self.fallback, self.weigh_on = fallback, weigh_on
         self.baseline = fl.frozen(net)

@@ -72,16 +72,14 @@ class FedGH(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        server_lr: float = 0.01,
-        server_epochs: int = 100,
-        server_batch: int = 10,
+        server_lr: fl.NotNegative[float] = 0.01,
+        server_epochs: fl.NotNegative[int] = 100,
+        server_batch: fl.AtLeastOne = 10,
         order: Order = "batches",
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         fl.must_be_split(net)
-        fl.not_negative(server_lr=server_lr, server_epochs=server_epochs)
-        fl.at_least_one(server_batch=server_batch)
         self.of_server = server_lr, server_epochs, server_batch, order
         self.means = nn.Buffer(torch.zeros(net.num_classes, net.features))
 

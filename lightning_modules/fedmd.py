@@ -75,12 +75,12 @@ class FedMD(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        public_samples: int,
+        public_samples: fl.AtLeastOne,
         align_samples: int | None = None,
-        public_epochs: int = 20,
-        private_epochs: int = 25,
-        digest_epochs: int = 1,
-        digest_batch_size: int = 256,
+        public_epochs: fl.NotNegative[int] = 20,
+        private_epochs: fl.NotNegative[int] = 25,
+        digest_epochs: fl.NotNegative[int] = 1,
+        digest_batch_size: fl.AtLeastOne = 256,
         digest_loss: Literal["mae", "mse", "kl"] = "mae",
         epochs: int = 4,
         weighting: Literal["samples", "uniform"] = "uniform",
@@ -88,10 +88,7 @@ class FedMD(fl.ClientModule):
     ) -> None:
         super().__init__(net, epochs=epochs, weighting=weighting, **options)
         fl.must_be_split(net)
-        fl.at_least_one(public_samples=public_samples, digest_batch_size=digest_batch_size)
         fl.within(f"[1, {public_samples}]", align_samples=align_samples)
-        fl.not_negative(public_epochs=public_epochs, private_epochs=private_epochs)
-        fl.not_negative(digest_epochs=digest_epochs)
         self.first_epochs = {"public": public_epochs, "private": private_epochs}
         self.digest_epochs, self.digest_batch_size = digest_epochs, digest_batch_size
         self.digest_loss = digest_loss

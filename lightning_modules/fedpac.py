@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -75,16 +75,14 @@ class FedPAC(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        alignment: float = 1.0,
-        head_lr: float = 0.1,
-        head_epochs: int = 1,
-        min_share: float = 1e-3,
+        alignment: fl.NotNegative[float] = 1.0,
+        head_lr: fl.NotNegative[float] = 0.1,
+        head_epochs: fl.NotNegative[int] = 1,
+        min_share: Annotated[float, fl.Range("[0, 1)")] = 1e-3,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         fl.must_be_split(net)
-        fl.not_negative(alignment=alignment, head_lr=head_lr, head_epochs=head_epochs)
-        fl.within("[0, 1)", min_share=min_share)
         self.alignment = alignment
         self.head_optimizer = fl.with_lr(self.optimizer, head_lr)
         self.head_epochs = head_epochs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -75,18 +75,16 @@ class FedPHP(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        inherit_weight: float = 0.05,
+        inherit_weight: fl.Fraction = 0.05,
         regulariser: Literal["kd", "mmd", "mmd_fixed"] = "kd",
-        momentum: float = 0.9,
+        momentum: fl.Fraction = 0.9,
         schedule: Literal["visits", "rounds"] = "visits",
-        participation: float = 1.0,
+        participation: Annotated[float, fl.Range("(0, 1]")] = 1.0,
         first: Literal["teach", "skip"] = "teach",
         fallback_global: bool = False,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.within("[0, 1]", inherit_weight=inherit_weight, momentum=momentum)
-        fl.within("(0, 1]", participation=participation)
         if regulariser != "kd":
             fl.must_be_split(net)
         self.inherit_weight, self.regulariser, self.momentum = inherit_weight, regulariser, momentum

@@ -70,13 +70,12 @@ class FedProto(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        prototype_weight: float = 1.0,
+        prototype_weight: fl.NotNegative[float] = 1.0,
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
         fl.must_be_split(net)
-        fl.not_negative(prototype_weight=prototype_weight)
         self.prototype_weight = prototype_weight
         size = net.num_classes, net.features
         self.prototypes = nn.Buffer(fl.unknown_prototypes(*size))

@@ -58,10 +58,13 @@ class FedProx(fl.ClientModule):
     one_model = True
 
     def __init__(
-        self, net: nn.Module, *, mu: float = 0.01, **options: Unpack[fl.ClientOptions]
+        self,
+        net: nn.Module,
+        *,
+        mu: fl.NotNegative[float] = 0.01,
+        **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.not_negative(mu=mu)
         self.mu = mu
         self.anchor = fl.frozen(net)
         fl.warn_of_overshoot(self.configure_optimizers(), mu, "mu")

@@ -58,9 +58,9 @@ class FedRep(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        head_epochs: int | None = 10,
-        body_epochs: int = 1,
-        final_head_epochs: int = 0,
+        head_epochs: fl.NotNegative[int] | None = 10,
+        body_epochs: fl.NotNegative[int] = 1,
+        final_head_epochs: fl.NotNegative[int] = 0,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
@@ -72,11 +72,6 @@ class FedRep(fl.ClientModule):
         self.head_epochs = self.epochs - body_epochs if head_epochs is None else head_epochs
         self.body_epochs = body_epochs
         self.final_head_epochs = final_head_epochs
-        fl.not_negative(
-            head_epochs=self.head_epochs,
-            body_epochs=body_epochs,
-            final_head_epochs=final_head_epochs,
-        )
 
     @classmethod
     def space(cls) -> Sequence[fl.Dimension]:

@@ -67,13 +67,12 @@ class FedROD(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        gamma: float = 1.0,
+        gamma: fl.NotNegative[float] = 1.0,
         head_init: Literal["zero", "copy"] = "zero",
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         fl.must_be_split(net)
-        fl.not_negative(gamma=gamma)
         if "label_smoothing" in self.task.options():
             raise ValueError(
                 "FedROD cannot take label_smoothing, which gives every class a share of each "

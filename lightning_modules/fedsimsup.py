@@ -105,13 +105,13 @@ class FedSimSup(fl.ClientModule):
         supervisor: nn.Module | list[nn.Module],
         *,
         supervisor_draw: Literal["random", "balanced"] = "random",
-        lr_sup: float = 0.01,
-        lr_inter: float = 0.01,
-        sup_epochs: int = 5,
+        lr_sup: fl.NotNegative[float] = 0.01,
+        lr_inter: fl.NotNegative[float] = 0.01,
+        sup_epochs: fl.NotNegative[int] = 5,
         epochs: int = 5,
         local_unit: Literal["epochs", "steps"] = "epochs",
-        mix_C: float = 40.0,  # noqa: N803 (the paper's letter)
-        mix_gamma: float = 3 / 7,
+        mix_C: fl.NotNegative[float] = 40.0,  # noqa: N803 (the paper's letter)
+        mix_gamma: fl.NotNegative[float] = 3 / 7,
         absent_rule: AbsentRule = "similarity",
         zero_similarity: ZeroSimilarity = "keep",
         eval_inter: Literal["server_copy", "last_local"] = "server_copy",
@@ -120,8 +120,6 @@ class FedSimSup(fl.ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, epochs=epochs, **options)
-        fl.not_negative(lr_sup=lr_sup, lr_inter=lr_inter, sup_epochs=sup_epochs)
-        fl.not_negative(mix_C=mix_C, mix_gamma=mix_gamma)
         kinds = [supervisor] if isinstance(supervisor, nn.Module) else supervisor
         if not kinds:
             raise ValueError("supervisor needs at least one network, got an empty list")

@@ -43,14 +43,13 @@ class FedSimSupSerial(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        head_epochs: int = 5,
-        mix_C: float = 40.0,  # noqa: N803 (the paper's letter)
-        mix_gamma: float = 3 / 7,
+        head_epochs: fl.NotNegative[int] = 5,
+        mix_C: fl.NotNegative[float] = 40.0,  # noqa: N803 (the paper's letter)
+        mix_gamma: fl.NotNegative[float] = 3 / 7,
         absent_rule: AbsentRule = "similarity",
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.not_negative(head_epochs=head_epochs, mix_C=mix_C, mix_gamma=mix_gamma)
         self.head_epochs = head_epochs
         self.mixing: tuple[float, float, AbsentRule] = mix_C, mix_gamma, absent_rule
 

@@ -70,16 +70,14 @@ class FedTGP(FedProto):
         net: fl.SplitNet,
         *,
         prototype_weight: float = 10.0,
-        margin: float = 100.0,
-        server_epochs: int = 100,
-        server_lr: float = 0.01,
-        server_batch: int = 10,
+        margin: fl.NotNegative[float] = 100.0,
+        server_epochs: fl.NotNegative[int] = 100,
+        server_lr: fl.NotNegative[float] = 0.01,
+        server_batch: fl.AtLeastOne = 10,
         proto_model: Literal["trained", "received"] = "trained",
         **options: Any,
     ) -> None:
         super().__init__(net, prototype_weight=prototype_weight, **options)
-        fl.not_negative(margin=margin, server_epochs=server_epochs, server_lr=server_lr)
-        fl.at_least_one(server_batch=server_batch)
         self.of_server = server_lr, server_epochs, server_batch, margin
         self.proto_model = proto_model
 

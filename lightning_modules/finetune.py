@@ -46,15 +46,14 @@ class FineTuned(fl.ClientModule, ABC):
         self,
         net: nn.Module,
         *,
-        ft_epochs: int | None = None,
+        ft_epochs: fl.NotNegative[int] | None = None,
         ft_part: fl.Part = "all",
-        ft_lr: float | None = None,
+        ft_lr: fl.NotNegative[float] | None = None,
         ft_bn: Literal["train", "eval"] = "train",
         p_mode: Literal["all_clients", "participants_only"] = "all_clients",
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        fl.not_negative(ft_epochs=ft_epochs, ft_lr=ft_lr)
         self.ft_epochs = self.epochs if ft_epochs is None else ft_epochs
         self.ft_part: fl.Part = ft_part
         self.ft_optimizer = None if ft_lr is None else fl.with_lr(self.optimizer, ft_lr)

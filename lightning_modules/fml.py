@@ -68,15 +68,14 @@ class FML(fl.ClientModule):
         net: nn.Module,
         *,
         private: nn.Module | None = None,
-        alpha: float = 0.5,
-        beta: float = 0.5,
+        alpha: fl.Fraction = 0.5,
+        beta: fl.Fraction = 0.5,
         detach: bool = True,
         kl: Literal["batch", "element"] = "batch",
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        fl.within("[0, 1]", alpha=alpha, beta=beta)
         self.alpha, self.beta, self.detach, self.kl = alpha, beta, detach, kl
         self.personal = copy.deepcopy(net) if private is None else private
         self.global_model = None if private is None else False

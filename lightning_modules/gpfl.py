@@ -71,13 +71,12 @@ class GPFL(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        magnitude_weight: float = 0.01,
-        guide_decay: float = 0.1,
+        magnitude_weight: fl.NotNegative[float] = 0.01,
+        guide_decay: fl.NotNegative[float] = 0.1,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         fl.must_be_split(net)
-        fl.not_negative(magnitude_weight=magnitude_weight, guide_decay=guide_decay)
         self.magnitude_weight = magnitude_weight
         self.guide_decay = guide_decay
         with fl.scoped(fl.derive(fl.seed_of(net), "gpfl")):

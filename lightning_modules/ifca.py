@@ -54,9 +54,10 @@ class IFCA(fl.ClientModule):
     extra = ("cluster",)
     vectorizable = True
 
-    def __init__(self, net: nn.Module, *, k: int = 2, **options: Unpack[fl.ClientOptions]) -> None:
+    def __init__(
+        self, net: nn.Module, *, k: fl.AtLeastOne = 2, **options: Unpack[fl.ClientOptions]
+    ) -> None:
         super().__init__(net, **options)
-        fl.at_least_one(k=k)
         self.k = k
         self.clusters = nn.ModuleList(copy.deepcopy(net) for _ in range(k)).requires_grad_(False)
         for number, cluster in enumerate(self.clusters):

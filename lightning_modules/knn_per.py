@@ -72,19 +72,16 @@ class KNNPer(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        neighbours: int = 10,
-        share: float = 0.5,
+        neighbours: fl.AtLeastOne = 10,
+        share: fl.Fraction = 0.5,
         tune: bool = False,
-        scale: float = 1.0,
-        capacity: int = 1000,
+        scale: fl.Positive[float] = 1.0,
+        capacity: fl.AtLeastOne = 1000,
         mix: Literal["probabilities", "logits"] = "probabilities",
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         fl.must_be_split(net)
-        fl.at_least_one(neighbours=neighbours, capacity=capacity)
-        fl.within("[0, 1]", share=share)
-        fl.positive(scale=scale)
         self.neighbours = min(neighbours, capacity)
         self.tune = tune
         self.scale = scale

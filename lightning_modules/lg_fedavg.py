@@ -66,11 +66,10 @@ class LGFedAvg(fl.ClientModule):
         net: nn.Module,
         *,
         num_global_layers: int = 1,
-        warm_start_rounds: int = 0,
+        warm_start_rounds: fl.NotNegative[int] = 0,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.not_negative(warm_start_rounds=warm_start_rounds)
         self.warm_start_rounds = warm_start_rounds
         self.num_global_layers = num_global_layers
         fl.last_layers(net, num_global_layers)  # refuses a network with fewer layers

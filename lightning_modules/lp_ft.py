@@ -59,15 +59,14 @@ class LPFT(FedAvg):
         self,
         net: fl.SplitNet,
         *,
-        lp_epochs: int = 5,
-        lp_lr: float | None = None,
-        ft_epochs: int = 10,
-        ft_lr: float | None = None,
+        lp_epochs: fl.NotNegative[int] = 5,
+        lp_lr: fl.NotNegative[float] | None = None,
+        ft_epochs: fl.NotNegative[int] = 10,
+        ft_lr: fl.NotNegative[float] | None = None,
         ft_bn: Literal["eval", "train"] = "eval",
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.not_negative(lp_epochs=lp_epochs, lp_lr=lp_lr, ft_epochs=ft_epochs, ft_lr=ft_lr)
         rate = fl.learning_rate(self.configure_optimizers())
         self.lp_epochs = lp_epochs
         self.lp_optimizer = fl.with_lr(self.optimizer, rate if lp_lr is None else lp_lr)

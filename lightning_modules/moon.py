@@ -62,20 +62,17 @@ class MOON(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        mu: float = 1.0,
-        tau: float = 0.5,
+        mu: fl.NotNegative[float] = 1.0,
+        tau: fl.Positive[float] = 0.5,
         projector: bool = True,
-        out_dim: int = 256,
+        out_dim: fl.AtLeastOne = 256,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
+        super().__init__(net, **options)
         fl.must_be_split(net)
-        fl.not_negative(mu=mu)
-        fl.positive(tau=tau)
-        fl.at_least_one(out_dim=out_dim)
         if projector:
             with fl.scoped(fl.derive(fl.seed_of(net), "projector")):
-                net = fl.Projected(net, out_dim)
-        super().__init__(net, **options)
+                self.net = net = fl.Projected(net, out_dim)
         self.mu = mu
         self.tau = tau
         self.received = fl.frozen(net.backbone)

@@ -74,17 +74,14 @@ class PerFedAvg(fl.ClientModule):
         net: nn.Module,
         *,
         variant: Literal["fo", "hf"] = "fo",
-        inner_lr: float = 0.01,
-        delta: float = 1e-3,
-        part_size: int | None = None,
-        adapt_epochs: int | None = None,
+        inner_lr: fl.NotNegative[float] = 0.01,
+        delta: fl.Positive[float] = 1e-3,
+        part_size: fl.AtLeastOne | None = None,
+        adapt_epochs: fl.NotNegative[int] | None = None,
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        fl.not_negative(inner_lr=inner_lr, adapt_epochs=adapt_epochs)
-        fl.positive(delta=delta)
-        fl.at_least_one(part_size=part_size)
         self.parts = 2 if variant == "fo" else 3
         self.inner_lr = inner_lr
         self.delta = delta

@@ -70,7 +70,7 @@ class PFAKD(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        distill_weight: float = 1.0,
+        distill_weight: fl.NotNegative[float] = 1.0,
         distill_reduction: Literal["mean", "sum_dim"] = "mean",
         teacher_mode: Literal["train", "eval"] = "train",
         buffers: Literal["average", "local"] = "local",
@@ -78,7 +78,6 @@ class PFAKD(fl.ClientModule):
     ) -> None:
         super().__init__(net, buffers=buffers, **options)
         fl.must_be_split(net)
-        fl.not_negative(distill_weight=distill_weight)
         self.distill_weight = distill_weight
         self.distill_reduction: Literal["mean", "sum_dim"] = distill_reduction
         self.teacher = fl.frozen(net.backbone, batch_statistics=teacher_mode == "train")

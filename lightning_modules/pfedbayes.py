@@ -77,28 +77,21 @@ class PFedBayes(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        kl_weight: float = 10.0,
-        inner_steps: int = 5,
-        mc_samples: int = 1,
-        inner_lr: float = 1e-3,
+        kl_weight: fl.NotNegative[float] = 10.0,
+        inner_steps: fl.AtLeastOne = 5,
+        mc_samples: fl.AtLeastOne = 1,
+        inner_lr: fl.NotNegative[float] = 1e-3,
         init_raw_std: float = -3.0,
-        init_mean_std: float | None = 0.1,
-        local_steps: int | None = None,
-        server_step: float = 1.0,
+        init_mean_std: fl.NotNegative[float] | None = 0.1,
+        local_steps: fl.AtLeastOne | None = None,
+        server_step: fl.NotNegative[float] = 1.0,
         optimizer: fl.OptimizerFactory = lambda params: torch.optim.Adam(params, lr=1e-3),
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
-        fl.not_negative(
-            kl_weight=kl_weight,
-            inner_lr=inner_lr,
-            init_mean_std=init_mean_std,
-            server_step=server_step,
-        )
-        fl.at_least_one(inner_steps=inner_steps, mc_samples=mc_samples, local_steps=local_steps)
+        super().__init__(net, optimizer=optimizer, weighting=weighting, **options)
         with fl.scoped(fl.derive(fl.seed_of(net), "pfedbayes")):
-            gaussian = fl.MeanFieldNet(net, init_raw_std, init_mean_std)
-        super().__init__(gaussian, optimizer=optimizer, weighting=weighting, **options)
+            self.net = gaussian = fl.MeanFieldNet(net, init_raw_std, init_mean_std)
         self.kl_weight = kl_weight
         self.inner_steps = inner_steps
         self.mc_samples = mc_samples

@@ -6,7 +6,7 @@ released code.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -79,14 +79,13 @@ class PFedFDA(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        eps: float = 1e-4,
+        eps: Annotated[float, fl.Range("(0, 1)")] = 1e-4,
         stats: Literal["running", "fresh_pass"] = "running",
         cov_reg: CovarianceRegulariser = "official",
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         fl.must_be_split(net)
-        fl.within("(0, 1)", eps=eps)
         self.eps = eps
         self.stats = stats
         self.cov_reg: CovarianceRegulariser = cov_reg

@@ -78,22 +78,19 @@ class PFedHN(fl.ClientModule):
         net: nn.Module,
         *,
         private_head: bool = False,
-        steps: int | None = 50,
-        embedding: int | None = None,
-        hidden: int = 100,
-        hidden_layers: int = 3,
-        server_lr: float = 0.01,
-        server_momentum: float = 0.9,
-        server_weight_decay: float = 1e-3,
+        steps: fl.AtLeastOne | None = 50,
+        embedding: fl.AtLeastOne | None = None,
+        hidden: fl.AtLeastOne = 100,
+        hidden_layers: fl.NotNegative[int] = 3,
+        server_lr: fl.NotNegative[float] = 0.01,
+        server_momentum: fl.NotNegative[float] = 0.9,
+        server_weight_decay: fl.NotNegative[float] = 1e-3,
         order: Literal["joint", "sequential"] = "joint",
         buffers: Literal["local"] = "local",
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(net, buffers=buffers, weighting=weighting, **options)
-        fl.at_least_one(steps=steps, embedding=embedding, hidden=hidden)
-        fl.not_negative(hidden_layers=hidden_layers, server_lr=server_lr)
-        fl.not_negative(server_momentum=server_momentum, server_weight_decay=server_weight_decay)
         self.private_head, self.steps = private_head, steps
         rates = server_lr, server_momentum, server_weight_decay
         self.hyper = embedding, (hidden,) * (hidden_layers + 1), order, *rates

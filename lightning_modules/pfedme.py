@@ -64,17 +64,14 @@ class PFedMe(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        proximity: float = 15.0,
-        inner_steps: int = 5,
-        inner_lr: float = 0.01,
-        local_steps: int | None = None,
-        server_step: float = 1.0,
+        proximity: fl.NotNegative[float] = 15.0,
+        inner_steps: fl.AtLeastOne = 5,
+        inner_lr: fl.Positive[float] = 0.01,
+        local_steps: fl.AtLeastOne | None = None,
+        server_step: fl.NotNegative[float] = 1.0,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.not_negative(proximity=proximity, server_step=server_step)
-        fl.positive(inner_lr=inner_lr)
-        fl.at_least_one(inner_steps=inner_steps, local_steps=local_steps)
         self.proximity = proximity
         self.inner_steps = inner_steps
         self.inner_lr = inner_lr

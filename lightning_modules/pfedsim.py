@@ -71,14 +71,13 @@ class PFedSim(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        warmup: float = 0.5,
+        warmup: fl.NotNegative[float] = 0.5,
         similarity: Similarity = "rows",
         tested: Literal["stored", "mixed"] = "stored",
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         fl.must_have_linear_head(net, "PFedSim")
-        fl.not_negative(warmup=warmup)
         self.warmup, self.similarity, self.tested = warmup, similarity, tested
         # The last trained network, and whether it was trained after the warm-up.
         self.last, self.own = fl.frozen(net), nn.Buffer(torch.tensor(False))

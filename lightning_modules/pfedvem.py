@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -100,22 +100,19 @@ class PFedVEM(fl.ClientModule):
         optimizer: fl.OptimizerFactory = lambda params: torch.optim.SGD(
             params, lr=0.001, momentum=0.9
         ),
-        lr_head: float = 0.001,
-        lr_base: float = 0.001,
-        head_epochs: int = 10,
+        lr_head: fl.NotNegative[float] = 0.001,
+        lr_base: fl.NotNegative[float] = 0.001,
+        head_epochs: fl.NotNegative[int] = 10,
         epochs: int = 5,
-        mc_samples: int = 5,
-        init_std: float = 1.0,
+        mc_samples: fl.AtLeastOne = 5,
+        init_std: fl.Positive[float] = 1.0,
         tau_timing: Literal["before_head", "after_head"] = "before_head",
         tau_terms: TauTerms = "both",
         base_loss: Literal["mc", "mean_head"] = "mc",
-        server_momentum: float = 0.0,
+        server_momentum: Annotated[float, fl.Range("[0, 1)")] = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(_with_gaussian_head(net, init_std), optimizer, epochs, **options)
-        fl.not_negative(lr_head=lr_head, lr_base=lr_base, head_epochs=head_epochs)
-        fl.at_least_one(mc_samples=mc_samples)
-        fl.within("[0, 1)", server_momentum=server_momentum)
         self.head_optimizer = fl.with_lr(self.optimizer, lr_head)
         self.base_optimizer = fl.with_lr(self.optimizer, lr_base)
         self.head_epochs = head_epochs

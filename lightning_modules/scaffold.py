@@ -73,13 +73,12 @@ class SCAFFOLD(fl.ClientModule):
         self,
         net: nn.Module,
         *,
-        eta_g: float = 1.0,
+        eta_g: fl.Positive[float] = 1.0,
         option: Literal["I", "II"] = "II",
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        fl.positive(eta_g=eta_g)
         self.eta_g = eta_g
         self.option = option
         self.controlled = tuple(name for name, p in net.named_parameters() if p.requires_grad)

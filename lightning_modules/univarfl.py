@@ -86,12 +86,12 @@ class UniVarFL(fl.ClientModule):
         self,
         net: fl.SplitNet,
         *,
-        w_cv: float | None = None,
-        w_he: float = 0.5,
+        w_cv: fl.NotNegative[float] | None = None,
+        w_he: fl.NotNegative[float] = 0.5,
         cv_statistic: fl.SpreadStatistic = "var",
         cv_unbiased: bool = False,
         he_form: fl.EnergyForm = "rbf",
-        eps: float = 1e-3,
+        eps: fl.Positive[float] = 1e-3,
         normalize_for_head: bool = False,
         lr_schedule: fl.LRSchedule = "cosine",
         **options: Any,
@@ -100,8 +100,6 @@ class UniVarFL(fl.ClientModule):
         fl.must_be_split(net)
         self.w_cv = net.num_classes / 4 if w_cv is None else w_cv
         self.w_he = w_he
-        fl.not_negative(w_cv=self.w_cv, w_he=w_he)
-        fl.positive(eps=eps)
         self.cv_statistic: fl.SpreadStatistic = cv_statistic
         self.cv_unbiased = cv_unbiased
         self.he_form: fl.EnergyForm = he_form

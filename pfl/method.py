@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pfl.core.card import MethodCard as MethodCard
     from pfl.core.card import Paper as Paper
     from pfl.core.checks import at_least_one as at_least_one
+    from pfl.core.checks import check_arguments as check_arguments
     from pfl.core.checks import finite as finite
-    from pfl.core.checks import known_words as known_words
     from pfl.core.checks import not_negative as not_negative
     from pfl.core.checks import one_of as one_of
     from pfl.core.checks import positive as positive
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from pfl.core.devices import widest as widest
     from pfl.core.noise import GENERATOR as GENERATOR
     from pfl.core.per_client import Variants as Variants
+    from pfl.core.ranges import AtLeastOne as AtLeastOne
+    from pfl.core.ranges import Fraction as Fraction
+    from pfl.core.ranges import NotNegative as NotNegative
+    from pfl.core.ranges import Positive as Positive
+    from pfl.core.ranges import Range as Range
     from pfl.core.seeds import derive as derive
     from pfl.core.seeds import generator as generator
     from pfl.core.seeds import scoped as scoped

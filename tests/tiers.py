@@ -16,7 +16,7 @@ REPRESENTATIVES = {"FedPer", "FedAS", "PFedVEM", "FedSimSup", "PerFedAvg", "FedA
 SIMULATED = {"works_on_any_device"}
 # What a method's own code could break, whatever loop and engines do.
 OWN_PROMISES = {
-    *("builds", "refuses_unknown_arguments", "refuses_unknown_words", "patterns_match"),
+    *("builds", "refuses_unknown_arguments", "refuses_wrong_values", "patterns_match"),
     *("fits_without_federation", "plans_are_declarations", "uploads_are_declared", "copies"),
     *("bytes_follow_the_formula", "broadcasts_are_read", "streams_are_left_alone"),
     *("functions_are_pure", "padding_does_not_count", "upload_changes_nothing"),

@@ -14,7 +14,7 @@ from torchvision.models.resnet import BasicBlock
 
 from lightning_modules.nets.blocks import Conv2d, ImageShape, mean_over_image, output_size
 from lightning_modules.nets.split import SplitNet
-from pfl.method import at_least_one, known_words
+from pfl.method import AtLeastOne, check_arguments
 
 Norm: TypeAlias = Literal["batch", "group"]
 
@@ -41,10 +41,9 @@ class CNN8(SplitNet):
         num_classes: int,
         input_shape: ImageShape = (3, 96, 96),
         norm: Norm = "batch",
-        projector: int = 256,
+        projector: AtLeastOne = 256,
     ) -> None:
-        known_words(type(self), {"norm": norm})
-        at_least_one(projector=projector)
+        check_arguments(self)
         # (output channels, kernel, stride)
         plan = [(16, 3, 1), (16, 1, 1), (32, 3, 2), (32, 3, 1), (32, 1, 1), (64, 3, 2), (64, 3, 1)]
         layers: list[nn.Module] = []
@@ -87,10 +86,9 @@ class ResNet18(SplitNet):
         input_shape: ImageShape = (3, 32, 32),
         norm: Norm = "batch",
         first_stride: Literal[1, 2] = 1,
-        projector: int | None = None,
+        projector: AtLeastOne | None = None,
     ) -> None:
-        known_words(type(self), {"norm": norm, "first_stride": first_stride})
-        at_least_one(projector=projector)
+        check_arguments(self)
         layers: OrderedDict[str, nn.Module] = OrderedDict(
             conv1=nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False),
             bn1=_norm2d(64, norm),

@@ -23,7 +23,7 @@ from lightning_modules.nets.blocks import (
     widths,
 )
 from lightning_modules.nets.split import SplitNet
-from pfl.method import at_least_one, known_words
+from pfl.method import at_least_one, check_arguments
 
 
 class MLP(SplitNet):
@@ -153,7 +153,7 @@ class CNN3(SplitNet):
         input_shape: ImageShape = (3, 32, 32),
         head_split: Literal["last_fc", "fc_block"] = "last_fc",
     ) -> None:
-        known_words(type(self), {"head_split": head_split})
+        check_arguments(self)
         layers = [*conv(input_shape[0], 16, 3), *conv(16, 32, 4), *conv(32, 64, 3), nn.Flatten()]
         hidden = linears((output_size(type(self), layers, input_shape), 64))
         last = nn.Linear(64, num_classes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lightning_modules.nets.split import SplitNet
-from pfl.method import at_least_one
+from pfl.method import AtLeastOne, check_arguments
 
 
 class _LastState(nn.GRU):
@@ -38,12 +38,12 @@ class GRUNet(SplitNet):
     def __init__(
         self,
         num_classes: int,
-        vocabulary: int | None = None,
-        embedding: int = 8,
-        hidden: int = 64,
-        layers: int = 1,
+        vocabulary: AtLeastOne | None = None,
+        embedding: AtLeastOne = 8,
+        hidden: AtLeastOne = 64,
+        layers: AtLeastOne = 1,
     ) -> None:
-        at_least_one(vocabulary=vocabulary, embedding=embedding, hidden=hidden, layers=layers)
+        check_arguments(self)
         tokens = num_classes if vocabulary is None else vocabulary
         super().__init__(
             nn.Sequential(

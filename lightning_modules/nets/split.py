@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from lightning_modules.layers import VariationalLinear
-from pfl.method import Patterns, Variants, at_least_one
+from pfl.method import AtLeastOne, Patterns, Variants, at_least_one, check_arguments
 
 
 class SplitNet(nn.Module):
@@ -158,9 +158,9 @@ class Projected(SplitNet):
         64
     """
 
-    def __init__(self, net: SplitNet, width: int = 256) -> None:
+    def __init__(self, net: SplitNet, width: AtLeastOne = 256) -> None:
+        check_arguments(self)
         must_be_split(net)
-        at_least_one(width=width)
         size = net.features
         projection = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, width))
         super().__init__(

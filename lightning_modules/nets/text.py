@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lightning_modules.nets.blocks import linears, widths
 from lightning_modules.nets.split import SplitNet
-from pfl.method import at_least_one
+from pfl.method import AtLeastOne, check_arguments
 
 PADDING = 0
 
@@ -56,11 +56,11 @@ class TextNet(SplitNet):
     def __init__(
         self,
         num_classes: int,
-        vocabulary: int,
-        embedding: int = 64,
+        vocabulary: AtLeastOne,
+        embedding: AtLeastOne = 64,
         hidden: int | Sequence[int] = 64,
     ) -> None:
-        at_least_one(vocabulary=vocabulary, embedding=embedding)
+        check_arguments(self)
         sizes = (embedding, *widths(hidden))
         layers = OrderedDict[str, nn.Module](
             embedding=MeanEmbedding(vocabulary, embedding), layers=nn.Sequential(*linears(sizes))

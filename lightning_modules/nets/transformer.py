@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lightning_modules.nets.blocks import ImageShape
 from lightning_modules.nets.split import SplitNet
-from pfl.method import at_least_one
+from pfl.method import AtLeastOne, check_arguments
 
 
 class ViT(SplitNet):
@@ -43,14 +43,14 @@ class ViT(SplitNet):
         self,
         num_classes: int,
         input_shape: ImageShape = (3, 32, 32),
-        patch: int = 4,
-        width: int = 64,
-        blocks: int = 2,
-        heads: int = 4,
-        mlp: int = 128,
+        patch: AtLeastOne = 4,
+        width: AtLeastOne = 64,
+        blocks: AtLeastOne = 2,
+        heads: AtLeastOne = 4,
+        mlp: AtLeastOne = 128,
         checkpoint: str | None = None,
     ) -> None:
-        at_least_one(patch=patch, width=width, blocks=blocks, heads=heads, mlp=mlp)
+        check_arguments(self)
         channels, height, breadth = input_shape
         if height % patch or breadth % patch:
             raise ValueError(

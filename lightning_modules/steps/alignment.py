@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -52,21 +52,16 @@ class Alignment:
         batch: Batch size, in samples.
 
     Raises:
-        ValueError: A number is out of range, or the target is unknown. The message names the
-            option.
+        ValueError: A number is out of range, or the target is unknown.
     """
 
     target: AlignTarget
-    lr: float
-    epochs: int
-    batch: int
+    lr: fl.Positive[float]
+    epochs: fl.NotNegative[int]
+    batch: fl.AtLeastOne
 
     def __post_init__(self) -> None:
-        """Check the options."""
-        fl.one_of("align_target", self.target, get_args(AlignTarget))
-        fl.positive(align_lr=self.lr)
-        fl.not_negative(align_epochs=self.epochs)
-        fl.at_least_one(align_batch=self.batch)
+        fl.check_arguments(self)
 
 
 def alignment_parts(module: Aligned, align: Alignment) -> list[fl.Phase | fl.Pass]:

@@ -36,16 +36,15 @@ class Splitting:
         ValueError: A number is negative.
     """
 
-    eps1: float
-    eps2: float
-    min_size: int
-    start_round: int
+    eps1: fl.NotNegative[float]
+    eps2: fl.NotNegative[float]
+    min_size: fl.NotNegative[int]
+    start_round: fl.NotNegative[int]
     linkage: Linkage
-    gamma_max: float
+    gamma_max: fl.NotNegative[float]
 
     def __post_init__(self) -> None:
-        fl.not_negative(eps1=self.eps1, eps2=self.eps2, min_size=self.min_size)
-        fl.not_negative(start_round=self.start_round, gamma_max=self.gamma_max)
+        fl.check_arguments(self)
 
     def leaves(self, changes: Tensor, round: int) -> list[bool]:
         """Return which clients leave the cluster: none, or the half without its first client.

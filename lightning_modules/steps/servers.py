@@ -28,11 +28,11 @@ class MovingServer(fl.Server[fl.ServerState]):
         ValueError: ``step`` is negative.
     """
 
-    step: float = 1.0
+    step: fl.NotNegative[float] = 1.0
     parameters: fl.Patterns = ("*",)
 
     def __post_init__(self) -> None:
-        fl.not_negative(server_step=self.step)
+        fl.check_arguments(self)
 
     def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
         """Return the state after the step; see :meth:`pfl.core.server.Server.merge`."""

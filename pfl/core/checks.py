@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from inspect import isfunction
+from numbers import Real
+from types import CodeType, FrameType, NoneType, SimpleNamespace, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pfl.core.ranges import Range, ranges_in
 
 
 def not_negative(**arguments: float | None) -> None:
@@ -17,7 +25,7 @@ def not_negative(**arguments: float | None) -> None:
     Example:
         >>> not_negative(mu=0.0, epochs=None)
     """
-    _check(arguments, lambda value: value >= 0, "must not be negative")
+    within("[0, inf]", **arguments)
 
 
 def positive(**arguments: float | None) -> None:
@@ -26,16 +34,7 @@ def positive(**arguments: float | None) -> None:
     Raises:
         ValueError: A number is not above zero.
     """
-    _check(arguments, lambda value: value > 0, "must be positive")
-
-
-def finite(**arguments: float | None) -> None:
-    """Refuse infinity and NaN; ``None`` passes.
-
-    Raises:
-        ValueError: A number is infinite or NaN.
-    """
-    _check(arguments, math.isfinite, "must be a finite number")
+    within("(0, inf]", **arguments)
 
 
 def at_least_one(**arguments: int | None) -> None:
@@ -44,14 +43,25 @@ def at_least_one(**arguments: int | None) -> None:
     Raises:
         ValueError: A number is below one.
     """
-    _check(arguments, lambda value: value >= 1, "must be at least 1")
+    within("[1, inf]", **arguments)
+
+
+def finite(**arguments: float | None) -> None:
+    """Refuse infinity and NaN; ``None`` passes.
+
+    Raises:
+        ValueError: A number is infinite or NaN.
+    """
+    for name, value in arguments.items():
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"{name} must be a finite number, got {value}")
 
 
 def within(interval: str, **arguments: float | None) -> None:
     """Refuse numbers outside an interval, and NaN; ``None`` passes.
 
     Args:
-        interval: In mathematical notation: ``(0, 1]`` includes 1 but not 0.
+        interval: As in :class:`~pfl.core.ranges.Range`.
         arguments: The numbers by name.
 
     Raises:
@@ -60,21 +70,8 @@ def within(interval: str, **arguments: float | None) -> None:
     Example:
         >>> within("(0, 1]", lr_decay=1.0)
     """
-    low, high = (float(end) for end in interval[1:-1].split(","))
-
-    def inside(value: float) -> bool:
-        above = value >= low if interval[0] == "[" else value > low
-        return above and (value <= high if interval[-1] == "]" else value < high)
-
-    _check(arguments, inside, f"must lie in {interval}")
-
-
-def _check(
-    arguments: Mapping[str, float | None], right: Callable[[float], bool], requirement: str
-) -> None:
     for name, value in arguments.items():
-        if value is not None and not right(value):
-            raise ValueError(f"{name} {requirement}, got {value}")
+        Range(interval).check(name, value)
 
 
 def tuples(**arguments: object) -> None:
@@ -102,35 +99,93 @@ def one_of(argument: str, value: object, known: tuple[object, ...]) -> None:
         raise ValueError(f"{argument} must be one of {listed}, got {value!r}")
 
 
-def known_words(owner: type, values: Mapping[str, Any]) -> None:
-    """Refuse values outside the ``Literal`` types in the constructors of a class and its bases.
+def check_arguments(made: object) -> None:
+    """Check what the constructors of an object were given: words of a ``Literal``, and ranges.
 
-    Args:
-        owner: The class; arguments annotated as a ``Literal`` (or ``None``) are checked.
-        values: Values by argument name.
+    The constructor of a base class calls it. Every constructor that is on its way to the base is
+    checked, that of the object's own class first, so that constructors only assign.
 
     Raises:
-        ValueError: A value is not allowed; the message lists the allowed ones.
+        ValueError: A word is unknown, or a number is outside its range; the message lists the words
+            or has the range.
+        TypeError: An argument with a range got something else than a number.
     """
-    for name, known in words(owner).items():
-        if name in values:
-            one_of(name, values[name], known)
+    owners = {code: base for base in type(made).__mro__ if (code := _code(base)) is not None}
+    given: list[tuple[type, Mapping[str, object]]] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in owners:
+            given.append((owners[frame.f_code], frame.f_locals))
+        frame = frame.f_back
+    for owner, values in reversed(given):
+        for name, hint in _annotations(owner).items():
+            if name in values:
+                _check(name, values[name], hint)
 
 
 def words(owner: type) -> dict[str, tuple[object, ...]]:
-    """Return the allowed values of each argument that :func:`known_words` checks."""
-    by_name: dict[str, tuple[object, ...]] = {}
+    """Return the words that each argument of a class may be, where it is one of some words."""
+    return {n: found for n, hint in _all_annotations(owner).items() if (found := _words_in(hint))}
+
+
+def ranges(owner: type) -> dict[str, Range]:
+    """Return the range of each argument of a class that declares one.
+
+    Example:
+        >>> from pfl.core.ranges import NotNegative
+        >>> class Pull:
+        ...     def __init__(self, mu: NotNegative[float] = 0.01, epochs: int = 1) -> None: ...
+        >>> ranges(Pull)
+        {'mu': Range(interval='[0, inf]')}
+    """
+    found = {name: [*ranges_in(hint)] for name, hint in _all_annotations(owner).items()}
+    return {name: several[0] for name, several in found.items() if several}
+
+
+def _check(name: str, value: object, hint: Any) -> None:  # noqa: ANN401
+    if known := _words_in(hint):
+        one_of(name, value, known)
+    union = get_origin(hint) in (Union, UnionType)
+    arms = get_args(hint) if union else (hint,)
+    if value is None and NoneType in arms:
+        return
+    for allowed in ranges_in(hint):
+        allowed.check(name, value)
+    # Of an argument that may also be a word, for instance, other values are left to its class.
+    if not isinstance(value, Real) and all(arm is NoneType or [*ranges_in(arm)] for arm in arms):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+
+
+def _words_in(hint: Any) -> tuple[object, ...]:  # noqa: ANN401
+    """Return the words of an annotation that is a ``Literal``, or a union of some and ``None``."""
+    parts = (hint,) if get_origin(hint) is Literal else get_args(hint)
+    if any(part is not NoneType and get_origin(part) is not Literal for part in parts):
+        return ()
+    return tuple(word for part in parts for word in get_args(part) or (None,))
+
+
+def _all_annotations(owner: type) -> dict[str, Any]:
+    """Return the annotations of the constructors of a class and its bases; its own win."""
+    by_name: dict[str, Any] = {}
     for base in reversed(owner.__mro__):
-        if "__init__" not in vars(base):
-            continue
-        try:
-            hints = get_type_hints(vars(base)["__init__"])
-        except (NameError, TypeError):
-            # The annotations name types that are imported only for the type checker.
-            continue
-        for name, hint in hints.items():
-            parts = (hint,) if get_origin(hint) is Literal else get_args(hint)
-            if parts and all(part is NoneType or get_origin(part) is Literal for part in parts):
-                groups = [get_args(part) or (None,) for part in parts]
-                by_name[name] = tuple(word for group in groups for word in group)
+        by_name |= _annotations(base)
     return by_name
+
+
+@cache
+def _annotations(owner: type) -> Mapping[str, Any]:
+    """Return the annotations of the constructor that a class itself defines, by argument.
+
+    One that names types which are imported for type checkers alone is left out.
+    """
+    start, found = inspect.unwrap(vars(owner).get("__init__", owner)), dict[str, Any]()
+    for name, hint in getattr(start, "__annotations__", {}).items() if isfunction(start) else ():
+        alone = SimpleNamespace(__annotations__={name: hint})
+        with suppress(NameError, AttributeError, TypeError):
+            found |= get_type_hints(alone, start.__globals__, include_extras=True)
+    return found
+
+
+def _code(owner: type) -> CodeType | None:
+    start = inspect.unwrap(vars(owner).get("__init__", owner))
+    return start.__code__ if isfunction(start) else None

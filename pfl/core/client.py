@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict
 
 import torch
 from torch import nn
 
 from pfl.core.batch_norms import norm_statistics
 from pfl.core.card import MethodCard
-from pfl.core.checks import known_words, not_negative, tuples, within
+from pfl.core.checks import check_arguments, tuples
 from pfl.core.learner import Learner
 from pfl.core.noise import GENERATOR
 from pfl.core.per_client import variants
+from pfl.core.ranges import NotNegative, Range
 from pfl.core.server import Server
 from pfl.core.space import Dimension
 from pfl.core.state import (
@@ -118,22 +119,20 @@ class ClientModule(Learner):
         self,
         net: nn.Module,
         optimizer: OptimizerFactory = lambda params: torch.optim.SGD(params, lr=0.01),
-        epochs: int = 1,
+        epochs: NotNegative[int] = 1,
         buffers: Literal["average", "local"] = "average",
         weighting: Literal["samples", "uniform"] = "samples",
-        lr_decay: float = 1.0,
+        lr_decay: Annotated[float, Range("(0, 1]")] = 1.0,
         lr_schedule: LRSchedule = "constant",
         persist_optimizer: bool = False,
         task: Task | None = None,
     ) -> None:
         super().__init__(net, optimizer, Classification() if task is None else task)
-        not_negative(epochs=epochs)
-        within("(0, 1]", lr_decay=lr_decay)
+        check_arguments(self)
         self.save_hyperparameters(ignore=self.objects)
         if "_instantiator" in self.hparams:
             # LightningCLI gives plain values, even of the network, from which it is built again.
             self.save_hyperparameters()
-        known_words(type(self), self.hparams)
         self.epochs = epochs
         self.buffer_policy = buffers
         self.weighting = weighting

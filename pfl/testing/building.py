@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from pfl.core.checks import words
+from pfl.core.checks import ranges, words
 from pfl.core.client import ClientModule
 from pfl.core.seeds import scoped
 from pfl.core.state import clone, matches, named
@@ -52,17 +53,19 @@ def refuses_unknown_arguments(subject: Subject) -> None:
     raise BrokenPromiseError("epoch_count=3 is accepted")
 
 
-@promise("an unknown word for an argument is refused by name")
-def refuses_unknown_words(subject: Subject) -> None:
-    """Pass an unknown word to every argument that is annotated as one of several words."""
-    for name in words(subject.method):
+@promise("an unknown word and a number out of its range are refused by name")
+def refuses_wrong_values(subject: Subject) -> None:
+    """Pass an unknown word, or NaN, to every argument that declares its words or its range."""
+    wrong: dict[str, Any] = {**dict.fromkeys(words(subject.method), "so")}
+    wrong |= dict.fromkeys(ranges(subject.method), math.nan)
+    for name, value in wrong.items():
         try:
-            subject.module(**{name: "so"})
+            subject.module(**{name: value})
         except ValueError as error:
-            if name in str(error) and "'so'" in str(error):
+            if name in str(error) and str(value) in str(error):
                 continue
             raise
-        raise BrokenPromiseError(f"{name}='so' is accepted")
+        raise BrokenPromiseError(f"{name}={value!r} is accepted")
 
 
 @promise("every pattern matches an entry, and what is kept is used")

@@ -23,7 +23,7 @@ FACTS = {
 
 def make(net, **options):
     """Return the method as the contract and the recorded numbers have it."""
-    return MOON(net, out_dim=4, **options)
+    return MOON(net, **{"out_dim": 4, **options})
 
 
 def test_without_a_projector_features_are_contrasted():

@@ -23,7 +23,7 @@ FINDINGS = [
     ("builds", broken.IsAPlainModule, "IsAPlainModule is not a lightning_modules.ClientModule"),
     ("builds", broken.GivesFeatures, "logits of shape (2, 3), got (2, 6)"),
     ("refuses_unknown_arguments", broken.TakesAnything, "epoch_count=3 is accepted"),
-    ("refuses_unknown_words", broken.GuessesWords, "buffers='so' is accepted"),
+    ("refuses_wrong_values", broken.GuessesWords, "buffers='so' is accepted"),
     ("patterns_match", broken.KeepsNothingOfThatName, "'net.haed.*' of kept"),
     (
         "patterns_match",

@@ -5,6 +5,7 @@ import pytest
 
 from pfl.__main__ import main
 from pfl.cli.parser import make_parser
+from pfl.core.checks import ranges
 from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.contender import contenders
 from pfl.extras.bench.rows import Leaderboard
@@ -72,6 +73,14 @@ def test_all_is_every_method_once_with_what_the_table_always_has_first():
 def test_a_space_names_arguments_of_its_method(method):
     for one in method.space():
         assert one.name.partition(".")[0] in declared(method)
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)
+def test_a_space_lies_within_the_ranges_of_its_method(method):
+    allowed = ranges(method)
+    for one in method.space():
+        for value in one.choices or (one.low, one.high) if one.name in allowed else ():
+            assert allowed[one.name].holds(value), (one.name, value)
 
 
 @pytest.mark.parametrize("file", BOARDS, ids=lambda file: file.stem)

@@ -32,5 +32,5 @@ def test_what_is_remembered_is_the_whole_backbone():
 @pytest.mark.parametrize("wrong", [{"lr": 0}, {"epochs": -1}, {"batch": 0}, {"target": "mean"}])
 def test_what_cannot_be_is_refused_by_the_name_of_the_option(wrong):
     (name,) = wrong
-    with pytest.raises(ValueError, match=parts(f"align_{name} ~ {wrong[name]}")):
+    with pytest.raises(ValueError, match=parts(f"{name} ~ {wrong[name]}")):
         Alignment(**{"target": "class_mean", "lr": 0.1, "epochs": 1, "batch": 16, **wrong})

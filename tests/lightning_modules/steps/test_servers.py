@@ -47,7 +47,7 @@ def test_running_statistics_stop_at_the_average(method):
 
 
 def test_a_step_backwards_is_refused():
-    with pytest.raises(ValueError, match=parts("server_step ~ negative ~ -1")):
+    with pytest.raises(ValueError, match=parts("step ~ negative ~ -1")):
         MovingServer(step=-1)
 
 
