@@ -47,7 +47,7 @@ class FedAS(fl.ClientModule):
         alignment: Whether to run PA, the alignment of the received backbone before training.
         align_target: ``class_mean`` pulls each feature towards the mean of its class under the last
             backbone (Eqs. 2-4 as released); ``per_sample`` towards the last backbone's feature of
-            the same sample (as printed). See :class:`~lightning_modules.steps.alignment.Alignment`.
+            the same sample (Eqs. 2-4). See :class:`~lightning_modules.steps.alignment.Alignment`.
         align_lr: Learning rate of the alignment, which uses plain SGD.
         align_epochs: Epochs of the alignment.
         align_batch: Batch size of the alignment, in samples.

@@ -340,6 +340,123 @@ def test_the_readme_runs_the_quickstart_in_python(tmp_path, monkeypatch):
     assert main(["fit", "--config", str(ROOT / DIGITS), "--loop.rounds=10"]) == 0
     (summary,) = Path("runs/quickstart").glob("*/summary.json")
     assert json.loads(summary.read_text())["fingerprint"] == names["run"].fingerprint
+    assert names["run"].header["engine"].startswith("auto: vectorised")
+    # Rounding differs between processors, and may tip single samples.
+    shown = float(shown_run("README.md")["personal accuracy"])
+    assert names["run"].summary["test/personal/acc/last"] == pytest.approx(shown, abs=5e-3)
+
+
+def shown_run(page):
+    """Return the lines that a page shows of the quickstart's end, by their names."""
+    text = (ROOT / page).read_text(encoding="utf-8").replace("│", " ")
+    (shown,) = re.findall(r"^ *after 10 rounds, seed 42\n(.*?)```", text, re.M | re.S)
+    # A name, and a value which may go on below it.
+    joined = re.sub(r" *\n {15,}(?=\S)", " ", shown)
+    lines = [re.split(r" {2,}", line.strip()) for line in joined.splitlines()]
+    return {line[0]: line[1] for line in lines if len(line) > 1}
+
+
+def test_the_readme_and_the_first_page_show_one_run():
+    readme, start = shown_run("README.md"), shown_run("docs/start.md")
+    assert len(readme) > 7
+    # The machine that showed them was not equally busy.
+    assert readme | {"seconds": ""} == start | {"seconds": ""}
+
+
+def readme():
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_methods_of_the_readme_are_counted():
+    """A row of its tables may name two, as a method and the same with fine-tuning."""
+    rows = re.findall(r"^\| (\*\*)?\[(.+?)\]\(docs/methods/.+?\)", readme(), re.MULTILINE)
+    systems = [name for bold, name in rows if bold]
+    others = [name for bold, names in rows if not bold for name in names.split(", ")]
+    assert f"({', '.join(systems)}), with {len(others)} baselines" in " ".join(readme().split())
+    known = {re.sub(r"\W", "", name).lower() for name in named_by_pages()}
+    assert {re.sub(r"\W", "", name).lower() for name in [*systems, *others]} <= known
+
+
+def named_by_pages():
+    """Return the classes of methods that have a page."""
+    pages = "\n".join(path.read_text("utf-8") for path in (ROOT / "docs/methods").glob("*.md"))
+    return {name for line in re.findall(r"\{method-page\} (.+)", pages) for name in line.split()}
+
+
+def test_methods_meet_the_same_data_splits_and_seeds(tmp_path, monkeypatch):
+    """Bit for bit: which samples a client has in which split, and who takes part in a round."""
+    monkeypatch.chdir(tmp_path)
+    found = set()
+    for name in ("FedAvg", "FedAS", "PFAKD", "UniVarFL", "PFedVEM", "FedSimSup"):
+        words = ["fit", "--config", str(ROOT / DIGITS), "--model", name, f"--loop.name={name}"]
+        words += ["--model.supervisor=MLP"] * (name == "FedSimSup")
+        few = ["--loop.rounds=1", "--loop.sampler=UniformSampler", "--loop.sampler.fraction=0.3"]
+        assert main([*words, *few]) == 0
+        (partition,) = Path("runs", name).glob("*/partition.json")
+        with (partition.parent / "clients.csv").open(newline="", encoding="utf-8") as file:
+            trained = tuple(
+                row["client"] for row in csv.DictReader(file) if row["trained"] == "True"
+            )
+        assert len(trained) == 3
+        found.add((partition.read_text("utf-8"), trained))
+    assert len(found) == 1
+
+
+def sentences(text):
+    """Return the sentences of a list, each in one line and without emphasis."""
+    items = re.split(r"^- ", text, flags=re.MULTILINE)
+    flat = [" ".join(item.replace("**", "").split()) for item in items]
+    return [one for item in flat for one in re.split(r"(?<=\.) (?=[A-Z`])", item) if one]
+
+
+def test_each_sentence_of_why_pfl_names_its_tests():
+    why = readme().partition("## Why pfl\n")[2].partition("\n## ")[0].partition("\n[Tests")[0]
+    page = (ROOT / "docs/promises.md").read_text(encoding="utf-8")
+    table = page.partition("## What the README promises")[2]
+    listed = dict(re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE)[1:])
+    listed.pop("---", None)
+    assert sentences(why) == [*listed]
+    for sentence, tests in listed.items():
+        named = re.findall(r"`(tests/\S+)::(\w+)`", tests)
+        assert named or tests.startswith("the next"), sentence
+        for path, name in named:
+            code = (ROOT / path).read_text(encoding="utf-8")
+            assert re.search(rf"^ *def {name}\(", code, re.MULTILINE), (path, name)
+
+
+def test_readme_is_short():
+    """At most 500 words outside of code and tables; what the ledger writes is counted too."""
+    text = FENCED.sub("", readme())
+    prose = [line for line in text.splitlines() if not line.startswith(("|", "<"))]
+    words = re.findall(r"\w[\w'.-]*", re.sub(r"\]\(.*?\)", "]", "\n".join(prose)))
+    assert len(words) <= 500
+
+
+def table_of(page, first):
+    """Return the rows of a table by their first cell; ``first`` begins its head."""
+    (found,) = re.findall(rf"^\| {first} \|.*\n(?:\|.*\n)+", page, re.MULTILINE)
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("| ").split("|")] for line in found.splitlines()
+    ]
+    return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+
+
+def linked(text):
+    return {*re.findall(r"\[([\w-]+)\]", text)}
+
+
+@pytest.mark.parametrize("kind", ["labels", "features", "concept"])
+def test_what_to_try_names_the_best_rows_of_the_table(kind):
+    """All that are within chance of the best, and none that is far from it."""
+    page = (ROOT / "docs/choosing.md").read_text(encoding="utf-8")
+    (scores,) = re.findall(r"^\| method \| alike \|.*\n(?:\|.*\n)+", page, re.MULTILINE)
+    table = table_of(scores, "method")
+    values = {linked(name).pop(): float(row[kind]) for name, row in table.items()}
+    advice = table_of(page, "what differs")[kind]
+    named = linked(" ".join(advice.values())) & {*values}
+    best = max(values.values())
+    assert {name for name, value in values.items() if value > best - 0.045} <= named
+    assert min(values[name] for name in named) > best - 0.15
 
 
 @pytest.mark.parametrize(

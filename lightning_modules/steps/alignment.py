@@ -46,7 +46,8 @@ class Alignment:
         target: ``class_mean`` pulls each feature towards the mean of its class, Eqs. 2-4 as
             released: ``sum_c 1/(n_c D) sum_{j in c} ||f(a, x_j) - p_c||^2`` over the classes c of a
             batch. ``per_sample`` pulls it towards the last backbone's feature of the same sample,
-            Eqs. 2-4 as printed: ``1/(B D) sum_j ||f(a, x_j) - h_j||^2``.
+            Eqs. 2-4 up to the divisor, which they do not print: ``1/(B D) sum_j ||f(a, x_j) -
+            h_j||^2``.
         lr: Learning rate of plain SGD.
         epochs: Number of epochs.
         batch: Batch size, in samples.
