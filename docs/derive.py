@@ -296,14 +296,22 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only name what is stale")
     parser.add_argument("--runs", action="store_true", help="also run what is missing")
     given = parser.parse_args()
+    if given.check:
+        names = [path.relative_to(ROOT).as_posix() for path, _ in stale()]
+        print(*names, *lacking(), sep="\n")
+        return int(bool(names or lacking()))
+    write()
     if given.runs:
         run()
-    files = [*stale()]
-    for path, text in files:
+        write()
+    return 0
+
+
+def write() -> None:
+    """Write what is stale, and name it."""
+    for path, text in stale():
+        path.write_text(text, "utf-8")
         print(path.relative_to(ROOT))
-        if not given.check:
-            path.write_text(text, "utf-8")
-    return int(given.check and bool(files or lacking()))
 
 
 if __name__ == "__main__":
