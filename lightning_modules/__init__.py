@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedsimsup import FedSimSup as FedSimSup
     from lightning_modules.fedsimsup_serial import FedSimSupSerial as FedSimSupSerial
     from lightning_modules.fedtgp import FedTGP as FedTGP
+    from lightning_modules.fedyogi import FedYogi as FedYogi
     from lightning_modules.finetune import FineTuned as FineTuned
     from lightning_modules.fml import FML as FML
     from lightning_modules.freeze import Freeze as Freeze
