@@ -49,6 +49,7 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     context.data = settings.runner.connect(context, wanted.config)
     coordinator = _coordinator(wanted, context)
     run = _run(wanted, coordinator, context, content)
+    coordinator.check_chain(run.server)
     if content:
         resume.restore(content, run, coordinator.clients, context)
     if coordinator.server.per_client:

@@ -5,8 +5,7 @@ Every engine makes its batches here, so they are the same under all engines.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,11 +14,11 @@ from torch import Tensor
 
 from pfl.core.data import ClientSplit
 from pfl.core.failure import ExplainedError
+from pfl.core.noise import Noise
 from pfl.core.seeds import generator
 from pfl.core.state import each, joined, nbytes
 from pfl.core.types import Batch, ClientInfo, Count, Inputs, Job, Phase, State
 from pfl.training.context import Context
-from pfl.training.gradients import gradient_step
 
 HELD_BYTES = 2**26
 """Size in bytes up to which a client's samples are normalised and mapped only once per phase."""
@@ -78,41 +77,6 @@ def length(phase: Phase, entries: State, info: ClientInfo) -> Length:
         return Length(number(phase.epochs), steps)
 
 
-def steps(context: Context, job: Job, phase: Phase, length: Length, samples: int) -> Iterator[Step]:
-    """Yield the steps of a phase for a client with ``samples`` samples; none without samples.
-
-    A batch of one sample is left out if a batch norm needs statistics of the batch. A client
-    without other batches takes no step, and a warning names it.
-
-    Raises:
-        BatchError: The batch size is one, so that every batch would be left out.
-    """
-    own = gradient_step(job)
-    limit = length.epochs if length.steps is None else length.steps
-    epoch = taken = 0
-    while samples and (epoch if length.steps is None else taken) < limit:
-        batches = _epoch(context, job, phase, samples, epoch)
-        if not batches:
-            warnings.warn(
-                f"client {job.info.client} takes no step in phase {phase.name!r}: it has one "
-                "sample, but batch norm needs at least two. Give every client two samples "
-                "(min_samples of the partition), or use group norm in the network (norm: group)",
-                stacklevel=2,
-            )
-            return
-        for index, positions in enumerate(batches):
-            if taken == length.steps:
-                return
-            last, counted = index == len(batches) - 1, len(positions)
-            read = positions if counted else torch.zeros(1).long()
-            if own is not None and own.secret:
-                # So that the counts of an epoch sum to all samples.
-                counted = (index + 1) * samples // len(batches) - index * samples // len(batches)
-            yield Step(epoch, index, last, read, counted, empty=len(positions) == 0)
-            taken += 1
-        epoch += 1
-
-
 def batch_size(context: Context, phase: Phase, samples: int) -> int:
     """Return the size of a phase's full batches on a client with ``samples`` samples."""
     return samples if phase.full_batch else phase.batch_size or context.data.batch_size
@@ -130,9 +94,16 @@ def most_steps(context: Context, phase: Phase, length: Length, samples: int) -> 
     return length.epochs * epoch_steps(context, phase, samples)
 
 
-def _epoch(context: Context, job: Job, phase: Phase, samples: int, epoch: int) -> list[Tensor]:
-    if (own := gradient_step(job)) is not None:
-        return own.batches(job, phase, epoch, samples, epoch_steps(context, phase, samples))
+def epoch_batches(
+    context: Context, job: Job, phase: Phase, samples: int, epoch: int
+) -> list[Tensor]:
+    """Return the positions of an epoch's batches, in the order of the job's seed.
+
+    A batch of one sample is left out if a batch norm needs statistics of the batch.
+
+    Raises:
+        BatchError: The batch size is one, so that every batch would be left out.
+    """
     size, order = batch_size(context, phase, samples), torch.arange(samples)
     if phase.share < 1:
         count = max(int(phase.share * samples + 1e-9), min(size, samples))
@@ -177,19 +148,34 @@ class Feed:
         phase: The phase.
         split: The samples of the phase.
         held: All samples in stored order, from :func:`hold`; ``split`` is not used then.
+        noise: The draws that the phase declares, where a batch has them.
     """
 
-    def __init__(self, job: Job, phase: Phase, split: ClientSplit, held: Batch | None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        phase: Phase,
+        split: ClientSplit,
+        held: Batch | None,
+        noise: Noise | None = None,
+    ) -> None:
         self._phase = phase
         self._split = split
+        self._noise = noise
         self.held = held
         self._transforms: torch.Generator | None = None
         if split.augmented:
             self._transforms = torch.Generator().manual_seed(job.seed_of("augment", phase.name))
 
-    def batch(self, positions: Tensor) -> Batch:
-        """Return the batch of a step, with the phase's map applied; see :meth:`samples`."""
-        return map_inputs(self._phase, self.samples(positions), self.held is not None)
+    def batch(self, number: int, positions: Tensor) -> Batch:
+        """Return the batch of a step, with its draws, and the phase's map applied."""
+        return map_inputs(self._phase, self.read(number, positions), self.held is not None)
+
+    def read(self, number: int, positions: Tensor) -> Batch:
+        """Return the samples of a step with its draws; see :meth:`samples`."""
+        draws = self._noise.of_step(number) if self._noise is not None else {}
+        one = {name: drawn[0] for name, drawn in draws.items()}
+        return self.samples(positions)._replace(noise=one or None)
 
     def samples(self, positions: Tensor) -> Batch:
         """Return the samples of a step; must be called once a step, in order.

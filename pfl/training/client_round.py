@@ -6,7 +6,6 @@ the same numbers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -20,10 +19,9 @@ from pfl.core.state import clone, each_finite, entry, residuals_of
 from pfl.core.types import Job, Pass, Phase, Plan, Result, Scores, Split, State, Upload
 from pfl.training.batching import chunks, read
 from pfl.training.context import Context
-from pfl.training.gradients import gradient_step
 from pfl.training.metrics import Scorer
 from pfl.training.optimizer_state import of_all_phases
-from pfl.training.phases import Tally, run_phase
+from pfl.training.phases import Tally, rule_of, run_phase
 from pfl.training.structure import Mark
 from pfl.training.uplink import taken
 
@@ -53,7 +51,7 @@ def train(context: Context, job: Job) -> Result:
             message = finish(module, job, tally, optimisers)
         scores = scored(context.scorer, [on_splits(context, job.info.client, job.splits)])
         means = [tally.terms.values()], [tally.logged.values()]
-        (result,) = results([job], [message], [tally], *means, scores)
+        (result,) = results(context, [job], [message], [tally], *means, scores)
     return result
 
 
@@ -96,6 +94,7 @@ def finish(
 
 
 def results(
+    context: Context,
     jobs: Sequence[Job],
     messages: Sequence[tuple[Upload | None, State]],
     tallies: Sequence[Tally],
@@ -118,10 +117,7 @@ def results(
                 steps=tally.steps,
                 samples=tally.samples,
                 scores=of_splits,
-                # A gradient that is not finite may count as zero there, without a trace in the
-                # losses.
-                finite=sound
-                and (gradient_step(job) is not None or all(map(math.isfinite, losses.values()))),
+                finite=sound and rule_of(context, job).sound(losses),
                 logged=numbers,
             ),
         )

@@ -1,19 +1,33 @@
-"""Steps of the uplink that replace how batches are drawn and gradients computed."""
+"""Rules by which a client draws its batches and takes its gradients; a step may replace them."""
 
 from __future__ import annotations
 
+import math
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from pfl.core.data import ClientSplit
+from pfl.core.noise import Noise
 from pfl.core.state import Entries
 from pfl.core.types import Batch, ClientStep, Job, Outcome, Phase, State
+from pfl.training.batching import Feed, Length, Step, epoch_steps, hold, most_steps
 from pfl.training.context import Context
 
 
 class Gradients(ABC):
-    """The gradients of some clients in one phase, step by step."""
+    """The gradients of some clients in one phase, step by step.
+
+    Attributes:
+        tracks: Whether :meth:`backward` differentiates the loss.
+    """
+
+    tracks: ClassVar[bool] = False
 
     @abstractmethod
     def alone(self, batch: Batch, number: int, empty: bool) -> tuple[Outcome, State, State]:
@@ -21,19 +35,6 @@ class Gradients(ABC):
 
         Args:
             batch: The step's batch, of at least one sample.
-            number: The step.
-            empty: Whether no sample of the batch counts.
-        """
-
-    @abstractmethod
-    def hidden(
-        self, read: Callable[[Tensor], Batch], positions: Tensor, number: int, empty: bool
-    ) -> tuple[Outcome, State, State]:
-        """Return the same as :meth:`alone` where samples are secret.
-
-        Args:
-            read: Returns the samples at some positions.
-            positions: Positions of the step's batch, at least one.
             number: The step.
             empty: Whether no sample of the batch counts.
         """
@@ -57,13 +58,62 @@ class Gradients(ABC):
             number: The step.
         """
 
+    def backward(self, loss: Tensor, trained: Mapping[str, Tensor], given: State) -> None:
+        """Set the gradients of a step.
 
-class GradientStep(ClientStep, ABC):
-    """A step that replaces how gradients are computed in a client's training.
+        Args:
+            loss: The sum of the step's terms.
+            trained: The parameters that the phase trains, by name.
+            given: The gradients from :meth:`alone` or :meth:`finish`.
+        """
+        for name, gradient in given.items():
+            trained[name].grad = gradient
 
-    If it is ``secret``, samples are neither kept in memory nor shown to the module's hooks. Losses
-    need not be finite.
-    """
+    def shown(self, feed: Feed, number: int, step: Step) -> Batch:
+        """Return the batch of one client's step, as the module's hooks see it."""
+        return feed.batch(number, step.positions)
+
+    def of_step(
+        self, feed: Feed, batch: Batch, number: int, step: Step
+    ) -> tuple[Outcome, State, State]:
+        """Return the same as :meth:`alone`, given what :meth:`shown` returned."""
+        return self.alone(batch, number, step.empty)
+
+
+class SecretGradients(Gradients):
+    """Gradients of samples that nobody may see: neither hooks nor, by an error, the run."""
+
+    @abstractmethod
+    def hidden(
+        self, read: Callable[[Tensor], Batch], positions: Tensor, number: int, empty: bool
+    ) -> tuple[Outcome, State, State]:
+        """Return the same as :meth:`alone` where samples are secret.
+
+        Args:
+            read: Returns the samples at some positions.
+            positions: Positions of the step's batch, at least one.
+            number: The step.
+            empty: Whether no sample of the batch counts.
+        """
+
+    def shown(self, feed: Feed, number: int, step: Step) -> Batch:
+        """Return a batch of nobody: accounts cannot cover what hooks do with samples."""
+        return Batch(torch.empty(0), torch.empty(0))
+
+    def of_step(
+        self, feed: Feed, batch: Batch, number: int, step: Step
+    ) -> tuple[Outcome, State, State]:
+        """Return the same as :meth:`hidden` for a step."""
+        return self.hidden(partial(feed.read, number), step.positions, number, step.empty)
+
+
+class GradientRule(ABC):
+    """A rule by which a client draws its batches and takes its gradients."""
+
+    @property
+    def secret(self) -> bool:
+        """Whether random choices come from the operating system, and samples are not held."""
+        return False
 
     @abstractmethod
     def batches(self, job: Job, phase: Phase, epoch: int, samples: int, count: int) -> list[Tensor]:
@@ -88,9 +138,71 @@ class GradientStep(ClientStep, ABC):
             phase: The phase.
             jobs: The clients' jobs, with the same steps.
             steps: Largest number of optimiser steps.
+
+        Returns:
+            :class:`SecretGradients`, if the rule is secret.
         """
 
+    def sound(self, losses: Mapping[str, float]) -> bool:
+        """Return ``True`` if a client with these mean losses counts: if they are finite."""
+        return all(map(math.isfinite, losses.values()))
 
-def gradient_step(job: Job) -> GradientStep | None:
-    """Return the gradient step among a job's steps, if there is one."""
-    return next((step for step in job.steps if isinstance(step, GradientStep)), None)
+    def feed(
+        self, context: Context, job: Job, phase: Phase, length: Length, split: ClientSplit
+    ) -> Feed:
+        """Return the batches of one client in a phase."""
+        held = None if self.secret else hold(context, phase, length, split)
+        most = most_steps(context, phase, length, len(split))
+        noise = Noise.of(phase, [job], most, context.fabric.device)
+        return Feed(job, phase, split, held, noise)
+
+    def steps(
+        self, context: Context, job: Job, phase: Phase, length: Length, samples: int
+    ) -> Iterator[Step]:
+        """Yield the steps of a phase for a client with ``samples`` samples; none without samples.
+
+        A client without batches takes no step, and a warning names it.
+        """
+        limit = length.epochs if length.steps is None else length.steps
+        epoch = taken = 0
+        while samples and (epoch if length.steps is None else taken) < limit:
+            count = epoch_steps(context, phase, samples)
+            batches = self.batches(job, phase, epoch, samples, count)
+            if not batches:
+                warnings.warn(
+                    f"client {job.info.client} takes no step in phase {phase.name!r}: it has one "
+                    "sample, but batch norm needs at least two. Give every client two samples "
+                    "(min_samples of the partition), or use group norm in the network (norm: "
+                    "group)",
+                    stacklevel=2,
+                )
+                return
+            for index, positions in enumerate(batches):
+                if taken == length.steps:
+                    return
+                last, counted = index == len(batches) - 1, len(positions)
+                read = positions if counted else torch.zeros(1).long()
+                if self.secret:
+                    # So that the counts of an epoch sum to all samples.
+                    counted = (index + 1) * samples // len(batches)
+                    counted -= index * samples // len(batches)
+                yield Step(epoch, index, last, read, counted, empty=len(positions) == 0)
+                taken += 1
+            epoch += 1
+
+
+class GradientStep(ClientStep, GradientRule):
+    """A step of the uplink that replaces how a client draws its batches and takes its gradients."""
+
+
+def carried(steps: Sequence[ClientStep]) -> GradientStep | None:
+    """Return the rule among a client's steps, if there is one.
+
+    Raises:
+        ValueError: There are two, of which one would be ignored.
+    """
+    rules = [step for step in steps if isinstance(step, GradientStep)]
+    if len(rules) > 1:
+        one, other = (type(step).__name__ for step in rules[:2])
+        raise ValueError(f"{one} and {other} both replace how a client takes its gradients")
+    return rules[0] if rules else None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import cast
 
 import torch
@@ -15,17 +14,13 @@ from torch.optim import Optimizer
 
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit
-from pfl.core.noise import Noise
-from pfl.core.state import clone, total
+from pfl.core.state import Entries, clone, flattened, total
 from pfl.core.types import Batch, ClientInfo, Job, Outcome, Phase, State, Totals
 from pfl.training import batching, optimizer_state
 from pfl.training.context import Context, StoppedError
 from pfl.training.declaration import MethodError
-from pfl.training.gradients import gradient_step
+from pfl.training.gradients import GradientRule, Gradients, carried
 from pfl.training.optimizer_state import OptimizerState
-
-# The batch that hooks see where a client's batches are secret.
-_NOBODY = Batch(torch.empty(0), torch.empty(0))
 
 
 @dataclass
@@ -109,16 +104,10 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     length = batching.length(phase, context.entries, job.info)
     if len(split) == 0 or not length:
         return {}
-    module, fabric = context.module, context.fabric
-    own = gradient_step(job)
-    secret = own is not None and own.secret
-    held = None
-    if not secret:
-        with fabric.autocast():
-            held = batching.hold(context, phase, length, split)
-    feed = batching.Feed(job, phase, split, held)
+    module, fabric, rule = context.module, context.fabric, rule_of(context, job)
     most = batching.most_steps(context, phase, length, len(split))
-    noise = Noise.of(phase, [job], most, fabric.device)
+    with fabric.autocast():
+        feed = rule.feed(context, job, phase, length, split)
     with prepared(context, phase) as trained:
         optimizer = make_optimizer(module, phase, job.info, trained)
         for name, state in optimizer_state.read(phase.name, job.kept).items():
@@ -128,44 +117,24 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         wrapped = optimizer
         if context.scaler is not None:
             wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
-        taken_by = None
-        if own is not None:
-            taken_by = own.gradients(context, phase, [job], most)
+        gradients = rule.gradients(context, phase, [job], most)
         last_losses: list[float] = []
         taken = tally.steps
         module.on_train_start()
-        for number, step in enumerate(batching.steps(context, job, phase, length, len(split))):
+        for number, step in enumerate(rule.steps(context, job, phase, length, len(split))):
             if context.stop.is_set():
                 raise StoppedError
             if step.index == 0:
                 module.on_train_epoch_start()
             with fabric.autocast():
-                draws = {name: drawn[0] for name, drawn in noise.of_step(number).items()}
-                read = partial(_read, feed, draws)
-                # Privacy accounting cannot cover what hooks do with samples.
-                batch = (
-                    _NOBODY
-                    if secret
-                    else batching.map_inputs(phase, read(step.positions), held is not None)
-                )
+                batch = gradients.shown(feed, number, step)
                 module.on_train_batch_start(batch, step.index)
-                if taken_by is None:
-                    outcome = run_objective(phase, batch)
-                elif secret:
-                    outcome, gradients, logged = taken_by.hidden(
-                        read, step.positions, number, step.empty
-                    )
-                else:
-                    outcome, gradients, logged = taken_by.alone(batch, number, step.empty)
+                outcome, given, logged = gradients.of_step(feed, batch, number, step)
                 loss = total(outcome.terms)
             module.on_before_zero_grad(optimizer)
             module.optimizer_zero_grad(step.epoch, step.index, optimizer)
             module.on_before_backward(loss)
-            if taken_by is None:
-                fabric.backward(loss)
-            else:
-                for name, gradient in gradients.items():
-                    trained[name].grad = gradient
+            gradients.backward(loss, trained, given)
             module.on_after_backward()
             module.on_before_optimizer_step(optimizer)
             if context.gradient_clip_val is not None:
@@ -173,9 +142,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
             module.optimizer_step(step.epoch, step.index, wrapped)
             context.write(outcome.entries)
             module.on_train_batch_end({"loss": loss.detach()}, batch, step.index)
-            if taken_by is None:
-                logged = module.take_logged()
-            tally.add(phase.name, outcome, logged, step.samples)
+            tally.add(phase.name, outcome, logged | module.take_logged(), step.samples)
             if step.last:
                 module.on_train_epoch_end()
                 if phase.until is not None:
@@ -189,8 +156,53 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     return optimizer_state.written(phase.name, _state(optimizer, trained))
 
 
-def _read(feed: batching.Feed, draws: State, positions: Tensor) -> Batch:
-    return feed.samples(positions)._replace(noise=draws or None)
+class Plain(GradientRule):
+    """The ordinary rule: batches in the order of the job's seed, gradients by a backward pass."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def batches(self, job: Job, phase: Phase, epoch: int, samples: int, count: int) -> list[Tensor]:
+        """Return the positions of an epoch's batches."""
+        return batching.epoch_batches(self._context, job, phase, samples, epoch)
+
+    def gradients(
+        self, context: Context, phase: Phase, jobs: Sequence[Job], steps: int
+    ) -> PlainGradients:
+        """Return the gradients of the phase's objective."""
+        return PlainGradients(context, phase)
+
+
+class PlainGradients(Gradients):
+    """The gradients of a phase's objective, by a backward pass."""
+
+    tracks = True
+
+    def __init__(self, context: Context, phase: Phase) -> None:
+        self._context, self._phase = context, phase
+
+    def alone(self, batch: Batch, number: int, empty: bool) -> tuple[Outcome, State, State]:
+        """Return the outcome of the objective."""
+        return run_objective(self._phase, batch), {}, {}
+
+    def sums(self, batch: Batch) -> Entries:
+        """Return the outcome of the objective, and what it logged."""
+        outcome = run_objective(self._phase, batch)
+        # One dictionary passes vmap faster than several.
+        return flattened({**outcome._asdict(), "logged": self._context.module.take_logged()})
+
+    def finish(self, sums: Entries, number: int) -> Entries:
+        """Return the outcomes as they are."""
+        return sums
+
+    def backward(self, loss: Tensor, trained: Mapping[str, Tensor], given: State) -> None:
+        """Differentiate a loss."""
+        self._context.fabric.backward(loss)
+
+
+def rule_of(context: Context, job: Job) -> GradientRule:
+    """Return the rule by which a job draws batches and takes gradients."""
+    return carried(job.steps) or Plain(context)
 
 
 def run_objective(phase: Phase, batch: Batch) -> Outcome:

@@ -17,9 +17,10 @@ from pfl.core.failure import during
 from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
-from pfl.core.types import Broadcast, ClientInfo, Job, Result, Split, State, Upload
+from pfl.core.types import Broadcast, ClientInfo, ClientStep, Job, Result, Split, State, Upload
 from pfl.training.context import Context
 from pfl.training.declaration import MethodError, public_of
+from pfl.training.gradients import GradientStep
 from pfl.training.uplink import Start, UplinkStep, taken
 
 
@@ -44,6 +45,8 @@ class Coordinator:
     """
 
     uplink: tuple[UplinkStep, ...] = ()
+    # The names of the steps that the run declares, as bound ones may have others.
+    _named: Sequence[str] = ()
 
     def __init__(self, context: Context, rounds: int, seed: int) -> None:
         data = context.data
@@ -76,22 +79,36 @@ class Coordinator:
         Raises:
             ValueError: A step does not suit the run, or does not come last.
         """
-        for step, after in pairwise(steps):
-            if step.last:
-                one, other = type(step).__name__, type(after).__name__
-                raise ValueError(f"loop.uplink: {one} must come last; name it after {other}")
+        _check_last(steps, steps)
+        self._named = [type(step).__name__ for step in steps]
         for step in steps:
             start = Start(
                 context=self._context,
                 server=self.server,
                 clients=[self.clients[client] for client in self.eligible],
                 seed=self._seed,
-                steps=steps,
                 first=lambda client: self.job(self.start(), client, 1),
                 broadcast=lambda state: self._broadcast(state, self.eligible[0], state.round + 1),
                 **run,
             )
-            self.uplink = (*self.uplink, step.bound(start))
+            bound = step.bound(start)
+            if not isinstance(bound, UplinkStep):
+                one, made = type(step).__name__, type(bound).__name__
+                raise ValueError(f"loop.uplink: {one}.bound() returns {made}, not a step")
+            self.uplink = (*self.uplink, bound)
+        _check_last(self.uplink, steps)
+
+    def check_chain(self, state: ServerState) -> None:
+        """Refuse bound steps that do not suit each other; ``state`` is one before a round.
+
+        Raises:
+            ValueError: There are some.
+        """
+        if self.uplink:
+            made = self.job(state, self.eligible[0], state.round + 1)
+            job = self.sending(made, state)
+            for step in self.uplink:
+                step.check_chain(self.uplink, job)
 
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
@@ -164,9 +181,23 @@ class Coordinator:
         )
 
     def sending(self, job: Job, state: ServerState, uploads: bool = True) -> Job:
-        """Return a job for training with the steps that the client is to take."""
-        for step in self.uplink:
-            job = step.job(job, state, uploads)
+        """Return a job for training with the steps that the client is to take.
+
+        Raises:
+            ValueError: A step of the uplink takes away what another gives the client to do, or two
+                of them replace how it takes its gradients.
+        """
+        rules: list[str] = []
+        for name, step in zip(self._named, self.uplink, strict=True):
+            before, job = job.steps, step.job(job, state, uploads)
+            _check_kept(before, job.steps, name)
+            added = job.steps[len(before) :]
+            rules += [name for own in added if isinstance(own, GradientStep)]
+        if len(rules) > 1:
+            raise ValueError(
+                f"loop.uplink: {' and '.join(rules)} replace how a client takes its gradients, but "
+                "only one of them can: leave the others out"
+            )
         return job
 
     def received(self, job: Job, result: Result) -> Result:
@@ -213,6 +244,32 @@ class Coordinator:
         for step in self.uplink:
             broadcast = step.broadcast(broadcast, number)
         return broadcast
+
+
+def _check_last(steps: Sequence[UplinkStep], named: Sequence[UplinkStep]) -> None:
+    """Refuse steps after one that must be the last; ``named`` has those that the run declares.
+
+    Raises:
+        ValueError: There are some.
+    """
+    for step, (one, after) in zip(steps, pairwise(named), strict=False):
+        if step.last:
+            name, other = type(one).__name__, type(after).__name__
+            raise ValueError(f"loop.uplink: {name} must come last; name it after {other}")
+
+
+def _check_kept(before: Sequence[ClientStep], after: Sequence[ClientStep], name: str) -> None:
+    """Refuse a job that lacks some steps of the client that it had before a step of the uplink.
+
+    Raises:
+        ValueError: There are some.
+    """
+    for place, own in enumerate(before):
+        if place >= len(after) or after[place] is not own:
+            raise ValueError(
+                f"loop.uplink: {name}.job() takes {type(own).__name__} away from the client's "
+                "steps: it may only add its own after those of others"
+            )
 
 
 def _check_welcomes(server: Server[Any]) -> None:

@@ -25,7 +25,6 @@ class Start:
         clients: Information on the clients that have training data.
         sampler: Draws the clients of a round; see :class:`pfl.federation.sampling.Sampler`.
         seed: Seed of every random choice.
-        steps: All steps that the run declares.
         first: Returns a client's job of the first round, after the steps before this one.
         broadcast: Returns what clients receive in the round after a state of the server.
     """
@@ -36,7 +35,6 @@ class Start:
     clients: Sequence[ClientInfo]
     sampler: Callable[[Sequence[int], torch.Generator, int], Cohort]
     seed: int
-    steps: Sequence[UplinkStep]
     first: Callable[[int], Job]
     broadcast: Callable[[ServerState], Broadcast]
 
@@ -77,6 +75,17 @@ class UplinkStep(ClientStep):
             ValueError: The step does not suit the run.
         """
         return self
+
+    def check_chain(self, chain: Sequence[UplinkStep], job: Job) -> None:
+        """Refuse other steps that do not suit this one; called once all steps are bound.
+
+        Args:
+            chain: All bound steps, in order; what they declare may differ from what they are.
+            job: A client's job for training, as all of them make it.
+
+        Raises:
+            ValueError: There is such a step.
+        """
 
     def disclosed(self, info: ClientInfo) -> ClientInfo:
         """Return the information that the server may have on a client."""

@@ -17,6 +17,7 @@ from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
 from pfl.testing.federation import ToyFederation
 from pfl.training import client_round
+from pfl.training.phases import rule_of
 from tests.helpers.toy import mlp
 
 
@@ -92,6 +93,11 @@ def context(module, data, precision="32-true", **options):
 def job(data, client=0, broadcast=None, kept=None, seed=3, round=1, rounds=10, splits=()):
     info = replace(info_of(data, client, rounds), round=round)
     return Job(info, kept or {}, broadcast, seed, splits)
+
+
+def steps(context, job, phase, length, samples):
+    """Return the steps of a phase for a client with so many samples."""
+    return list(rule_of(context, job).steps(context, job, phase, length, samples))
 
 
 class Federation(ToyFederation):

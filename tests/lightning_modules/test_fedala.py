@@ -5,10 +5,10 @@ import torch
 
 from lightning_modules.fedala import FedALA
 from pfl.core.seeds import generator
-from pfl.training import batching
 from pfl.training.batching import Length
 from tests.helpers import by_hand, facts
 from tests.helpers.federation import Federation, sgd
+from tests.helpers.federation import steps as steps_of_phase
 from tests.helpers.toy import mlp
 
 FACTS = {
@@ -33,8 +33,8 @@ def test_mixing_sees_its_last_batch_though_training_drops_it():
     federation.data.drop_last = True
     learn, _, train, _ = federation.context.plan
     for part, sizes in ((learn, [4, 3]), (train, [4, 4])):
-        steps = batching.steps(federation.context, federation.job(0), part, Length(1), 9)
-        assert [len(step.positions) for step in steps] == sizes
+        taken = steps_of_phase(federation.context, federation.job(0), part, Length(1), 9)
+        assert [len(step.positions) for step in taken] == sizes
 
 
 def steps(federation, client):

@@ -16,9 +16,9 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.testing.toy import ToySplit
 from pfl.training import batching
-from pfl.training.batching import Feed, Length, steps
+from pfl.training.batching import Feed, Length
 from tests.engines.agreement import fit
-from tests.helpers.federation import SGD, context
+from tests.helpers.federation import SGD, context, steps
 from tests.helpers.toy import blobs, normed
 
 

@@ -13,9 +13,9 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.nets import SplitNet
 from pfl.core.state import clone
 from pfl.core.types import Broadcast, ClientInfo, Job, Outcome, Pass, Phase
-from pfl.training import batching, client_round
+from pfl.training import client_round
 from pfl.training.batching import Length
-from tests.helpers.federation import SGD, context, equal, sgd
+from tests.helpers.federation import SGD, context, equal, sgd, steps
 from tests.helpers.messages import parts
 from tests.helpers.toy import Line, ToyData, blobs, mlp, normed
 
@@ -317,7 +317,7 @@ def test_a_share_of_the_samples_is_the_same_in_every_epoch():
 
     def orders(seed):
         found = {}
-        for step in batching.steps(ctx, job(seed=seed), chosen, Length(4), 8):
+        for step in steps(ctx, job(seed=seed), chosen, Length(4), 8):
             found.setdefault(step.epoch, []).append(step.positions)
         return [torch.cat(positions).tolist() for positions in found.values()]
 
@@ -327,7 +327,7 @@ def test_a_share_of_the_samples_is_the_same_in_every_epoch():
     assert len({tuple(order) for order in epochs}) > 1
     assert set(orders(seed=4)[0]) != set(epochs[0])
     tiny = Phase(name="part", objective=ctx.module.losses, share=0.1)
-    assert [len(s.positions) for s in batching.steps(ctx, job(), tiny, Length(1), 3)] == [2]
+    assert [len(s.positions) for s in steps(ctx, job(), tiny, Length(1), 3)] == [2]
 
 
 def test_a_phase_may_stop_before_its_epochs():

@@ -31,7 +31,7 @@ def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
         for row, job in enumerate(jobs)
     ]
     means = tally.terms.values(), tally.logged.values()
-    return client_round.results(jobs, messages, tally.clients, *means, evaluate(stack))
+    return client_round.results(context, jobs, messages, tally.clients, *means, evaluate(stack))
 
 
 def test(context: Context, jobs: Sequence[Job]) -> list[Scores]:

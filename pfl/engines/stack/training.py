@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pfl.core.failure import during
-from pfl.core.state import Entries, flattened, total, unflattened
+from pfl.core.state import Entries, total, unflattened
 from pfl.core.types import Batch, Pass, Phase, Plan, State
 from pfl.engines.stack.feed import StackedFeed
 from pfl.engines.stack.optimizer import StackedOptimizer
@@ -17,8 +17,7 @@ from pfl.engines.stack.tally import StackedTally
 from pfl.training import batching
 from pfl.training.client_round import takes_part
 from pfl.training.context import StoppedError
-from pfl.training.gradients import gradient_step
-from pfl.training.phases import make_optimizer, prepared, run_objective
+from pfl.training.phases import make_optimizer, prepared, rule_of
 
 
 def run_plan(stack: Stack, plan: Plan, tally: StackedTally) -> list[State]:
@@ -75,7 +74,7 @@ def run_phase(stack: Stack, phase: Phase, tally: StackedTally) -> dict[int, Stat
     ]
     splits = stack.samples_of(phase)
     schedule = [
-        list(batching.steps(stack.context, job, phase, length, len(split)))
+        list(rule_of(stack.context, job).steps(stack.context, job, phase, length, len(split)))
         for job, length, split in zip(stack.jobs, lengths, splits, strict=True)
     ]
     for row, (split, length) in enumerate(zip(splits, lengths, strict=True)):
@@ -114,18 +113,11 @@ def _take_steps(
     single = make_optimizer(module, phase, part.jobs[0].info, trained)
     optimizer = StackedOptimizer(single, trained, part, len(places), phase, schedule.fixed)
     kept: dict[int, State] = {}
-    taken_by = None
-    if (own := gradient_step(part.jobs[0])) is not None:
-        jobs = part.jobs[: len(places)]
-        taken_by = own.gradients(context, phase, jobs, len(schedule))
+    jobs = part.jobs[: len(places)]
+    gradients = rule_of(context, jobs[0]).gradients(context, phase, jobs, len(schedule))
 
     def step(single: Batch) -> Entries:
-        batch = feed.map_inputs(single)
-        if taken_by is not None:
-            return taken_by.sums(batch)
-        outcome = run_objective(phase, batch)
-        # One dictionary passes vmap faster than several.
-        return flattened({**outcome._asdict(), "logged": module.take_logged()})
+        return gradients.sums(feed.map_inputs(single))
 
     def put_away(finished: Sequence[int]) -> None:
         stack.put_back({row: places[row] for row in finished}, part)
@@ -137,25 +129,22 @@ def _take_steps(
             raise StoppedError
         put_away(schedule.finished(number))
         optimizer.keep_first(schedule.shape(number)[0])
-        losses, entries = [], list[tuple[Rows, State]]()
+        losses, given, entries = [], State(), list[tuple[Rows, State]]()
         with context.fabric.autocast():
             inputs = feed.inputs(number)
             for group in feed.groups(number, inputs):
-                with torch.set_grad_enabled(taken_by is None):
+                with torch.set_grad_enabled(gradients.tracks):
                     values = part.together(step, group.rows, group.batch, optimizer.leaves)
-                    if taken_by is not None:
-                        values = taken_by.finish(values, number)
+                    values = gradients.finish(values, number)
                 parts = unflattened(values)
-                for name, gradient in parts["gradients"].items():
-                    optimizer.leaves[name].grad = gradient
+                given |= parts["gradients"]
                 terms, logged = parts["terms"], parts["logged"]
                 losses.append(total(terms).sum())
                 entries.append((group.rows, parts["entries"]))
                 sizes = {places[row]: size for row, size in group.sizes.items()}
                 tally.add(phase.name, sizes, inputs.places[group.rows], terms, logged)
                 tally.collect(sizes, parts["rows"])
-        if taken_by is None:
-            context.fabric.backward(sum(losses[1:], losses[0]))
+        gradients.backward(sum(losses[1:], losses[0]), optimizer.leaves, given)
         optimizer.step(context.gradient_clip_val)
         for rows, new in entries:
             part.write(rows, new)

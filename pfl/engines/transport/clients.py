@@ -18,6 +18,7 @@ from pfl.disk.container import ContainerError
 from pfl.engines.transport import wire
 from pfl.training import client_round
 from pfl.training.context import Context
+from pfl.training.gradients import carried
 from pfl.training.received import check_entries
 
 
@@ -105,6 +106,7 @@ class Clients:
             getattr(tensors, part)[name] = value
         try:
             steps = tuple(record.step() for record in order.steps)
+            carried(steps)  # Refuses two rules of gradients.
             shared, template = to(tensors.shared, device), self._context.template
             if order.codec is not None:
                 shared = order.codec.step().unpacked(shared, template)

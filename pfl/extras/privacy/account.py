@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import ClassVar
 
+from pfl.core.types import Job
 from pfl.extras.privacy import accountant
 from pfl.extras.privacy.terms import Terms
 from pfl.training.uplink import UplinkStep
@@ -43,6 +45,24 @@ class Account(UplinkStep, ABC):
     def secret(self) -> bool:
         """Whether cohorts are drawn from the operating system's source."""
         return self.privacy.noise == "system"
+
+    def check_chain(self, chain: Sequence[UplinkStep], job: Job) -> None:
+        """Refuse steps whose effect the account does not count.
+
+        Raises:
+            ValueError: Another step keeps an account or merges uploads.
+        """
+        for step in chain:
+            if step is self:
+                continue
+            if isinstance(step, Account):
+                raise ValueError(
+                    "Privacy: a run has it once, as no account counts the noise of the other"
+                )
+            if type(step).merge is not UplinkStep.merge:
+                raise ValueError(
+                    f"Privacy: {type(step).__name__} also merges uploads, without noise"
+                )
 
     @abstractmethod
     def epsilon(self, rounds: int) -> float:

@@ -29,7 +29,7 @@ from pfl.extras.privacy.clip import LEAST_CLIP
 from pfl.extras.privacy.privacy import check_delta, check_loss
 from pfl.extras.privacy.sample_level import PrivateSamples, steps_of
 from pfl.training.context import Context
-from pfl.training.gradients import gradient_step
+from pfl.training.gradients import carried
 
 _PRIVATE = "Privacy in loop.uplink, with level: sample and noise: system"
 # With less noise epsilon is large and takes minutes to compute; with more it takes hours.
@@ -125,7 +125,7 @@ class Budget:
             Refusal: Its steps do not keep samples private, or exceed the owner's epsilon.
         """
         number = job.info.round
-        level = gradient_step(job)
+        level = carried(job.steps)
         if not isinstance(level, PrivateSamples) or not level.system:
             raise Refusal(f"the owner requires {_PRIVATE}, but round {number} has {level}")
         least = _LEAST_SIGMA if self._sigma is None else self._sigma

@@ -18,7 +18,7 @@ from pfl.extras.privacy.sample_level import steps_of
 from pfl.extras.privacy.samples import SampleAccount
 from pfl.extras.privacy.terms import Terms
 from pfl.federation.sampling import BernoulliSampler, UniformSampler
-from pfl.training.uplink import Start, UplinkStep
+from pfl.training.uplink import Start
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,9 @@ class Privacy(Terms):
 
         Raises:
             ValueError: The method cannot be run privately, the sampler does not draw Poisson
-                cohorts, a number does not fit the number of clients or samples, another step merges
-                uploads, or real clients would have noise from a seed.
+                cohorts, a number does not fit the number of clients or samples, or real clients
+                would have noise from a seed.
         """
-        for step in (step for step in start.steps if step is not self):
-            if isinstance(step, Privacy) or type(step).merge is not UplinkStep.merge:
-                raise ValueError(
-                    f"Privacy: {type(step).__name__} also merges uploads, without noise"
-                )
         check_loss(start.data)
         data = start.context.data
         if self.noise == "seed" and isinstance(data, DataView) and data.real:

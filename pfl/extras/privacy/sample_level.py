@@ -20,7 +20,7 @@ import math
 import secrets
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, TypeAlias
@@ -42,7 +42,7 @@ from pfl.extras.privacy.draws import from_system
 from pfl.extras.privacy.terms import check_noise
 from pfl.training import batching
 from pfl.training.context import Context
-from pfl.training.gradients import Gradients, GradientStep
+from pfl.training.gradients import Gradients, GradientStep, SecretGradients
 
 Steps: TypeAlias = tuple[tuple[int, int], ...]
 """A client's steps in a round by the steps of an epoch, m; a sample's rate is 1 / m."""
@@ -109,7 +109,12 @@ class PrivateSamples(GradientStep):
         self, context: Context, phase: Phase, jobs: Sequence[Job], steps: int
     ) -> PrivateSteps:
         """Return the private gradients of clients for a phase."""
-        return PrivateSteps(self, context, phase, jobs, steps)
+        kind = SecretSteps if self.system else PrivateSteps
+        return kind(self, context, phase, jobs, steps)
+
+    def sound(self, losses: Mapping[str, float]) -> bool:
+        """Return ``True``: a gradient that is not finite counts as zero, and is not told."""
+        return True
 
 
 class PrivateSteps(Gradients):
@@ -133,14 +138,9 @@ class PrivateSteps(Gradients):
     ) -> None:
         trained = context.train_only(phase.trains)
         sizes = [job.info.samples for job in jobs]
-        self._module, self._phase, self._clip = context.module, phase, level.clip
-        # Slightly less for real clients, so that rounding never exceeds the clip.
-        self._bound = level.clip * (1 - _HAIR) if level.system else level.clip
+        self._module, self._phase, self._bound = context.module, phase, level.clip
         # Without noise the clip may be infinite.
         self._deviation = level.sigma * level.clip if level.sigma else 0.0
-        # A power of two, so that rounding to the grid is exact.
-        self._grid = 2.0 ** math.floor(math.log2(_GRID * self._deviation)) if level.sigma else 0.0
-        self._system = level.system
         self._dtypes = {name: value.dtype for name, value in trained.items()}
         self._shapes = {name: tuple(value.shape) for name, value in trained.items()}
         device = context.fabric.device
@@ -148,10 +148,6 @@ class PrivateSteps(Gradients):
         self._noise = Noise(self._shapes, keys, steps, device)
         means = [size / batching.epoch_steps(context, phase, size) for size in sizes]
         self._means = torch.tensor(means, dtype=widest(device)).to(device)
-        self._names = tuple(trained)
-        # One batch in ten million is larger, and is then split in two.
-        self._slots = max(1, min(sizes[0], math.ceil(means[0] + 6 * math.sqrt(means[0]))))
-        self._places = torch.Generator().manual_seed(secrets.randbits(63))
         # Each sample has its own dropout mask.
         self._randomness = "different" if context.drawing else "error"
 
@@ -168,10 +164,121 @@ class PrivateSteps(Gradients):
         with torch.no_grad():
             return self._of_one(self.sums(batch), number)
 
+    def _of_one(self, sums: Entries, number: int) -> tuple[Outcome, State, State]:
+        stacked = self.finish({key: value[None] for key, value in sums.items()}, number)
+        means = unflattened({key: value[0] for key, value in stacked.items()})
+        return Outcome(means["terms"]), means["gradients"], means["logged"]
+
+    def sums(self, batch: Batch) -> Entries:
+        """Return sums of the clipped gradients, terms and logged numbers of a batch's samples.
+
+        It may be called under ``vmap`` over stacked clients.
+
+        Args:
+            batch: The batch; weights are one for samples and zero for padding, by default one.
+        """
+        module = self._module
+        values = {name: entry(module, name) for name in self._shapes}
+
+        def of_sample(x: Inputs, y: Tensor) -> tuple[State, Entries]:
+            single = Batch(each(lambda value: value[None], x), y[None], None, batch.noise)
+
+            def objective(trained: State) -> tuple[Tensor, Entries]:
+                outcome = call_with(module, trained, self._phase.objective, single)
+                terms = outcome.terms if isinstance(outcome, Outcome) else outcome
+                return total(terms), flattened({"terms": terms, "logged": module.take_logged()})
+
+            gradients, parts = grad(objective, has_aux=True)(values)
+            return gradients, parts
+
+        gradients, parts = vmap(of_sample, randomness=self._randomness)(batch.x, batch.y)
+        # Autocast would sum in half precision.
+        with torch.autocast(self._means.device.type, enabled=False):
+            wide = self._means.dtype
+            # In float64, as squares of small float32 numbers underflow.
+            norms = [
+                torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=wide)
+                for g in gradients.values()
+            ]
+            norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+            # Padding and samples without a finite norm contribute nothing.
+            counted = norm.isfinite()
+            if batch.weight is not None:
+                counted = counted & (batch.weight > 0)
+            # The clip is the norm's lower bound, so that the factor is at most one.
+            factors = (self._bound / norm.clamp(min=self._bound)).where(counted, 0)
+            if math.isinf(self._bound):
+                factors = counted.to(wide)
+            counts = torch.ones_like(norm) if batch.weight is None else batch.weight
+            sums = Entries()
+            for name, g in gradients.items():
+                dtype = self._summed(g.dtype)
+                kept = counted.view(-1, *[1] * (g.dim() - 1))
+                g = g.where(kept, 0).to(dtype)
+                sums["gradients", name] = torch.tensordot(factors.to(dtype), g, 1)
+            for key, value in parts.items():
+                sums[key] = (counts.to(value) * value.where(counts > 0, 0)).sum()
+            return sums
+
+    def finish(self, sums: Entries, number: int) -> Entries:
+        """Return the gradients, terms and logged numbers of a step of the first clients.
+
+        Args:
+            sums: Results of :meth:`sums`, stacked along a leading axis of clients.
+            number: The step.
+        """
+        finished = Entries()
+        clients = len(next(iter(sums.values())))
+        draws = self._draws(number, clients)
+        for (part, name), value in sums.items():
+            means = self._means[:clients].view(-1, *[1] * (value.dim() - 1))
+            if part == "gradients":
+                value = value + self._deviation * draws[name].to(value.dtype)
+                value = self._released(value).to(self._dtypes[name])
+            finished[part, name] = value / means.to(value.dtype)
+        return finished
+
+    def _draws(self, number: int, clients: int) -> State:
+        """Return (clients, *shape) standard normal draws of a step, by name."""
+        return self._noise.of_step(number, clients)
+
+    def _summed(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the type in which gradients of a type are summed."""
+        return dtype
+
+    def _released(self, value: Tensor) -> Tensor:
+        """Return a sum with its noise as it may be seen."""
+        return value
+
+
+class SecretSteps(PrivateSteps, SecretGradients):
+    """Private gradients with noise from the system, for an untrusted server.
+
+    Arguments as in :class:`PrivateSteps`.
+    """
+
+    def __init__(
+        self,
+        level: PrivateSamples,
+        context: Context,
+        phase: Phase,
+        jobs: Sequence[Job],
+        steps: int,
+    ) -> None:
+        super().__init__(level, context, phase, jobs, steps)
+        # So that rounding never exceeds the clip.
+        self._bound = level.clip * (1 - _HAIR)
+        # A power of two, so that rounding to the grid is exact.
+        self._grid = 2.0 ** math.floor(math.log2(_GRID * self._deviation)) if level.sigma else 0.0
+        # One batch in ten million is larger, and is then split in two.
+        mean = float(self._means[0])
+        self._slots = max(1, min(jobs[0].info.samples, math.ceil(mean + 6 * math.sqrt(mean))))
+        self._places = torch.Generator().manual_seed(secrets.randbits(63))
+
     def hidden(
         self, read: Callable[[Tensor], Batch], positions: Tensor, number: int, empty: bool
     ) -> tuple[Outcome, State, State]:
-        """Return the same with noise from the system, for an untrusted server.
+        """Return the same as :meth:`alone`, whatever the samples are.
 
         Args:
             read: Function from positions to samples.
@@ -223,88 +330,15 @@ class PrivateSteps(Gradients):
         whole = Batch(each(placed, batch.x), placed(batch.y), weight, batch.noise)
         return batching.map_inputs(self._phase, whole, held=False)
 
-    def _of_one(self, sums: Entries, number: int) -> tuple[Outcome, State, State]:
-        stacked = self.finish({key: value[None] for key, value in sums.items()}, number)
-        means = unflattened({key: value[0] for key, value in stacked.items()})
-        return Outcome(means["terms"]), means["gradients"], means["logged"]
-
-    def sums(self, batch: Batch) -> Entries:
-        """Return sums of the clipped gradients, terms and logged numbers of a batch's samples.
-
-        It may be called under ``vmap`` over stacked clients.
-
-        Args:
-            batch: The batch; weights are one for samples and zero for padding, by default one.
-        """
-        module = self._module
-        values = {name: entry(module, name) for name in self._names}
-
-        def of_sample(x: Inputs, y: Tensor) -> tuple[State, Entries]:
-            single = Batch(each(lambda value: value[None], x), y[None], None, batch.noise)
-
-            def objective(trained: State) -> tuple[Tensor, Entries]:
-                outcome = call_with(module, trained, self._phase.objective, single)
-                terms = outcome.terms if isinstance(outcome, Outcome) else outcome
-                return total(terms), flattened({"terms": terms, "logged": module.take_logged()})
-
-            gradients, parts = grad(objective, has_aux=True)(values)
-            return gradients, parts
-
-        gradients, parts = vmap(of_sample, randomness=self._randomness)(batch.x, batch.y)
-        # Autocast would sum in half precision.
-        with torch.autocast(self._means.device.type, enabled=False):
-            wide = self._means.dtype
-            # In float64, as squares of small float32 numbers underflow.
-            norms = [
-                torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=wide)
-                for g in gradients.values()
-            ]
-            norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-            # Padding and samples without a finite norm contribute nothing.
-            counted = norm.isfinite()
-            if batch.weight is not None:
-                counted = counted & (batch.weight > 0)
-            # The clip is the norm's lower bound, so that the factor is at most one.
-            factors = (self._bound / norm.clamp(min=self._bound)).where(counted, 0)
-            if math.isinf(self._bound):
-                factors = counted.to(wide)
-            counts = torch.ones_like(norm) if batch.weight is None else batch.weight
-            sums = Entries()
-            for name, g in gradients.items():
-                dtype = wide if self._system else g.dtype
-                kept = counted.view(-1, *[1] * (g.dim() - 1))
-                g = g.where(kept, 0).to(dtype)
-                sums["gradients", name] = torch.tensordot(factors.to(dtype), g, 1)
-            for key, value in parts.items():
-                sums[key] = (counts.to(value) * value.where(counts > 0, 0)).sum()
-            return sums
-
-    def finish(self, sums: Entries, number: int) -> Entries:
-        """Return the gradients, terms and logged numbers of a step of the first clients.
-
-        Args:
-            sums: Results of :meth:`sums`, stacked along a leading axis of clients.
-            number: The step.
-        """
-        finished = Entries()
-        clients = len(next(iter(sums.values())))
-        draws = self._draws(number, clients)
-        for (part, name), value in sums.items():
-            means = self._means[:clients].view(-1, *[1] * (value.dim() - 1))
-            if part == "gradients":
-                value = value + self._deviation * draws[name].to(value.dtype)
-                if self._system and self._grid:
-                    value = (value / self._grid).round() * self._grid
-                value = value.to(self._dtypes[name])
-            finished[part, name] = value / means.to(value.dtype)
-        return finished
-
     def _draws(self, number: int, clients: int) -> State:
-        """Return (clients, *shape) standard normal draws of a step, by name."""
-        if not self._system:
-            return self._noise.of_step(number, clients)
         device, dtype = self._means.device, self._means.dtype
         return {
             name: from_system(clients * math.prod(shape), device, dtype).view(clients, *shape)
             for name, shape in self._shapes.items()
         }
+
+    def _summed(self, dtype: torch.dtype) -> torch.dtype:
+        return self._means.dtype
+
+    def _released(self, value: Tensor) -> Tensor:
+        return (value / self._grid).round() * self._grid if self._grid else value

@@ -9,7 +9,7 @@ over all steps of the rounds in which it trains.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -19,6 +19,7 @@ from pfl.extras.privacy import accountant
 from pfl.extras.privacy.account import Account
 from pfl.extras.privacy.sample_level import PrivateSamples, Steps
 from pfl.extras.privacy.terms import Terms
+from pfl.training.uplink import UplinkStep
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,16 @@ class SampleAccount(Account):
         sigma = self.privacy.sigma
         parts = tuple((1 / batches, sigma, taken * rounds) for batches, taken in steps)
         return accountant.of_parts(parts, self.privacy.delta)
+
+    def check_chain(self, chain: Sequence[UplinkStep], job: Job) -> None:
+        """Refuse other steps; see :meth:`Account.check_chain`.
+
+        Raises:
+            ValueError: Likewise; or a step gives clients their class counts back.
+        """
+        super().check_chain(chain, job)
+        if job.info.label_counts is not None:
+            raise ValueError("Privacy: a step after it gives clients their class counts back")
 
     def job(self, job: Job, state: ServerState, uploads: bool) -> Job:
         """Add private steps, which use no class counts, to a client's job."""

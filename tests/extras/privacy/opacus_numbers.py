@@ -20,7 +20,8 @@ from pfl.core.seeds import derive, scoped
 from pfl.extras.privacy.sample_level import PrivateSamples
 from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import ToyData, ToyNet, mlp
-from pfl.training import batching
+from pfl.training.batching import Length
+from tests.helpers.federation import steps as steps_of_phase
 
 FILE = Path(__file__).with_name("opacus.json")
 CASES = {
@@ -61,7 +62,7 @@ def by_opacus(level, convolutions):
         expected_batch_size=11 / 4,
     )
     drawn = replace(job, steps=(level,))
-    for number, step in enumerate(batching.steps(context, drawn, phase, batching.Length(3), 11)):
+    for number, step in enumerate(steps_of_phase(context, drawn, phase, Length(3), 11)):
         with context.fabric.autocast():
             draws = noise.of_step(number)
         # It asks for one draw after another, in the order of the parameters.

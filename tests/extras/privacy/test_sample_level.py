@@ -21,6 +21,7 @@ from pfl.testing.toy import ToyData, ToyNet, ToySplit, blobs, mlp
 from pfl.training import batching, client_round
 from pfl.training.phases import prepared
 from tests.extras.privacy.opacus_numbers import CASES, FILE, example
+from tests.helpers.federation import steps as steps_of_phase
 
 EXACT = PrivateSamples(float("inf"), 0.0)
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -168,7 +169,7 @@ def test_each_sample_is_drawn_by_itself_with_the_accounted_probability():
     context, job = federation.context, replace(federation.job(0), steps=(EXACT,))
     phase = context.plan[0]
     assert batching.epoch_steps(context, phase, 9) == 3
-    steps = list(batching.steps(context, job, phase, batching.Length(400), 9))
+    steps = steps_of_phase(context, job, phase, batching.Length(400), 9)
     assert len(steps) == 1200
     drawn = torch.zeros(1200, 9)
     for number, step in enumerate(steps):
