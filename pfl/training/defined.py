@@ -3,7 +3,8 @@
 One rule holds for every score, and :data:`RULES` spells it out: a score is scikit-learn's number,
 zero included, and undefined where scikit-learn calls it ill-defined because of what the targets
 lack. A model that never predicts a class of its client has a precision of zero, not an undefined
-one, so that no model leaves a mean by its own guesses. torchmetrics returns a number there, warns
+one, so that no model leaves a mean by its own guesses. A metric that the rules do not name is
+undefined where right guesses have no value either. torchmetrics returns a number there, warns
 or fails, depending on the metric.
 """
 
@@ -218,11 +219,34 @@ class Measure:
         """
         if self.rule in (_FITS, _CORRELATIONS):
             value = self._over_targets(predictions, targets)
+        elif self.rule is _ANY_OTHER:
+            return self._unruled(predictions, targets)
         else:
             value = self._one(predictions, targets)
         if not math.isfinite(value):
-            raise UndefinedError(self.rule.undefined or f"torchmetrics gives {value}")
+            raise UndefinedError(self.rule.undefined)
         return value
+
+    def _unruled(self, predictions: Tensor, targets: Tensor) -> float:
+        """Return the value of a metric without a rule of its own.
+
+        Where it has none, but right guesses would have one, the model is to blame: it counts, with
+        zero, or with what the metric gives if less is better.
+        """
+        try:
+            value = self._one(predictions, targets)
+            reason = UndefinedError(f"torchmetrics gives {value}")
+        except UndefinedError as error:
+            value, reason = math.nan, error
+        if math.isfinite(value):
+            return value
+        try:
+            best = self._one(_right(predictions, targets), targets)
+        except UndefinedError:
+            best = math.nan
+        if not math.isfinite(best):
+            raise reason
+        return value if self.metric.higher_is_better is False else 0.0
 
     def _one(self, predictions: Tensor, targets: Tensor) -> float:
         metric = self.metric
@@ -310,6 +334,14 @@ class Measure:
             raise UndefinedError(self.rule.undefined)
         scale = least if least > 0 else targets.abs().max().clamp_min(1e-300)
         return predictions / scale, targets / scale
+
+
+def _right(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Return right guesses, in the form of the predictions."""
+    if predictions.dim() <= targets.dim():
+        return targets.to(predictions.dtype)
+    classes = torch.arange(predictions.shape[1]).view(-1, *[1] * (targets.dim() - 1))
+    return (targets[:, None] == classes).to(predictions.dtype)
 
 
 def _mean(values: Tensor, counts: Counts | None) -> Tensor:

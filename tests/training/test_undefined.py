@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torchmetrics
 from scipy import stats
 from sklearn import metrics as sk
 
@@ -414,6 +415,49 @@ def test_a_metric_that_does_not_fit_the_targets_is_refused_before_a_round(
 )
 def test_what_gives_a_number_of_the_targets_is_taken(task, outputs, specs):
     assert len(Scorer(task, outputs, specs).added) >= len(specs)
+
+
+class Lift(torchmetrics.Metric):
+    """Precision over the share of positives: no number without a positive target or guess."""
+
+    higher_is_better = True
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("counts", torch.zeros(4), dist_reduce_fx="sum")
+
+    def update(self, preds, target):
+        guess, truth = preds > 0.5, target > 0
+        found = (guess & truth).sum(), guess.sum(), truth.sum(), torch.tensor(len(truth))
+        self.counts += torch.stack(found)
+
+    def compute(self):
+        hits, guessed, positives, count = self.counts
+        return (hits / guessed) / (positives / count)
+
+
+def test_a_metric_without_a_rule_is_zero_where_right_guesses_have_a_value():
+    scorer = Scorer(Binary(), 2, [f"{__name__}.Lift"])
+    y, none = torch.tensor([0, 1, 0, 0]), torch.zeros(4, dtype=torch.long)
+
+    def lift(guess, truth):
+        logits = 9.0 * torch.nn.functional.one_hot(guess, 2)
+        return scorer.scores([(logits, truth)])[0].get("lift")
+
+    assert lift(y, y) == 4
+    assert lift(none, y) == 0
+    assert lift(none, none) is None
+    assert lift(y, none) is None
+
+
+def test_associations_of_one_class_are_zero():
+    scorer = Scorer(Classification(), 3, ["torchmetrics.nominal.CramersV"])
+    y = torch.tensor([0, 1, 2] * 5)
+    (flat, one) = scorer.scores(
+        [(torch.tensor([[9.0, 0.0, 0.0]] * 15), y), (torch.eye(3)[y], torch.zeros_like(y))]
+    )
+    assert flat["cramers_v"] == 0
+    assert "cramers_v" not in one or one["cramers_v"] == 0
 
 
 def rows_of_rules():
