@@ -415,7 +415,8 @@ def test_each_sentence_of_why_pfl_names_its_tests():
     table = page.partition("## What the README promises")[2]
     listed = dict(re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE)[1:])
     listed.pop("---", None)
-    assert sentences(why) == [*listed]
+    # A new method or promise changes the README's numbers alone, which other tests count.
+    assert sentences(re.sub(r"\b\d+\b", "N", why)) == [*listed]
     for sentence, tests in listed.items():
         named = re.findall(r"`(tests/\S+)::(\w+)`", tests)
         assert named or tests.startswith("the next"), sentence
