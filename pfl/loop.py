@@ -22,6 +22,7 @@ from pfl.core.seeds import derive, scoped
 from pfl.core.types import Result, RoundResult, Split
 from pfl.federation import soundness
 from pfl.federation.described import described
+from pfl.federation.evaluator import Evaluated
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted, beside, find_checkpoint
 from pfl.federation.rounds import Federation
@@ -148,12 +149,13 @@ class FederatedLoop(Settings):
         """
         wanted = Wanted(self, module, data, ckpt_path, config)
         with prepared(wanted) as federation, federation.computing():
-            state = federation.run.server
-            row, clients = federation.evaluator.evaluate(members(data), {}, state, state)
-            if federation.newcomers.clients:
-                scores, unseen = federation.newcomers.evaluate(state, row)
-                row, clients = row | scores, clients + unseen
-            federation.evaluator.undefined(clients)
+            state, row = federation.run.server, dict[str, float]()
+            tested = Evaluated(
+                federation.evaluator, members(federation.run.data), {}, state, state, row
+            )
+            for one in federation.evaluations:
+                row |= one.measure(tested)
+            federation.evaluator.undefined([*tested.rows.values()])
         return row
 
     def personal(

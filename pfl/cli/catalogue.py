@@ -28,6 +28,7 @@ _OTHERS = (
     "pfl.engines.base.Engine",
     "pfl.federation.run.Callback",
     "pfl.training.uplink.UplinkStep",
+    "pfl.federation.evaluation.Evaluation",
     "datamodules.Augmentation",
     "lightning.pytorch.loggers.Logger",
 )
@@ -49,7 +50,8 @@ def load() -> None:
                 import_module(module.name)
             except Exception as error:
                 faults[_file_at_fault(error, homes) or module.name] = error_line(error)
-    for plugin in plugins.installed(*plugins.GROUPS, "pfl.callbacks", "pfl.engines", "pfl.uplink"):
+    groups = ("pfl.callbacks", "pfl.engines", "pfl.evaluations", "pfl.uplink")
+    for plugin in plugins.installed(*plugins.GROUPS, *groups):
         try:
             plugin.load()
         except Exception as error:

@@ -14,6 +14,8 @@ from pfl.core.checks import not_negative
 from pfl.core.data import DataSource
 from pfl.core.origins import client_names
 from pfl.core.sheet import Sheet
+from pfl.federation.evaluation import find
+from pfl.federation.evaluator import Evaluated
 from pfl.federation.later import adopt, joining
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
@@ -45,30 +47,20 @@ def let_join(experiment: Experiment, file: Path) -> None:
     except REFUSALS as error:
         raise UsageError(f"{FLAG}: {error}") from error
     # The run's engine was chosen for its clients, whose data may not be here.
+    joins = find("newcomers")(join_rounds=rounds)
     experiment.loop = replace(
-        experiment.loop, join_rounds=rounds, engine="sequential", workers=None
+        experiment.loop, evaluations=[joins], engine="sequential", workers=None
     )
 
 
-def newcomer_sheets(experiment: Experiment, source: str) -> list[Sheet]:
-    """Let the clients join, and return tables of each one's main score and of all mean scores."""
+def sheets_of_joining(experiment: Experiment, source: str) -> list[Sheet]:
+    """Let the clients join, and return the tables of what is measured of them."""
     data = experiment.data
     wanted = Wanted(experiment.loop, experiment.module, data, source, experiment.text)
     with prepared(wanted) as federation, federation.computing():
-        scores, curve = [*federation.context.scorer.better], federation.newcomers.curve
-        row, rows = federation.newcomers.evaluate(federation.run.server, {})
-    names, each, means = client_names(data), [], []
-    for one in rows:
-        client = int(one["client"])
-        cells = (client, names[client], int(one["samples"]), int(one["test_samples"]))
-        each.append([*map(str, cells), *(f"{one[name]:.4f}" for name in curve)])
-    for score in scores:
-        columns = [f"{name.rpartition('/')[0]}/{score}" for name in curve]
-        if columns[0] in row:
-            what = f"{score}, mean over clients"
-            means.append([what, *(f"{row[name]:.4f}" for name in columns)])
-    # One column for each number of local rounds; 0 is zero-shot.
-    rounds, about = [*map(str, range(len(curve)))], ("client", "name", "samples", "tested on")
-    title = f"{scores[0]} of clients that join, after local rounds"
-    all_scores = Sheet("all scores, after local rounds", ("", *rounds), means)
-    return [Sheet(title, (*about, *rounds), each), all_scores]
+        state, row = federation.run.server, dict[str, float]()
+        tested = Evaluated(federation.evaluator, (), {}, state, state, row)
+        for one in federation.evaluations:
+            row |= one.measure(tested)
+        measured = row, tested.rows, client_names(data)
+        return [sheet for one in federation.evaluations for sheet in one.sheets(*measured)]

@@ -109,7 +109,7 @@ def test(argv: Sequence[str]) -> None:
     with explained(experiment.settings, *REFUSALS):
         source = _source(experiment)
         if values.join is not None:
-            show(later.newcomer_sheets(experiment, source))
+            show(later.sheets_of_joining(experiment, source))
             return
         row = loop.test(module, data, source, experiment.text)
         wanted = resume.Wanted(loop, module, data, source, experiment.text)

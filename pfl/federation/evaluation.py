@@ -1,197 +1,137 @@
-"""Evaluation after a round: which models are tested, of which clients, when and on which data."""
+"""Evaluations: what is measured after a round, and how results show it.
+
+Personal, global and pooled scores are evaluations of every run (:mod:`pfl.federation.models`).
+Others are given in ``loop.evaluations``, or join where the data ask for them.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Literal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pfl.core.data import FederatedData, holders, members
-from pfl.core.per_client import variants
-from pfl.core.seeds import derive, generator
-from pfl.core.server import ServerState
-from pfl.core.types import NO_CLIENT, Job, Result, Scores, Split
-from pfl.federation import soundness
-from pfl.federation.run import Row, Run
-from pfl.federation.sampling import subset
-from pfl.federation.settings import Settings
-from pfl.training.context import Context
-from pfl.training.server_round import Coordinator
+from pfl.imports import plugins
 
-# Jobs built at a time: each has its client's kept state, and thousands would fill the memory.
-BLOCK = 256
-# Number of clients that ``auto`` tests in a population of more than a few, where testing all would
-# take most of a round. Federations in the literature rarely have more than 100.
-FEW, SAMPLE = 1_000, 100
+if TYPE_CHECKING:
+    from pfl.core.data import FederatedData
+    from pfl.core.server import ServerState
+    from pfl.core.sheet import Sheet
+    from pfl.core.types import Job
+    from pfl.federation.evaluator import Evaluated, Evaluator
+    from pfl.federation.run import Row
+
+GROUP = "pfl.evaluations"
 
 
-def chosen(settings: Settings, data: FederatedData) -> list[int] | None:
-    """Return the clients that a new run tests before its last round; ``None`` for all."""
-    count = settings.evaluate_clients
-    if count == "auto":
-        count = SAMPLE if data.num_clients > FEW else None
-    if count is None:
-        return None
-    return subset(holders(data, "test"), count, generator(settings.seed, "evaluate"))
+def _nothing(score: str) -> Mapping[str, str]:
+    return {}
 
 
-class Evaluator:
-    """Tests personalised models of clients, and the global model.
+@dataclass(frozen=True)
+class Shown:
+    """How results show the columns of an evaluation in ``metrics.csv``; they need no torch.
 
     Attributes:
-        points: Points at which personalised models are tested; scores of the first are named
-            ``personal``, those of others ``personal_<point>``.
-
-    Args:
-        settings: The settings of the run.
-        context: The data, and the method at its initial values; it determines whether there is a
-            global model, whether personalised models equal it, and each client's group.
-        coordinator: Makes the clients' jobs, and has the server's reports on them.
-        run: The run, with what clients keep.
+        name: Of its numbers in the records of a comparison, ``<name>/<heading>``.
+        title: Of its table in comparisons, and of its section in reports.
+        columns: Returns the table's columns, by their headings, for the runs' main score.
+        plain: The headings of columns that are plain numbers; others have the form of the main
+            score, such as per cent.
+        note: Below that table.
+        facts: Columns that a report lists as they are, each with a sentence.
+        models: Words for the models that scores are about, by the middle part of their names.
+        drawn: Returns whether scores of such models are left to a picture.
     """
 
-    def __init__(
-        self, settings: Settings, context: Context, coordinator: Coordinator, run: Run
-    ) -> None:
-        module, self.data, self.scorer = context.module, context.data, context.scorer
-        self.points = settings.evaluate_at or [module.evaluate_at]
-        self._engine, self._coordinator, self._run = settings.runner, coordinator, run
-        self.clients = coordinator.clients
-        self.has_global_model = module.has_global_model()
-        self.personal_is_global = module.personal_is_global()
-        self.labels = module.groups
-        self.groups = [module.group(info) for info in self.clients if self.labels]
-        if not self.labels and (found := variants(module)):
-            self.labels = found[0].labels
-            self.groups = [context.variant_of(info.client) for info in self.clients]
-        if not self.labels:
-            self.labels, self.groups = getattr(context.data, "groups", ((), []))
+    name: str = ""
+    title: str = ""
+    columns: Callable[[str], Mapping[str, str]] = _nothing
+    plain: Collection[str] = ()
+    note: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    models: Callable[[str], str | None] = lambda name: None
+    drawn: Callable[[str], bool] = lambda name: False
 
-    def job(self, state: ServerState, client: int) -> Job:
-        """Return a client's job from a state of the server."""
-        return self._run.keeper.fill(self._coordinator.job(state, client, self._run.round))
 
-    def group_sizes(self) -> str:
-        """Return the number and label of each group (as in ``clients.csv``), and its size."""
-        held = [f"{n} {label}: {self.groups.count(n)}" for n, label in enumerate(self.labels)]
-        return ", ".join(held)
+class Measurement:
+    """Something that is measured after rounds of one run, and changes nothing in it."""
 
-    def evaluate(
-        self,
-        tested: Sequence[int],
-        results: Mapping[int, Result],
-        before: ServerState,
-        after: ServerState,
-    ) -> tuple[Row, list[Row]]:
-        """Test models; return one row of summaries, and one row for each tested client.
+    def is_due(self, number: int, last: int, regular: bool) -> bool:
+        """Return whether it takes place after a round, of a run that ends with the last.
 
-        Args:
-            tested: The clients to test, ascending.
-            results: This round's training results by client, with scores if ``post_local`` is among
-                the points.
-            before: The server's state before the round.
-            after: The server's state after the round.
+        ``regular`` says whether the models are tested then; see ``loop.evaluate_every``.
         """
-        row: Row = {}
-        rows = self.rows(tested, after.round)
-        if self.groups:
-            for client in tested:
-                rows[client]["group"] = self.groups[client]
-        common: dict[int, Scores] = {}
-        if self.has_global_model:
-            common = self.test(tested, partial(self.job, after), model="global")
-        for position, point in enumerate(self.points):
-            group = "personal" if position == 0 else f"personal_{point}"
-            if point == "post_local":
-                scores = self._as_trained(tested, results, before)
-            elif self.personal_is_global:
-                scores = common
-            else:
-                scores = self.test(tested, partial(self.job, after))
-            row |= self.collect(scores, group, rows)
-        if self.has_global_model:
-            row |= self.collect(common, "global", rows)
-            row |= self._pooled(after)
-        for name, values in self._coordinator.reported(after).items():
-            for client in values.keys() & rows.keys():
-                rows[client][name] = values[client]
-        return row, list(rows.values())
+        return regular
 
-    def rows(self, clients: Sequence[int], number: int) -> dict[int, Row]:
-        """Return the rows of clients that are tested after a round, still without scores."""
-        return {
-            client: {
-                "round": number,
-                "client": client,
-                "samples": len(self.data.split(client, "train")),
-                "test_samples": len(self.data.split(client, "test")),
-            }
-            for client in clients
-        }
+    def measure(self, tested: Evaluated) -> Row:
+        """Return columns of the round's row; numbers of clients are entered in ``tested.rows``."""
+        raise NotImplementedError
 
-    def undefined(self, rows: Sequence[Row]) -> list[int]:
-        """Return the tested clients with a model whose main score is not finite, with a warning."""
-        main = next(iter(self.scorer.better))
-        clients = [
-            int(row["client"])
-            for row in rows
-            if not all(math.isfinite(row[name]) for name in row if name.endswith(f"/{main}"))
-        ]
-        soundness.warn_of_undefined(clients, int(rows[0]["round"]) if rows else 0)
-        return clients
+    def job(self, state: ServerState, client: int) -> Job | None:
+        """Return the job that makes a client's personalised model; ``None`` for other clients."""
+        return None
 
-    def _as_trained(
-        self, tested: Sequence[int], results: Mapping[int, Result], before: ServerState
-    ) -> dict[int, Scores]:
-        """Return scores at ``post_local``: clients that trained are scored right after training.
+    def described(self) -> dict[str, str]:
+        """Return lines for the run's header, by topic."""
+        return {}
 
-        The others are tested with what they would have received at the start of the round.
+    def sheets(self, row: Row, rows: Mapping[int, Row], names: Sequence[str]) -> list[Sheet]:
+        """Return tables of what was measured, for a terminal; ``names`` are the clients'."""
+        return []
+
+
+class Evaluation(Measurement):
+    """A measurement that runs can ask for (``loop.evaluations``), and how results show it.
+
+    A subclass is a frozen dataclass of its options. The entry-point group ``pfl.evaluations`` makes
+    it known by its name: to configurations, and with :attr:`shown` to tables, reports and pictures.
+
+    Attributes:
+        shown: How results show its columns.
+
+    Example::
+
+        @dataclass(frozen=True)
+        class Spread(Evaluation):
+            def measure(self, tested):
+                scores = [row["test/personal/acc"] for row in tested.rows.values()]
+                return {"spread/acc": max(scores) - min(scores)}
+    """
+
+    shown: ClassVar[Shown] = Shown()
+
+    def suits(self, data: FederatedData) -> bool:
+        """Return ``True`` if every run on such data has it, without being asked for it."""
+        return False
+
+    def bound(self, evaluator: Evaluator) -> Measurement:
+        """Return what is measured in one run, before its first round.
+
+        Raises:
+            ValueError: It does not suit the run.
         """
-        scored = {client: results[client].scores for client in tested if client in results}
-        others = [client for client in tested if client not in scored]
-        return scored | self.test(others, partial(self.job, before))
+        return self
 
-    def test(
-        self,
-        clients: Sequence[int],
-        job: Callable[[int], Job],
-        splits: tuple[Split, ...] = ("val", "test"),
-        model: Literal["personal", "global"] = "personal",
-    ) -> dict[int, Scores]:
-        """Return the scores of clients' models; ``job`` makes a client's job."""
-        scores: dict[int, Scores] = {}
-        for start in range(0, len(clients), BLOCK):
-            block = clients[start : start + BLOCK]
-            jobs = [
-                replace(one, seed=derive(one.seed, "test"), splits=splits, model=model)
-                for one in map(job, block)
-            ]
-            scores.update(zip(block, self._engine.test(jobs), strict=True))
-        return scores
 
-    def _pooled(self, state: ServerState) -> Row:
-        """Test the global model on the common test set, which belongs to no client."""
-        if self.data.pooled_test() is None:
-            return {}
-        job = self._coordinator.job(state, members(self.data)[0], self._run.round)
-        job = replace(job, info=replace(job.info, client=NO_CLIENT))
-        scores = self.test([NO_CLIENT], lambda _: job, ("pooled",), "global")[NO_CLIENT]
-        return {f"test/pooled/{name}": value for name, value in scores.get("pooled", {}).items()}
+def installed() -> Iterator[type[Evaluation]]:
+    """Yield the evaluations of the project's rooms and of plug-ins."""
+    yield from plugins.loaded(GROUP)
 
-    def collect(self, scores: Mapping[int, Scores], group: str, rows: Mapping[int, Row]) -> Row:
-        """Enter scores into the clients' rows; return their summary over clients."""
-        summary: Row = {}
-        for split in ("test", "val"):
-            scored = {c: s[split] for c, s in scores.items() if split in s}
-            for client, values in scored.items():
-                rows[client].update({f"{split}/{group}/{name}": v for name, v in values.items()})
-            sizes = [len(self.data.split(client, split)) for client in scored]
-            labels = [self.labels[self.groups[client]] for client in scored if self.groups]
-            if split == "test" and scored and {*scores} == {*members(self.data)}:
-                self.scorer.check_defined(list(scored.values()))
-            summary |= self.scorer.over_clients(
-                list(scored.values()), sizes, f"{split}/{group}", labels
-            )
-        return summary
+
+def find(name: str) -> Any:  # noqa: ANN401
+    """Return the class of an evaluation by the name of its entry point.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    for point in plugins.installed(GROUP):
+        if point.name == name:
+            return point.load()
+    raise ValueError(f"there is no evaluation {name!r} here")
+
+
+def of_run(asked: Sequence[Evaluation], data: FederatedData) -> list[Evaluation]:
+    """Return the evaluations that are asked for, and others that suit the data."""
+    kinds = {type(one) for one in asked}
+    unasked = (kind() for kind in installed() if kind not in kinds)
+    return [*asked, *(one for one in unasked if one.suits(data))]

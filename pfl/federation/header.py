@@ -5,7 +5,7 @@ from __future__ import annotations
 from lightning.fabric import Fabric
 from torch import nn
 
-from pfl.core.data import FederatedData, ReportsReading, members, others
+from pfl.core.data import FederatedData, ReportsReading, members
 from pfl.core.data_view import DataView
 from pfl.core.devices import on_host
 from pfl.core.plain import spelled
@@ -27,13 +27,16 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
     uplink: dict[str, str] = {}
     for step in federation.coordinator.uplink:
         uplink |= step.described(planned, run.rounds)
+    measured: dict[str, str] = {}
+    for evaluation in federation.evaluations:
+        measured |= evaluation.described()
     lines = {
         "method": type(module).__name__,
         "network": "; ".join(map(_network, getattr(module.net, "nets", [module.net]))),
         "data": _data(data),
         "read": data.reading.line() if isinstance(data, ReportsReading) else "",
         "clients": f"{data.num_clients}, of which {training} hold training data",
-        "unseen": _held_out(data),
+        **measured,
         "device": _device(fabric),
         "buffers": "local, so no global model is tested" if local else module.buffer_policy,
         "evaluated": ", ".join(evaluator.points),
@@ -56,15 +59,6 @@ def _network(net: nn.Module) -> str:
 def _device(fabric: Fabric) -> str:
     """Describe device and precision."""
     return f"{fabric.device}, {fabric.strategy.precision.precision}"
-
-
-def _held_out(data: FederatedData) -> str:
-    """Describe clients that join after training; an empty text without any."""
-    unseen, validation = (others(data).get(name, ()) for name in ("unseen", "validation"))
-    if not unseen:
-        return ""
-    choosing = f"{len(validation)} more choose" if validation else "those that train choose"
-    return f"{len(unseen)} clients join later; {choosing} the baseline's epochs"
 
 
 def _tested(run: Run) -> str:

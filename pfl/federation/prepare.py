@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pfl.engines import op_threads
-from pfl.federation import evaluation, header, resume
+from pfl.federation import header, resume
+from pfl.federation.evaluator import chosen
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Run
@@ -77,7 +78,11 @@ def _run(
     settings = wanted.settings
     # Under the default, a resumed run keeps the tested clients it started with.
     resumes = bool(content) and settings.evaluate_clients == "auto"
-    tested = content["tested"] if resumes else evaluation.chosen(settings, context.data)
+    tested = (
+        content["tested"]
+        if resumes
+        else chosen(settings.evaluate_clients, settings.seed, context.data)
+    )
     limits = (step.max_rounds(settings.rounds) for step in coordinator.uplink)
     return Run(
         module=wanted.module,

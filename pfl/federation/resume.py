@@ -28,8 +28,7 @@ ROUNDS = "loop.rounds"
 # Settings that a trained model does not depend on.
 _TESTS = (
     *("loop.evaluate_at", "loop.evaluate_every", "loop.evaluate_from", "loop.evaluate_clients"),
-    *("loop.callbacks", "loop.on_nonfinite"),
-    *("loop.unseen_every", "loop.join_rounds", "loop.tune_epochs"),
+    *("loop.evaluations", "loop.callbacks", "loop.on_nonfinite"),
 )
 
 

@@ -21,10 +21,11 @@ from pfl.core.types import Cohort, Job, Result, RoundResult, Split, Upload
 from pfl.disk.lock import locked
 from pfl.engines import op_threads
 from pfl.federation import rows, soundness
-from pfl.federation.evaluation import Evaluator
+from pfl.federation.evaluation import Measurement, of_run
+from pfl.federation.evaluator import Evaluated, Evaluator
+from pfl.federation.models import Global, Personal, Pooled
 from pfl.federation.run import Row, Run
 from pfl.federation.settings import Settings
-from pfl.federation.unseen import Newcomers
 from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.gathering import Gathering
@@ -77,7 +78,7 @@ class Federation:
         origin: The run folder of the checkpoint that the run resumes from.
         op_threads: Number of threads that an operation uses on a CPU.
         evaluator: Tests the models.
-        newcomers: Tests clients that join afterwards.
+        evaluations: What is measured after a round.
     """
 
     settings: Settings
@@ -88,23 +89,27 @@ class Federation:
     origin: Path | None
     op_threads: int = 1
     evaluator: Evaluator = field(init=False)
-    newcomers: Newcomers = field(init=False)
+    evaluations: Sequence[Measurement] = field(init=False)
 
     def __post_init__(self) -> None:
-        parts = self.settings, self.context, self.coordinator
-        self.evaluator = Evaluator(*parts, self.run)
-        self.newcomers = Newcomers(*parts, self.evaluator)
+        settings = self.settings
+        self.evaluator = Evaluator(
+            settings.runner, self.context, self.coordinator, self.run, settings.evaluate_at
+        )
+        own = [kind(self.evaluator) for kind in (Personal, Global, Pooled)]
+        others = of_run(settings.evaluations or (), self.run.data)
+        self.evaluations = [*own, *(one.bound(self.evaluator) for one in others)]
         self.run.personal = self._personal
 
     def _personal(self, client: int) -> Context:
-        """Turn the module into a client's personalised model; return the module's context."""
-        run = self.run
-        if client in members(run.data):
-            # Its state is needed here, whatever the engine takes.
-            kept = run.kept.get(client, {})
-            job = self.coordinator.job(run.server, client, run.round, kept)
-        else:
-            job = self.newcomers.joined(run.server, client)
+        """Turn the module into a client's personalised model; return the module's context.
+
+        Raises:
+            ValueError: The client is not of the federation, and no evaluation lets it join.
+        """
+        jobs = (one.job(self.run.server, client) for one in self.evaluations)
+        if (job := next(filter(None, jobs), None)) is None:
+            raise ValueError(f"client {client} is not of the federation, and has no model")
         client_round.become_tested(self.context, job)
         return self.context.of(client)
 
@@ -270,21 +275,21 @@ class Federation:
     def _evaluated(self, played: Played, row: Row, clock: rows.Clock) -> RoundResult:
         """Test the models after a round if a test is due, and enter its row into the history."""
         run, results, discarded = self.run, played.results, played.discarded
-        clients = list[Row]()
-        if evaluated := self.settings.is_tested(run.round, run.rounds):
-            tested = self.tested(run.round)
-            scores, clients = self.evaluator.evaluate(tested, results, played.before, played.after)
-            if not scores:
-                soundness.warn_of_no_score(self.run.data, tested, self.evaluator.has_global_model)
-            sent = {upload.client for upload in played.uploads}
-            row |= scores
-            for client_row in clients:
-                client_row |= rows.of_client(client_row, results, sent, discarded)
-        if self.newcomers.are_due(run.round, run.rounds):
-            scores, joined = self.newcomers.evaluate(played.after, row)
-            row |= scores
-            clients += joined
-        undefined = self.evaluator.undefined(clients)
+        evaluated = self.settings.is_tested(run.round, run.rounds)
+        clients = self.tested(run.round) if evaluated else ()
+        tested = Evaluated(self.evaluator, clients, results, played.before, played.after, row)
+        for one in self.evaluations:
+            if one.is_due(run.round, run.rounds, evaluated):
+                row |= one.measure(tested)
+        if evaluated and not any(name.startswith(("test/", "val/")) for name in row):
+            soundness.warn_of_no_score(run.data, clients, self.evaluator.has_global_model)
+        sent = {upload.client for upload in played.uploads}
+        reported = self.coordinator.reported(played.after)
+        for client in clients:
+            of_server = {name: v[client] for name, v in reported.items() if client in v}
+            done = rows.of_client(client, results, sent, discarded)
+            tested.rows[client] |= of_server | done
+        undefined = self.evaluator.undefined([*tested.rows.values()])
         clock.lap("time/evaluate")
         row |= self.settings.runner.measured()
         failed = {**dict.fromkeys(discarded, "there was no answer"), **played.failed}
@@ -296,6 +301,7 @@ class Federation:
             run.failures, discarded=discarded, untested=untested, undefined=undefined
         )
         run.reasons = {**run.reasons, **failed}
+        of_clients = [*tested.rows.values()]
         return RoundResult(
-            run.round, played.cohort, row, clients, evaluated, failed, played.withheld
+            run.round, played.cohort, row, of_clients, evaluated, failed, played.withheld
         )

@@ -35,10 +35,9 @@ def of_training(results: Mapping[int, Result], discarded: int) -> Row:
 
 
 def of_client(
-    row: Row, results: Mapping[int, Result], uploaded: Container[int], discarded: Container[int]
+    client: int, results: Mapping[int, Result], uploaded: Container[int], discarded: Container[int]
 ) -> Row:
     """Return what a client did in a round, for its row in the records."""
-    client = int(row["client"])
     logged = results[client].logged if client in results else {}
     return {
         "trained": client in results,

@@ -17,6 +17,7 @@ from pfl.engines.base import Engine
 from pfl.engines.keeper import Keeper
 from pfl.engines.named import EngineName, make_engine
 from pfl.federation.cost import Cost
+from pfl.federation.evaluation import Evaluation
 from pfl.federation.run import Callback
 from pfl.federation.sampling import Sampler, UniformSampler
 from pfl.training.uplink import UplinkStep
@@ -48,10 +49,8 @@ class Settings:
             takes 100 otherwise.
         evaluate_at: Points at which personalised models are tested; ``None`` takes the method's
             own. The first gives ``test/personal/...``, further ones ``test/personal_<point>/...``.
-        unseen_every: Rounds from one test of the clients that are held out (``data.unseen``) to the
-            next; they always join after the planned last round.
-        join_rounds: Local rounds of a client that joins, K, by the method's own plan.
-        tune_epochs: Largest number of epochs of the baseline that tunes all entries by SGD.
+        evaluations: What else is measured after a round, such as ``Fairness``; ``None`` has what
+            the data ask for.
         accelerator: As in Lightning.
         devices: One device, as in Lightning; how a run is spread over workers is the engine's task.
         precision: As in Lightning: ``32-true``, ``64-true``, ``bf16-mixed``, ``16-mixed``.
@@ -91,9 +90,7 @@ class Settings:
     evaluate_from: int | None = None
     evaluate_clients: int | Literal["auto"] | None = "auto"
     evaluate_at: list[EvaluationPoint] | None = None
-    unseen_every: int | None = None
-    join_rounds: int = 5
-    tune_epochs: int = 20
+    evaluations: list[Evaluation] | None = None
     accelerator: str = "auto"
     devices: int | str = 1
     precision: Precision = "32-true"
@@ -115,12 +112,10 @@ class Settings:
             rounds=self.rounds, workers=self.workers, checkpoint_every=self.checkpoint_every
         )
         at_least_one(evaluate_every=self.evaluate_every, evaluate_from=self.evaluate_from)
-        at_least_one(unseen_every=self.unseen_every)
         if self.evaluate_clients != "auto":
             at_least_one(evaluate_clients=self.evaluate_clients)
         positive(gradient_clip_val=self.gradient_clip_val)
-        not_negative(kept_memory=self.kept_memory, join_rounds=self.join_rounds)
-        not_negative(tune_epochs=self.tune_epochs)
+        not_negative(kept_memory=self.kept_memory)
         finite(kept_memory=self.kept_memory)
         one_of("on_nonfinite", self.on_nonfinite, ("stop", "skip"))
         for point in self.evaluate_at or ():

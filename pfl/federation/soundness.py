@@ -90,15 +90,6 @@ def warn_of_undefined(clients: Sequence[int], number: int) -> None:
         )
 
 
-def warn_of_untested(clients: Sequence[int]) -> None:
-    """Warn if clients that are held out have no test samples; shown once a run."""
-    if clients:
-        warnings.warn(
-            f"{clients_text(clients)}: held out, but without test samples, and so without scores",
-            stacklevel=2,
-        )
-
-
 def warn_of_no_score(data: FederatedData, tested: Sequence[int], has_global_model: bool) -> None:
     """Warn if no model is tested for lack of test and validation data; shown once a run."""
     if not any(len(data.split(client, name)) for client in tested for name in ("val", "test")):

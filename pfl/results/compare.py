@@ -12,9 +12,8 @@ import pandas as pd
 from pfl.results import names
 from pfl.results.files import RunError
 from pfl.results.find import common_score
-from pfl.results.newcomers import columns
 from pfl.results.paired import Paired, adjusted, paired
-from pfl.results.runs import At
+from pfl.results.runs import At, RunFolder
 from pfl.results.settings import Setting
 from pfl.results.statistics import Estimate
 
@@ -31,8 +30,8 @@ class Comparison:
         at: The rounds that the score is taken from.
         less: Whether less of it is better.
         estimates: For each setting, by its label, the means over runs: scores by metric, ``bytes``
-            moved both ways, ``seconds`` of training and aggregation, and ``later/<heading>`` of
-            clients that joined after the last round.
+            moved both ways, ``seconds`` of training and aggregation, and what further evaluations
+            measured after the last round, ``<name>/<heading>`` as they are shown.
         records: One mapping for each setting with all numbers, unrounded: ``setting``, ``at``,
             ``tested`` (the point at which personal models were tested), ``runs``, ``rounds`` (of
             the longest run), each mean and its standard error (``<name>/stderr``).
@@ -70,56 +69,77 @@ def compare(
         RunError: A run is unfinished or lacks the metric, or no setting has that label.
     """
     runs = [run for setting in settings for run in setting.runs]
-    for run in runs:
-        if not run.finished:
-            planned = run.environment.get("rounds", "more")
-            raise RunError(f"the run {run.path} is not finished (round {run.round} of {planned})")
+    _check_finished(runs)
     metric = common_score(runs) if metric is None else metric
-    labels = [setting.label for setting in settings]
-    reference = labels[0] if reference is None else reference
-    if reference not in labels:
-        raise RunError(f"there is no setting {reference!r} among {', '.join(labels)}")
-    base = settings[labels.index(reference)]
+    base = _find_reference(settings, reference)
     others = [setting for setting in settings if setting is not base]
     tests = _tests(others, base, metric, at)
     estimates = {setting.label: _estimates(setting, metric, at) for setting in settings}
-    records = []
-    for setting in settings:
-        record: dict[str, str | float | int | None] = {
-            "setting": setting.label,
-            "at": at,
-            "tested": setting.runs[0].tested_at(metric),
-            "runs": len(setting.runs),
-            "rounds": max(run.round for run in setting.runs),
-        }
-        for name, estimate in estimates[setting.label].items():
-            record |= {name: estimate.mean, f"{name}/stderr": estimate.error}
-        for pairs, by_label in tests.items():
-            if test := by_label.get(setting.label):
-                record |= {f"{pairs}/{key}": value for key, value in vars(test).items()}
-        records.append(record)
     return Comparison(
         metric=metric,
         at=at,
         less=runs[0].scores.get(names.of_client(metric).rpartition("/")[2]) is False,
         estimates=estimates,
-        records=records,
+        records=[_record(one, metric, at, estimates[one.label], tests) for one in settings],
         tests=tests,
-        reference=reference,
+        reference=base.label,
         warnings=[line for other in others for line in differences(other, base, metric)],
     )
+
+
+def _check_finished(runs: Sequence[RunFolder]) -> None:
+    for run in runs:
+        if not run.finished:
+            planned = run.environment.get("rounds", "more")
+            raise RunError(f"the run {run.path} is not finished (round {run.round} of {planned})")
+
+
+def _find_reference(settings: Sequence[Setting], label: str | None) -> Setting:
+    """Return the setting of a label, by default the first."""
+    by_label = {setting.label: setting for setting in settings}
+    if label is not None and label not in by_label:
+        raise RunError(f"there is no setting {label!r} among {', '.join(by_label)}")
+    return settings[0] if label is None else by_label[label]
+
+
+def _record(
+    setting: Setting,
+    metric: str,
+    at: At,
+    estimates: Mapping[str, Estimate],
+    tests: Mapping[Pairs, Mapping[str, Paired]],
+) -> dict[str, str | float | int | None]:
+    """Return all numbers of a setting, unrounded."""
+    record: dict[str, str | float | int | None] = {
+        "setting": setting.label,
+        "at": at,
+        "tested": setting.runs[0].tested_at(metric),
+        "runs": len(setting.runs),
+        "rounds": max(run.round for run in setting.runs),
+    }
+    for name, estimate in estimates.items():
+        record |= {name: estimate.mean, f"{name}/stderr": estimate.error}
+    for pairs, by_label in tests.items():
+        if test := by_label.get(setting.label):
+            record |= {f"{pairs}/{key}": value for key, value in vars(test).items()}
+    return record
 
 
 def _estimates(setting: Setting, metric: str, at: At) -> dict[str, Estimate]:
     group, score = metric.rpartition("/")[0], names.of_client(metric)
     wanted = dict.fromkeys((metric, f"{score}_worst10", f"{score}_std", f"{group}/ece"))
-    runs, later = setting.runs, columns(setting.runs[0])
+    runs = setting.runs
+    measured = {
+        f"{one.name}/{heading}": name
+        for one in names.shown()
+        for heading, name in one.columns(runs[0].main).items()
+    }
     values: dict[str, Any] = {
         **{name: setting.values(name, at, by=metric) for name in wanted if _have(setting, name)},
         **{name: [getattr(run, name)[-1] for run in runs] for name in ("bytes", "seconds")},
         **{
-            f"later/{heading}": [run.column(name)[-1] for run in runs]
-            for heading, name in later.items()
+            key: [run.column(name)[-1] for run in runs]
+            for key, name in measured.items()
             if _have(setting, name)
         },
     }
@@ -134,23 +154,21 @@ def _tests(
     others: Sequence[Setting], base: Setting, metric: str, at: At
 ) -> dict[Pairs, dict[str, Paired]]:
     """Test each setting on the replicates that both have; over clients, even without any."""
-    found: dict[Pairs, list[Paired | None]] = {pairs: [] for pairs in PAIRS}
-    for other in others:
-        common = {run.replicate for run in other.runs} & {run.replicate for run in base.runs}
-        pair = [s.only(common) if common else s for s in (other, base)]
-        for pairs, tests in found.items():
-            ours, theirs = (_scores(setting, metric, at, pairs) for setting in pair)
-            both = None if ours is None or theirs is None else ours.align(theirs, join="inner")
-            tests.append(both and paired(*(scores.to_numpy() for scores in both)))
-    labels = [other.label for other in others]
-    return {
-        pairs: {
-            label: test
-            for label, test in zip(labels, adjusted(tests), strict=True)
-            if test is not None
-        }
-        for pairs, tests in found.items()
-    }
+    found = {}
+    for pairs in PAIRS:
+        tests = adjusted([_test(other, base, metric, at, pairs) for other in others])
+        labelled = zip(others, tests, strict=True)
+        found[pairs] = {other.label: test for other, test in labelled if test is not None}
+    return found
+
+
+def _test(setting: Setting, base: Setting, metric: str, at: At, pairs: Pairs) -> Paired | None:
+    common = {run.replicate for run in setting.runs} & {run.replicate for run in base.runs}
+    both = [one.only(common) if common else one for one in (setting, base)]
+    ours, theirs = (_scores(one, metric, at, pairs) for one in both)
+    if ours is None or theirs is None:
+        return None
+    return paired(*(scores.to_numpy() for scores in ours.align(theirs, join="inner")))
 
 
 def _scores(setting: Setting, metric: str, at: At, pairs: Pairs) -> pd.Series[float] | None:

@@ -5,26 +5,31 @@ from __future__ import annotations
 from rich.filesize import decimal
 
 from pfl.core.sheet import Sheet
+from pfl.federation.evaluation import Shown
 from pfl.results import names
 from pfl.results.compare import PAIRS, Comparison, Pairs
 from pfl.results.statistics import NONE, Estimate
 
-_LATER, _COSTS = "later/", ("bytes", "seconds")
+_COSTS = ("bytes", "seconds")
 
 
 def sheets(comparison: Comparison) -> list[Sheet]:
-    """Return a table of scores and costs, and one for each kind of test that has pairs."""
-    rows = comparison.estimates.values()
-    heads = list(dict.fromkeys(name for row in rows for name in row if name.startswith(_LATER)))
-    later = [_later(comparison, heads)] if heads else []
+    """Return a table of scores and costs, those of evaluations, and one for each kind of test."""
+    measured = [sheet for one in names.shown() if (sheet := _measured(comparison, one)).columns[1:]]
     tested = [_tested(comparison, pairs) for pairs in PAIRS if comparison.tests[pairs]]
-    return [_scores(comparison), *later, *tested]
+    return [_scores(comparison), *measured, *tested]
+
+
+def _names(comparison: Comparison) -> list[str]:
+    """Return the names of all numbers, in order."""
+    rows = comparison.estimates.values()
+    return [*dict.fromkeys(name for row in rows for name in row)]
 
 
 def _scores(comparison: Comparison) -> Sheet:
     rows = comparison.estimates.values()
-    names_of_all = dict.fromkeys(name for row in rows for name in row)
-    columns = [one for one in names_of_all if one not in _COSTS and not one.startswith(_LATER)]
+    apart = (*_COSTS, *(f"{one.name}/" for one in names.shown()))
+    columns = [name for name in _names(comparison) if not name.startswith(apart)]
     heads = {name: _heading(name) for name in columns}
     notes = [names.WORDS["column_notes"].get(head, "") for head in heads.values()]
     about = names.WORDS["comparison_notes"]
@@ -61,17 +66,22 @@ def _heading(metric: str) -> str:
     return names.WORDS["columns"].get(names.parted(name)[1] or name, names.score(metric))
 
 
-def _later(comparison: Comparison, heads: list[str]) -> Sheet:
-    """Return the table of clients that joined; all its numbers have the score's format."""
-    per_cent = " (%)" * names.in_per_cent(comparison.metric)
+def _measured(comparison: Comparison, shown: Shown) -> Sheet:
+    """Return the table of an evaluation; (%) is in its title if all its numbers have this form."""
+    prefix, metric = f"{shown.name}/", comparison.metric
+    columns = [name for name in _names(comparison) if name.startswith(prefix)]
+    forms = {name: "" if name[len(prefix) :] in shown.plain else metric for name in columns}
+    per_cent = {name: " (%)" * names.in_per_cent(form) for name, form in forms.items()}
+    (title, *mixed) = {*per_cent.values()} or {""}
+    heads = [name[len(prefix) :] + per_cent[name] * bool(mixed) for name in columns]
     return Sheet(
-        title="Clients that join later" + per_cent,
-        columns=["setting", *(head.removeprefix(_LATER) for head in heads)],
+        title=shown.title + title * (not mixed),
+        columns=["setting", *heads],
         rows=[
-            [label, *(_score(row.get(head), comparison.metric) for head in heads)]
+            [label, *(_score(row.get(name), form) for name, form in forms.items())]
             for label, row in comparison.estimates.items()
         ],
-        notes=[names.WORDS["comparison_notes"]["later"]],
+        notes=[shown.note],
     )
 
 

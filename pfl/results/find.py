@@ -48,29 +48,37 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFolder]:
     """
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
-        inside = [path]
-        if path.is_dir() and not (path / "environment.json").is_file():
-            if path.name in APART and len(paths) > 1:
-                continue
-            below = path.rglob("environment.json")
-            folders_below = [
-                file.parent for file in below if not {*APART} & {*file.relative_to(path).parts}
-            ]
-            # Run folders are named by their starting time.
-            inside = sorted(folders_below, key=lambda folder: (folder.name, folder)) or inside
-        folders |= {folder.resolve(): folder for folder in inside}
+        if len(paths) == 1 or path.name not in APART or _is_run(path):
+            folders |= {folder.resolve(): folder for folder in _folders(path)}
     if len(folders) == 1:
         return [RunFolder.read(folder) for folder in folders.values()]
-    runs, left_out = [], []
-    for folder in folders.values():
-        is_run = (folder / "environment.json").is_file()
-        begun = not is_run or len(read_cells(folder / "metrics.csv")) > 0
-        if begun and (run := RunFolder.read(folder)).finished:
-            runs.append(run)
-        else:
-            left_out.append(str(folder))
+    found = {folder: _finished(folder) for folder in folders.values()}
+    left_out = [str(folder) for folder, run in found.items() if run is None]
+    runs = [run for run in found.values() if run is not None]
     if not runs:
         raise RunError(f"none of these runs is finished: {', '.join(left_out) or 'no run found'}")
     for name in left_out:
         print(f"{name} is left out because it is not finished", file=sys.stderr)
     return runs
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "environment.json").is_file()
+
+
+def _folders(path: Path) -> list[Path]:
+    """Return the run folders below a path, by their starting times; the path itself if none is."""
+    if _is_run(path) or not path.is_dir():
+        return [path]
+    below = (file.parent for file in path.rglob("environment.json"))
+    folders = [one for one in below if not {*APART} & {*one.relative_to(path).parts}]
+    # Run folders are named by their starting time.
+    return sorted(folders, key=lambda folder: (folder.name, folder)) or [path]
+
+
+def _finished(folder: Path) -> RunFolder | None:
+    """Return the run of a folder; ``None`` if it is not finished."""
+    if _is_run(folder) and len(read_cells(folder / "metrics.csv")) == 0:
+        return None
+    run = RunFolder.read(folder)
+    return run if run.finished else None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 from pfl.disk.yaml_text import shipped
 from pfl.federation import summary
+from pfl.federation.evaluation import Shown, installed
 
 # Words for tables, pictures and reports.
 WORDS: Mapping[str, Mapping[str, str]] = shipped("pfl.results", "words.yaml")
@@ -17,8 +19,12 @@ SMALLEST = "_smallest10"
 SUMMARIES = (*summary.MEANS, "_std")
 # Models by which runs are judged, in order of preference.
 JUDGED_BY = ("personal", "pooled", "global")
-# Numbers about clients that join later, besides their scores.
-LATER = WORDS["later"]
+
+
+@cache
+def shown() -> Sequence[Shown]:
+    """Return how the evaluations of the project's rooms and of plug-ins are shown."""
+    return [kind.shown for kind in installed()]
 
 
 def score(metric: str) -> str:
@@ -28,7 +34,8 @@ def score(metric: str) -> str:
     name, _, group = name.partition("@")
     own, ending = parted(name)
     if own not in WORDS["scores"]:
-        return LATER.get(metric, metric)
+        headings = (pair for one in shown() for pair in one.columns("").items())
+        return next((heading for heading, column in headings if column == metric), metric)
     words = WORDS["summaries"].get(ending, "{}").format(WORDS["scores"][own])
     return f"{split} {words}" + (f" of the group {group}" if group else "")
 
@@ -38,10 +45,19 @@ def model(metric: str) -> str:
     parts = metric.split("/")
     if len(parts) != 3:
         return ""
-    rounds = parts[1].removeprefix("unseen_joined_")
-    if rounds != parts[1]:
-        return f"unseen clients after {rounds} local round{'s' * (rounds != '1')}"
-    return WORDS["models"].get(parts[1], parts[1])
+    told = (WORDS["models"].get(parts[1]), *(one.models(parts[1]) for one in shown()))
+    return next(filter(None, told), parts[1])
+
+
+def has_form_of_score(metric: str) -> bool:
+    """Return ``True`` for a number of an evaluation that is shown as the main score is."""
+    columns = ((one.plain, *pair) for one in shown() for pair in one.columns("").items())
+    return any(name == metric and heading not in plain for plain, heading, name in columns)
+
+
+def is_drawn(metric: str) -> bool:
+    """Return ``True`` if a score is left to a picture, as that of one of many stages."""
+    return any(one.drawn(metric.split("/")[1]) for one in shown())
 
 
 def described(metric: str) -> str:

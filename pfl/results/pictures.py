@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from pfl.disk.nearest import nearest
 from pfl.disk.writing import written
-from pfl.results import matrices, newcomers, plots
+from pfl.results import matrices, plots
 from pfl.results.analyses import Kind, brought, reliability
 from pfl.results.files import RunError
 from pfl.results.find import common_score
@@ -47,13 +47,10 @@ def kinds() -> dict[str, Kind]:
         "data_size": Kind(caption["data_size"], plots.data_size),
         "similarity": Kind(caption["similarity"], lambda s, by, at: matrices.similarity(s)),
         "reliability": Kind(caption["reliability"], lambda s, by, at: reliability(s)),
-        "newcomers": Kind(
-            caption["newcomers"], lambda s, by, at: newcomers.joining(s), newcomers.have_joined
-        ),
         "cross": Kind(
             caption["cross"],
-            lambda s, by, at: newcomers.cross(s),
-            lambda run: (run.path / newcomers.CROSS).is_file(),
+            lambda s, by, at: matrices.cross(s),
+            lambda run: (run.path / matrices.CROSS).is_file(),
         ),
         **brought(),
     }

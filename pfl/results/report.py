@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from rich.filesize import decimal
 
@@ -9,6 +11,7 @@ from pfl.core.sheet import Sheet
 from pfl.disk.reading import text
 from pfl.federation.summary import KINDS, summarise
 from pfl.results import names
+from pfl.results.files import Floats
 from pfl.results.find import common_score
 from pfl.results.learnt_nothing import sentence
 from pfl.results.page import Part, bars, page
@@ -49,10 +52,10 @@ def report(run: RunFolder) -> str:
     about += [f"judged by {names.described(judged_by)}"]
     ended = run.finished and "fingerprint" in run.summary
     about += [f"fingerprint {run.summary['fingerprint']}"] if ended else []
-    config, later = text(run.path / "config.yaml"), _later(run)
+    config = text(run.path / "config.yaml")
     sections: dict[str, Part] = {
         "Results": _scores(run, judged_by),
-        **({"Clients that joined later": later} if later.rows else {}),
+        **_measured(run),
         "Cost": _costs(run),
         "Pictures": draw(group([run])[0]),
         f"Clients after round {run.evaluated()[-1]}": _clients(run, judged_by),
@@ -67,43 +70,50 @@ def _scores(run: RunFolder, judged_by: str) -> dict[str, Sheet]:
 
     There is a group for each kind of model, and one for the worst tenth of the clients.
     """
-    judged = _group(judged_by)
-    # Local rounds of clients that join are in a picture.
-    groups = {
-        _group(name)
-        for name in run.metrics.columns
-        if name.startswith("test/") and not name.startswith("test/unseen_joined_")
-    }
-    main, *others = run.scores
-    listed = [main, *(main + ending for ending in names.SUMMARIES), *others]
-    metrics = [f"{one}/{name}" for one in (judged, *sorted(groups - {judged})) for name in listed]
-    shown = [metric for metric in metrics if metric in run.metrics]
+    shown = _metrics(run, _group(judged_by))
     summary = summarise(run.history(), run.scores)
     kinds = [at for at in KINDS if any(f"{metric}/{at}" in summary for metric in shown)]
     rows: dict[str, list[list[str]]] = {}
     for metric in shown:
-        worst = names.parted(metric)[1] == "_worst10"
-        own = names.score(metric).removeprefix("test ")
-        models = names.model(metric)
-        first = models if worst else own
-        group = WORST if worst else models
+        heading, first = _place(metric)
         cells = [_number(metric, summary.get(f"{metric}/{at}", np.nan)) for at in kinds]
-        rows.setdefault(group, []).append([first, *cells])
-    ordered = sorted(rows, key=lambda group: group == WORST)
+        rows.setdefault(heading, []).append([first, *cells])
     heads = ["test", *(names.rounds(at) for at in kinds)]
-    said = sentence(run, judged_by)
-    return {
-        group: Sheet("", heads, rows[group], [said] if said and group == ordered[-1] else [])
-        for group in ordered
-    }
+    ordered = sorted(rows, key=lambda heading: heading == WORST)
+    sheets = {heading: Sheet("", heads, rows[heading]) for heading in ordered}
+    if sheets and (said := sentence(run, judged_by)):
+        sheets[ordered[-1]] = replace(sheets[ordered[-1]], notes=[said])
+    return sheets
 
 
-def _later(run: RunFolder) -> Sheet:
-    """Make a row for each number about clients that joined later, besides their scores."""
+def _metrics(run: RunFolder, judged: str) -> list[str]:
+    """Return the scores that are listed, those of the models by which the run is judged first."""
+    tested = {_group(name) for name in run.metrics.columns if name.startswith("test/")}
+    groups = [judged, *sorted(one for one in tested - {judged} if not names.is_drawn(one))]
+    main, *others = run.scores
+    listed = [main, *(main + ending for ending in names.SUMMARIES), *others]
+    metrics = (f"{one}/{name}" for one in groups for name in listed)
+    return [metric for metric in metrics if metric in run.metrics]
+
+
+def _place(metric: str) -> tuple[str, str]:
+    """Return the heading of the rows in which a metric stands, and its name among these."""
+    models = names.model(metric)
+    if names.parted(metric)[1] == "_worst10":
+        return WORST, models
+    return models, names.score(metric).removeprefix("test ")
+
+
+def _measured(run: RunFolder) -> dict[str, Sheet]:
+    """Make a row for each number of a further evaluation, besides scores."""
     last = run.metrics.iloc[-1]
-    shown = [(what, last[name]) for name, what in names.WORDS["gaps"].items() if name in last]
-    rows = [[what, NONE if np.isnan(value) else f"{value:.4g}"] for what, value in shown]
-    return Sheet("", ["", "last round"], rows)
+    sheets = {}
+    for one in names.shown():
+        shown = [(what, last[name]) for name, what in one.facts.items() if name in last]
+        rows = [[what, NONE if np.isnan(value) else f"{value:.4g}"] for what, value in shown]
+        if rows:
+            sheets[one.title] = Sheet("", ["", "last round"], rows)
+    return sheets
 
 
 def _group(metric: str) -> str:
@@ -133,38 +143,48 @@ def _costs(run: RunFolder) -> Sheet:
 
 def _clients(run: RunFolder, judged_by: str) -> Sheet:
     """Make a row for each client, from the last evaluated round."""
-    rounds, counts = run.evaluated()[-1:], run.label_counts
-    group, main = _group(judged_by), next(iter(run.scores))
+    rounds, group = run.evaluated()[-1:], _group(judged_by)
+    shown = _columns_of_clients(run, group)
+    values = {name: run.over_rounds(name, rounds).iloc[0] for name in shown}
+    # Scores are beside the names, where a narrow screen shows them.
+    shown.sort(key=lambda name: "/" not in name)
+    first = sum("/" in name for name in shown)
+    heads = [_heading(name, group) for name in shown]
+    labels = [] if run.label_counts is None else ["labels", ""]
+    heads = ["client", *heads[:first], "training samples", *labels, *heads[first:]]
+    rows = []
+    for client, samples in enumerate(run.samples):
+        cells = [_cell(name, values[name][client]) for name in shown]
+        owned = [_cell("test_samples", samples), *_labels(run.label_counts, client)]
+        rows.append([run.client_names[client], *cells[:first], *owned, *cells[first:]])
+    known = [n for n in range(len(heads)) if {row[n] for row in rows} != {NONE}]
+    return Sheet("", [heads[n] for n in known], [[row[n] for n in known] for row in rows])
+
+
+def _columns_of_clients(run: RunFolder, group: str) -> list[str]:
+    """Return the columns of ``clients.csv`` that are shown."""
     # The column "uploaded" is left out: aggregation weights show it.
     plain = {"test_samples", "trained", *run.reported}
     if "discarded" in run.clients and (run.clients["discarded"] == 1).any():
         plain.add("discarded")
-    shown = [name for name in run.clients.columns if name in plain or _is_listed(name, group, main)]
-    values = {name: run.over_rounds(name, rounds).iloc[0] for name in shown}
-    labels = [] if counts is None else ["labels", ""]
-    # Scores are beside the names, where a narrow screen shows them.
-    scores = [name for name in shown if "/" in name]
-    others = [name for name in shown if "/" not in name]
-    first, last = ([_heading(name, group) for name in some] for some in (scores, others))
-    heads = ["client", *first, "training samples", *labels, *last]
-    rows = []
-    for client, samples in enumerate(run.samples):
-        cells = [run.client_names[client], *(_cell(n, values[n][client]) for n in scores)]
-        cells.append(_cell("test_samples", samples))
-        if counts is not None:
-            own = counts[client]
-            label = f"samples of each of {len(own)} classes"
-            cells += [str((own > 0).sum()), bars(own.tolist(), label)]
-        rows.append(cells + [_cell(name, values[name][client]) for name in others])
-    known = [n for n, head in enumerate(heads) if {row[n] for row in rows} != {NONE}]
-    return Sheet("", [heads[n] for n in known], [[row[n] for n in known] for row in rows])
+    columns = run.clients.columns
+    return [name for name in columns if name in plain or _is_listed(name, group, run.main)]
+
+
+def _labels(counts: Floats | None, client: int) -> list[str]:
+    """Return the cells about a client's labels: how many, and bars of their counts."""
+    if counts is None:
+        return []
+    own = counts[client]
+    label = f"samples of each of {len(own)} classes"
+    return [str((own > 0).sum()), bars(own.tolist(), label)]
 
 
 def _is_listed(column: str, group: str, main: str) -> bool:
     """Return ``True`` for scores of models by which the run is judged, and others' main score."""
     models, _, name = column.rpartition("/")
-    between = models.startswith("test/unseen_joined_")
-    return models == group or (models.startswith("test/") and name == main and not between)
+    other = models.startswith("test/") and name == main and not names.is_drawn(models)
+    return models == group or other
 
 
 def _heading(column: str, group: str) -> str:
@@ -176,7 +196,7 @@ def _heading(column: str, group: str) -> str:
 def _cell(column: str, value: float) -> str:
     if np.isnan(value):
         return NONE
-    if column in ("trained", "discarded", "unseen"):
+    if column in ("trained", "discarded"):
         return "yes" if value else "no"
     if column == "test_samples":
         return f"{value:,.0f}"

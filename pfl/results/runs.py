@@ -229,6 +229,11 @@ class RunFolder:
         return scores
 
     @property
+    def main(self) -> str:
+        """Return the name of the main score."""
+        return next(iter(self.scores))
+
+    @property
     def reported(self) -> dict[str, str]:
         """Return the caption of each column of :attr:`clients` that the server reported."""
         captions = self.environment.get("reports", {})

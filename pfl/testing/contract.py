@@ -6,13 +6,17 @@ from collections.abc import Callable
 
 from pfl.core.client import ClientModule
 from pfl.core.task import Task
-from pfl.testing import building, engines, jobs, losses, newcomers, purity, runs, uploads
+from pfl.imports import plugins
+from pfl.testing import building, engines, jobs, losses, purity, runs, uploads
 from pfl.testing.promise import Formula, Promise, Subject
 
-# In the order of their definition.
+# In the order of their definition; those of rooms that enter by ``pfl.promises`` come last.
 PROMISES: tuple[Promise, ...] = tuple(
     promise
-    for module in (building, uploads, purity, losses, jobs, runs, newcomers, engines)
+    for module in (
+        *(building, uploads, purity, losses, jobs, runs, engines),
+        *plugins.loaded("pfl.promises"),
+    )
     for promise in vars(module).values()
     if isinstance(promise, Promise)
 )

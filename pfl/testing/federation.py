@@ -13,7 +13,7 @@ from lightning.fabric.strategies.single_device import SingleDeviceStrategy
 
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
-from pfl.core.types import Broadcast, Job, Result, Split, State
+from pfl.core.types import Job, Result, Split, State
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
@@ -86,18 +86,13 @@ class ToyFederation:
         return results
 
     def play(self) -> None:
-        """Train all clients in two rounds, test every model in the second, welcome a newcomer."""
+        """Train all clients in two rounds, and test every model in the second."""
         self.round()
-        self.welcome()
         for job in self.jobs():
             client_round.train(self.context, job)
             client_round.test(self.context, job)
             if self.module.has_global_model():
                 client_round.test(self.context, replace(job, model="global"))
-
-    def welcome(self) -> tuple[Broadcast, State]:
-        """Return what a newcomer with the first client's data starts with."""
-        return self.coordinator.welcome(self.state, replace(self.infos[0], round=self.number))
 
 
 def fit(

@@ -58,7 +58,7 @@ def streams_are_left_alone(subject: Subject) -> None:
             setattr(owner, verb, watch(getattr(owner, verb), verb, verb))
 
     server = module.server()
-    watch_all(server, "init", "broadcast", "aggregate", "welcome")
+    watch_all(server, "init", "broadcast", "aggregate")
     watch_all(module, "plan", "adapt", "receive", "upload", "personalise", "load_global")
     module.server = lambda: server  # type: ignore[method-assign]
     _watch(ToyFederation(module), watch).play()
@@ -148,7 +148,6 @@ def servers_are_pure(subject: Subject) -> None:
         for verb, call in (
             ("aggregate", lambda state=state, uploads=uploads: server.aggregate(state, uploads)),
             ("broadcast", lambda state=state: server.broadcast(state, 1, state.round + 1)),
-            ("welcome", federation.welcome),
         ):
             check_same(call(), call(), f"{verb} gives a different {{name!r}} when called again")
             check_same(before, [state, uploads], f"{verb} changes {{name!r}} of its arguments")

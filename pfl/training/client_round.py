@@ -55,20 +55,6 @@ def train(context: Context, job: Job) -> Result:
     return result
 
 
-def introduced(context: Context, job: Job) -> Upload | None:
-    """Return the upload after a newcomer's introduction; ``None`` if the method declares none."""
-    context, tally = context.of(job.info.client), Tally()
-    if not context.introduction:
-        return None
-    with during(f"the introduction of client {job.info.client}"), context.isolated(job):
-        context.load(job.kept)
-        with torch.no_grad():
-            begin(context.module, job)
-        run_plan(context, job, context.introduction, tally)
-        with torch.no_grad():
-            return None if tally.idle else context.module.upload(job.info)
-
-
 def begin(module: ClientModule, job: Job) -> None:
     """Begin a client's round: receive the broadcast."""
     if job.broadcast is not None:

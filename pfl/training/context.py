@@ -48,7 +48,6 @@ class Context:
             ``True`` if they have no running statistics, and so use the batch in eval mode too.
         plan: The module's plan for training.
         adapt: The module's plan before a test.
-        introduction: The module's plan for a client that joins later.
         variants: One context for each network that clients use, this one first; they share the
             module, which acts as one of them at a time.
 
@@ -110,13 +109,7 @@ class Context:
             # A frozen copy stays in eval mode.
             if norm.training or norm.running_mean is None
         }
-        self.plan: Plan = declared(module, "plan")
-        self.adapt: Plan = declared(module, "adapt")
-        self.introduction: Plan = declared(module, "introduce")
-        for part in (*self.plan, *self.adapt, *self.introduction):
-            check_trains(module, part, self.trainable)
-            if part.split == "public":
-                public_of(data, type(module).__name__)
+        self.plan, self.adapt = self.declared("plan"), self.declared("adapt")
         self._modules = dict(module.named_modules())
         self._trained: dict[Patterns, frozenset[str]] = {}
         self._modes: dict[Patterns | None, list[bool]] = {}
@@ -151,6 +144,20 @@ class Context:
                     f"{apart}; the networks of clients may differ only in entries that they keep"
                 )
         self.module.take_variant(0)
+
+    def declared(self, verb: str) -> Plan:
+        """Return what a verb of the module declares, for this network and data.
+
+        Raises:
+            MethodError: It is not a declaration, a phase has nothing to train, or public data that
+                it needs are missing.
+        """
+        plan = declared(self.module, verb)
+        for part in plan:
+            check_trains(self.module, part, self.trainable)
+            if part.split == "public":
+                public_of(self.data, type(self.module).__name__)
+        return plan
 
     def of(self, client: int) -> Context:
         """Return the context of a client's network, and switch the module to it.

@@ -6,7 +6,7 @@ Values that differ between clients are functions in the plan, called for each cl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,8 +63,8 @@ class _Unread(Tensor):
         return result
 
 
-def declared(module: ClientModule, verb: Literal["plan", "adapt", "introduce"]) -> Plan:
-    """Return the plan that ``module.plan()``, or another such method, declares.
+def declared(module: ClientModule, verb: str) -> Plan:
+    """Return the plan that ``module.plan()``, or another verb of the module, declares.
 
     Raises:
         MethodError: The method reads the value of an entry, returns something other than phases and

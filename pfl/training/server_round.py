@@ -1,7 +1,6 @@
 """The server's part of a round: its clients' jobs, and the aggregation of their uploads.
 
-The server sees only members, numbered from 0 in the order of the data. Before a newcomer joins, it
-gets no information on clients that are held out.
+The server sees only members, numbered from 0 in the order of the data.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Coordinator:
     Attributes:
         server: The method's server.
         client_class: The method.
-        clients: Information on each client before the first round; empty for a held-out one.
+        clients: Information on each client before the first round; empty if it is no member.
         eligible: The clients that have training data.
         uplink: The steps between clients and server; see :meth:`bind`.
 
@@ -41,7 +40,7 @@ class Coordinator:
 
     Raises:
         MethodError: ``server()`` does not return a server; or it needs public data, and there are
-            none; or it has a model for each member but none for clients that are held out.
+            none.
     """
 
     uplink: tuple[UplinkStep, ...] = ()
@@ -64,8 +63,6 @@ class Coordinator:
             (info_of if client in self._numbers else absent_info)(data, client, rounds)
             for client in range(data.num_clients)
         ]
-        if len(self._numbers) < data.num_clients:
-            _check_welcomes(self.server)
         self.eligible = [info.client for info in self.clients if info.samples > 0]
         self._context, self._seed = context, seed
 
@@ -115,37 +112,18 @@ class Coordinator:
         names, template = self._context.module.shared_names(), self._context.template
         with during("the server's init"):
             initial = clone({name: template[name] for name in names})
-            state: ServerState = self.server.init(initial, self._members)
+            state: ServerState = self.server.init(initial, self.members)
         return state
 
     @property
-    def _members(self) -> list[ClientInfo]:
+    def members(self) -> list[ClientInfo]:
         """The server's information on members, in the order of their numbers."""
-        known = self._disclosed([self.clients[client] for client in self._numbers])
+        known = self.disclosed([self.clients[client] for client in self._numbers])
         return [replace(info, client=number) for number, info in enumerate(known)]
 
     def number(self, client: int) -> int:
         """Return a member's number at the server."""
         return self._numbers[client]
-
-    def welcome(
-        self, state: ServerState, info: ClientInfo, upload: Upload | None = None
-    ) -> tuple[Broadcast, State]:
-        """Return what a newcomer starts with; see :meth:`pfl.core.server.Server.welcome`.
-
-        ``upload`` is its upload after the introduction.
-        """
-        _check_welcomes(self.server)
-        (known,) = self._disclosed([info])
-        # Also for a member that is treated as a newcomer.
-        known = replace(known, client=len(self._numbers) + info.client)
-        with during(f"the server's welcome to client {info.client}"):
-            # A server without introductions need not accept the argument.
-            sent = () if upload is None else (replace(upload, client=known.client),)
-            welcomed: tuple[Broadcast, State] = self.server.welcome(
-                state, known, self._members, *sent
-            )
-        return welcomed
 
     def reported(self, state: ServerState) -> dict[str, dict[int, float]]:
         """Return ``client_report`` of a state, by the clients' numbers in the data."""
@@ -155,7 +133,7 @@ class Coordinator:
             for name, values in (state.client_report or {}).items()
         }
 
-    def _disclosed(self, clients: Sequence[ClientInfo]) -> list[ClientInfo]:
+    def disclosed(self, clients: Sequence[ClientInfo]) -> list[ClientInfo]:
         """Return the information that the server may have on clients."""
         if not self.server.needs_label_counts:
             clients = [replace(info, label_counts=None) for info in clients]
@@ -270,20 +248,6 @@ def _check_kept(before: Sequence[ClientStep], after: Sequence[ClientStep], name:
                 f"loop.uplink: {name}.job() takes {type(own).__name__} away from the client's "
                 "steps: it may only add its own after those of others"
             )
-
-
-def _check_welcomes(server: Server[Any]) -> None:
-    """Refuse a server that has a model for each member but does not handle newcomers.
-
-    Raises:
-        MethodError: It inherits :meth:`pfl.core.server.Server.welcome`, which would broadcast to
-            them.
-    """
-    if server.per_client and type(server).welcome is Server.welcome:
-        raise MethodError(
-            f"{type(server).__name__} has a model for each member (per_client) and none for "
-            "clients that are held out: override welcome() to return what they start with"
-        )
 
 
 def uploads_of(results: Iterable[Result]) -> list[Upload]:

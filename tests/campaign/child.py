@@ -16,7 +16,7 @@ from pfl.__main__ import main
 from pfl.callbacks.records import Records
 from pfl.cli import catalogue
 from pfl.federation import checkpoint, prepare, resume
-from pfl.federation.evaluation import Evaluator
+from pfl.federation.models import Personal
 from pfl.federation.rounds import Federation
 from pfl.loop import FederatedLoop
 
@@ -39,7 +39,7 @@ STAGES = {
     "restoring": (resume, "restore"),
     "start": (Records, "on_fit_start"),
     "training": (Federation, "_train"),
-    "tests": (Evaluator, "evaluate"),
+    "tests": (Personal, "measure"),
     "rows": (Records, "on_round_end"),
     "checkpoint": (checkpoint, "save"),
     "interruption": (Records, "on_interrupt"),

@@ -66,6 +66,15 @@ if has("codecs"):
     from pfl.extras.codecs import QSGD, Cast, Sign, TopK
 
     UPLINKS += [[codec()] for codec in (Cast, QSGD, TopK, Sign)]
+JOINING = st.none()
+if has("newcomers"):
+    from pfl.extras.newcomers.newcomers import Newcomers
+
+    JOINING = st.builds(
+        lambda every, rounds: [Newcomers(every, rounds, tune_epochs=1)],
+        st.sampled_from([None, 1]),
+        st.integers(0, 2),
+    )
 OPTIONS = st.fixed_dictionaries(
     {
         "sampler": st.sampled_from(SAMPLERS),
@@ -74,9 +83,7 @@ OPTIONS = st.fixed_dictionaries(
         "evaluate_from": st.sampled_from([None, 2]),
         "evaluate_clients": st.sampled_from([None, 1, 2]),
         "evaluate_at": st.sampled_from([None, ["post_local"], ["post_broadcast", "post_local"]]),
-        "unseen_every": st.sampled_from([None, 1]),
-        "join_rounds": st.integers(0, 2),
-        "tune_epochs": st.just(1),
+        "evaluations": JOINING,
         "gradient_clip_val": st.sampled_from([None, 0.1]),
         "uplink": st.sampled_from(UPLINKS),
         "on_nonfinite": st.sampled_from(["stop", "skip"]),

@@ -179,10 +179,13 @@ def test_a_client_whose_test_fails_has_no_scores():
 
 
 def test_a_newcomer_that_fails_has_no_scores_after_joining():
+    from pfl.extras.newcomers.newcomers import Newcomers
+
     data = blobs(SIZES)
     data.apart = {"unseen": (2, 4)}
+    joining, engine = [Newcomers(join_rounds=2)], OneWorker(on_error="absent")
     with pytest.warns(UserWarning, match="without client 4"):
-        run = fit(Misses((4, 2)), OneWorker(on_error="absent"), 2, data, join_rounds=2)
+        run = fit(Misses((4, 2)), engine, 2, data, evaluations=joining)
     rows = {row["client"]: row for row in run.latest.clients if "unseen" in row}
     assert ["test/unseen_joined/acc" in rows[client] for client in (2, 4)] == [True, False]
     assert run.failures == {"untested": {4: 1}}

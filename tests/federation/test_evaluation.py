@@ -14,7 +14,7 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.pfedvem import PFedVEM
 from pfl.core.task import MultiLabel, Regression
 from pfl.engines.sequential import SequentialEngine
-from pfl.federation.evaluation import FEW, SAMPLE
+from pfl.federation.evaluator import FEW, SAMPLE
 from pfl.federation.reliability import FILE, rows, tabulated
 from pfl.federation.resume import Wanted
 from pfl.federation.sampling import UniformSampler

@@ -119,9 +119,11 @@ def test_a_resumed_run_knows_who_has_which_network(tmp_path):
 
 
 def test_newcomers_have_a_network_too():
+    from pfl.extras.newcomers.newcomers import Newcomers
+
     data = blobs(SIZES)
     data.apart = {"unseen": (3, 4)}
-    run = fit(method(kind=LGFedAvg, nets=[mlp(), Wide()]), data, 2, join_rounds=1)
+    run = fit(method(kind=LGFedAvg, nets=[mlp(), Wide()]), data, 2, evaluations=[Newcomers()])
     for client, entries in ((3, 6), (4, 4)):
         state = run.personal(client).module.state_dict()
         assert len([name for name in state if name.startswith("net.")]) == entries

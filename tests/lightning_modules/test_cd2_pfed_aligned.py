@@ -1,5 +1,7 @@
 """CD2-pFed with FedAS's alignment; the alignment's arithmetic is in test_fedas."""
 
+from dataclasses import replace
+
 import torch
 
 from lightning_modules.cd2_pfed_aligned import CD2PFedAligned
@@ -44,7 +46,8 @@ def test_a_newcomers_last_backbone_is_the_servers():
     federation = Federation(CD2PFedAligned(mlp(), optimizer=sgd(), ramp_rounds=2))
     federation.round(0, 1)
     federation.round(0, 1)
-    sent, kept = federation.welcome()
+    info = replace(federation.infos[0], round=2)
+    sent, kept = federation.server.welcome(federation.state, info, federation.infos)
     assert sent.shared["net.backbone.0.bias"].shape == (3,)
     whole = select(federation.state.shared, ("net.backbone.*",))
     assert kept["previous.module.0.bias"].shape == (6,)

@@ -182,6 +182,27 @@ class DrawsForNewcomers(Method):
         return Jitters()
 
 
+class DrawsForNobody(Method):
+    def server(self):
+        class Draws(Server):
+            def welcome(self, state, info, members):
+                torch.rand(1)
+                return super().welcome(state, info, members)
+
+        return Draws()
+
+
+class WelcomesOnTheHost(Method):
+    def server(self):
+        class OnTheHost(Server):
+            def welcome(self, state, info, members):
+                sent, kept = super().welcome(state, info, members)
+                bias = sent.shared["net.backbone.0.bias"] + torch.ones(6)
+                return replace(sent, shared={**sent.shared, "net.backbone.0.bias": bias}), kept
+
+        return OnTheHost()
+
+
 class RemembersLabels(Method):
     """The test of a newcomer knows the labels that it saw when it joined before."""
 

@@ -36,7 +36,6 @@ FINDINGS = [
     ("streams_are_left_alone", broken.DrawsInObjective, "of phase 'local' draws from torch's"),
     ("streams_are_left_alone", broken.DrawsInReceive, "receive draws from NumPy's"),
     ("streams_are_left_alone", broken.DrawsOnTheServer, "aggregate draws from Python's"),
-    ("streams_are_left_alone", rounds.DrawsForNewcomers, "welcome draws from torch's"),
     ("functions_are_pure", broken.DrawsFromNumpyInObjective, "'ce' when called again"),
     ("functions_are_pure", broken.MutatesInObjective, "changes the entry 'visits'"),
     ("functions_are_pure", broken.CountsInObjective, "changes the attribute 'calls'"),
@@ -76,7 +75,9 @@ FINDINGS = [
         rounds.RemembersOnTheServer,
         "aggregate gives a different 'shared.net.back",
     ),
-    ("servers_are_pure", rounds.DrawsForNewcomers, "welcome gives a different '0.shared.net.back"),
+    ("welcome_is_pure", rounds.DrawsForNewcomers, "welcome gives another '0.shared.net.back"),
+    ("welcome_is_pure", rounds.DrawsForNobody, "welcome draws from a global random stream"),
+    ("welcome_works_on_any_device", rounds.WelcomesOnTheHost, "on device, (6,) on cpu ("),
     (
         "servers_are_pure",
         rounds.ClipsUploads,

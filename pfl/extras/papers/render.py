@@ -78,10 +78,10 @@ def _sheet(
 def _is_share(metric: str, table: TableFile) -> bool:
     """Return ``True`` if a metric is a share, shown in per cent or as the paper's fractions.
 
-    Metrics of clients that join later are shown like the table's own.
+    Numbers of evaluations that have the form of the main score are shown like the table's own.
     """
     own = table.metric.rpartition("/")[0]
-    return names.in_per_cent(own if metric in names.LATER else metric)
+    return names.in_per_cent(own if names.has_form_of_score(metric) else metric)
 
 
 def _text(

@@ -12,6 +12,7 @@ from pfl.core.state import digest
 from pfl.core.types import Cohort
 from pfl.disk import container
 from pfl.extras.codecs.coding import Codecs
+from pfl.extras.newcomers.newcomers import Newcomers
 from pfl.extras.sites.transport import GoneError, SiteError
 from tests.engines.agreement import without
 from tests.extras.sites.sites import Garbles, Recorded, everyone, fit, same, small
@@ -20,6 +21,7 @@ from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
 SIZES = (4, 9, 3)
+JOINING = [Newcomers(join_rounds=1)]
 
 
 class Dead:
@@ -76,7 +78,7 @@ def test_newcomers_are_compared_with_the_members_that_answer(tmp_path):
         dead = Dead(1, *turns)
         engine = Recorded(tmp_path / who, dead, on_error="absent")
         with warnings.catch_warnings(record=True):
-            run = fit(small(), engine, 2, data, sampler=everyone, join_rounds=1)
+            run = fit(small(), engine, 2, data, sampler=everyone, evaluations=JOINING)
         gaps[who] = run.history[-1]["gap/sample"]
         assert "test/unseen_joined/acc" in run.history[-1]
     assert gaps["all"] != gaps["some"]

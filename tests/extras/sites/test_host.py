@@ -277,7 +277,7 @@ def test_a_kit_that_does_not_allow_the_job_is_refused(tmp_path):
 
 @pytest.mark.parametrize("method", [FedAS, FedAvg, FedPer])
 def test_an_owner_gets_the_model_that_was_tested_last(method):
-    """Tested after training, as the global model, and after the broadcast; the bits stay."""
+    """Evaluated after training, as the global model, and after the broadcast; the bits stay."""
     (one, _), (other, _) = host(0, export="model.ckpt"), host(1)
     run = ran(one, other, method=method.__name__)
     assert run.fingerprint == ran(method=method.__name__).fingerprint

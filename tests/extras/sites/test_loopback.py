@@ -21,6 +21,7 @@ from pfl.core.types import Broadcast
 from pfl.disk import container
 from pfl.extras.codecs import QSGD
 from pfl.extras.codecs.coding import Codecs, Encoded, codec_text
+from pfl.extras.newcomers.newcomers import Newcomers
 from pfl.extras.privacy.clip import Clip
 from pfl.extras.privacy.difference import norm
 from pfl.extras.sites.loopback import LoopbackEngine
@@ -30,6 +31,8 @@ from tests.extras.sites.sites import Recorded, fit, same
 from tests.helpers.discovery import build, methods
 from tests.helpers.federation import HEAVY, SGD, context, equal, job
 from tests.helpers.toy import blobs, mlp, normed
+
+JOINING = [Newcomers(join_rounds=2)]
 
 
 @pytest.mark.parametrize("method", methods(), ids=lambda m: m.__name__)
@@ -68,14 +71,36 @@ def test_newcomers_and_the_common_test_set_are_tested_here(tmp_path):
     for engine in ("sequential", Recorded(tmp_path)):
         data = blobs((4, 9, 3, 6, 5))
         data.apart = {"unseen": (4,), "validation": (3,)}
-        runs.append(fit(FedPer(mlp(), optimizer=SGD), engine, 2, data, join_rounds=2))
-        runs.append(fit(FedAvg(mlp(), optimizer=SGD), engine, 2, data, join_rounds=2))
+        runs.append(
+            fit(
+                FedPer(mlp(), optimizer=SGD),
+                engine,
+                2,
+                data,
+                evaluations=JOINING,
+            )
+        )
+        runs.append(
+            fit(
+                FedAvg(mlp(), optimizer=SGD),
+                engine,
+                2,
+                data,
+                evaluations=JOINING,
+            )
+        )
     assert same(runs[2], runs[0])
     assert same(runs[3], runs[1])
     assert "test/unseen_joined/acc" in runs[2].history[-1]
     assert "test/pooled/acc" in runs[3].history[-1]
     data.apart = {"unseen": (4,)}
-    run = fit(FedAvg(mlp(), optimizer=SGD), Recorded(tmp_path), 2, data, join_rounds=1)
+    run = fit(
+        FedAvg(mlp(), optimizer=SGD),
+        Recorded(tmp_path),
+        2,
+        data,
+        evaluations=JOINING,
+    )
     assert "test/unseen_joined/acc" in run.history[-1]
     assert "test/unseen_tuned/acc" not in run.history[-1]
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from pfl.core.failure import line_of
 from pfl.core.state import clone, named
 from pfl.core.types import Pass, Result
+from pfl.extras.newcomers.joining import welcome
+from pfl.extras.newcomers.newcomers import Newcomers
 from pfl.federation.run import Callback, Row, Run
 from pfl.federation.sampling import UniformSampler
-from pfl.testing.federation import fit, outcome
-from pfl.testing.promise import Subject, check_same, promise
+from pfl.testing.device import DEVICE, MixedDevicesError, SecondDevice
+from pfl.testing.federation import ToyFederation, fit, outcome
+from pfl.testing.observe import streams
+from pfl.testing.promise import BrokenPromiseError, Subject, check_same, promise
 from pfl.testing.toy import ToyData
 
 SIZES = (6, 5, 5, 6)
@@ -22,8 +28,9 @@ LAST, AMONG = (7, 8, 9), (0, 4, 7)
 
 def _run(subject: Subject, data: ToyData, *unseen: int, **loop: Any) -> Run:
     data.apart = {"unseen": unseen}
-    options = {"rounds": 2, "unseen_every": 1, "join_rounds": 1, "tune_epochs": 1, **loop}
-    return fit(subject.module(), data, **options)
+    joining = Newcomers(every=1, join_rounds=1, tune_epochs=1)
+    evaluations = [joining] if unseen else []
+    return fit(subject.module(), data, evaluations=evaluations, **{"rounds": 2, **loop})
 
 
 class _Uploads(Callback):
@@ -113,3 +120,37 @@ def _shuffled(subject: Subject) -> ToyData:
     x, y = data.splits["train"][3]
     data.splits["train"][3] = (x, torch.roll(y, 3, 0))
     return data
+
+
+def _welcomed(federation: ToyFederation) -> Any:  # noqa: ANN401
+    """Return what a newcomer with the first client's data starts with."""
+    info = replace(federation.infos[0], round=federation.number)
+    return welcome(federation.coordinator, federation.state, info)
+
+
+@promise("the server's welcome is pure")
+def welcome_is_pure(subject: Subject) -> None:
+    """Call it twice: the results must be equal; state and random streams may not change."""
+    federation = ToyFederation(subject.module())
+    for _ in range(2):
+        state, drawn = federation.state, streams()
+        before = clone(named(state))
+        once = _welcomed(federation)
+        check_same(once, _welcomed(federation), "welcome gives another {name!r} if called again")
+        check_same(before, state, "welcome changes {name!r} of its arguments")
+        if streams() != drawn:
+            raise BrokenPromiseError("welcome draws from a global random stream")
+        federation.round()
+
+
+@promise("newcomers are welcomed on any device")
+def welcome_works_on_any_device(subject: Subject) -> None:
+    """Welcome one on a device whose tensors cannot be mixed with others."""
+    module = subject.with_momentum()
+    try:
+        with SecondDevice():
+            federation = ToyFederation(module, subject.data(), device=DEVICE)
+            federation.round()
+            _welcomed(federation)
+    except MixedDevicesError as error:
+        raise BrokenPromiseError(f"{error}{line_of(error)}") from error

@@ -1,7 +1,8 @@
-"""Newcomers: held-out clients that join a trained federation, tested before and after."""
+"""How newcomers join a trained federation, tested before and after."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,24 +12,45 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl.core.data import CountedSplit, holders, info_of, members, others
+from pfl.core.failure import clients_text, during
 from pfl.core.seeds import derive
-from pfl.core.server import ServerState
+from pfl.core.server import Server, ServerState
+from pfl.core.sheet import Sheet
 from pfl.core.state import to
-from pfl.core.types import Batch, Job, Pass, Phase, Scores, Split, State, Terms, Upload
-from pfl.federation import soundness
-from pfl.federation.evaluation import Evaluator
+from pfl.core.types import (
+    Batch,
+    Broadcast,
+    ClientInfo,
+    Job,
+    Pass,
+    Phase,
+    Scores,
+    Split,
+    State,
+    Terms,
+    Upload,
+)
+from pfl.extras.newcomers.shown import (
+    JOINED,
+    TUNED,
+    UNSEEN,
+    VALIDATION,
+    ZERO_SHOT,
+    curve,
+    tables,
+)
+from pfl.federation.evaluation import Measurement
+from pfl.federation.evaluator import Evaluated, Evaluator
 from pfl.federation.run import Row
-from pfl.federation.settings import Settings
 from pfl.training import client_round
 from pfl.training.batching import chunks
 from pfl.training.context import Context
+from pfl.training.declaration import MethodError
 from pfl.training.phases import Tally, run_phase
 from pfl.training.server_round import Coordinator
 
-ZERO_SHOT, JOINED, TUNED = "unseen", "unseen_joined", "unseen_tuned"
 
-
-class Newcomers:
+class Joining(Measurement):
     """Lets held-out clients join as the method defines, and tests them; the run is unchanged.
 
     A newcomer gets what :meth:`pfl.core.server.Server.welcome` returns, introduces itself if the
@@ -40,33 +62,63 @@ class Newcomers:
 
     Attributes:
         clients: The clients whose scores are reported.
+
+    Args:
+        evaluator: Of the run, before its first round.
+        every: As in :class:`~pfl.extras.newcomers.newcomers.Newcomers`.
+        join_rounds: Likewise.
+        tune_epochs: Likewise.
+
+    Raises:
+        ValueError: The data hold no client out.
+        MethodError: The server has a model for each member but none for others, or an introduction
+            is not a declaration.
     """
 
     def __init__(
-        self, settings: Settings, context: Context, coordinator: Coordinator, evaluator: Evaluator
+        self, evaluator: Evaluator, every: int | None, join_rounds: int, tune_epochs: int
     ) -> None:
+        context, coordinator = evaluator.context, evaluator.coordinator
         apart = others(context.data)
-        self.clients, self._validation = apart.get("unseen", ()), apart.get("validation", ())
-        self._settings, self._context = settings, context
-        self._coordinator, self._evaluator = coordinator, evaluator
+        self.clients, self._validation = apart.get(UNSEEN, ()), apart.get(VALIDATION, ())
+        if not self.clients:
+            raise ValueError("Newcomers: no client is held out to join later; set data.unseen")
+        check_welcomes(coordinator.server)
+        # Refused before the first round, not when the first of them joins.
+        for one in context.each_variant():
+            one.declared("introduce")
+        self._every, self._join_rounds, self._tune_epochs = every, join_rounds, tune_epochs
+        self._evaluator = evaluator
+        self._context, self._coordinator = context, coordinator
 
-    def are_due(self, number: int, last: int) -> bool:
-        """Return ``True`` if newcomers join after a round, of a run that ends with the last."""
-        every = self._settings.unseen_every
-        regular = every is not None and number % every == 0
-        return bool(self.clients) and (number == last or regular)
+    def is_due(self, number: int, last: int, regular: bool) -> bool:
+        """Return ``True`` after the last round, and every few rounds before."""
+        return number == last or (self._every is not None and number % self._every == 0)
 
-    def evaluate(self, state: ServerState, seen: Mapping[str, float]) -> tuple[Row, list[Row]]:
-        """Test all newcomers; return one row of summaries, and one row for each of them.
+    def described(self) -> dict[str, str]:
+        """Return how many join, and who chooses the epochs of tuning."""
+        reserved = len(self._validation)
+        choosing = f"{reserved} more choose" if reserved else "those that train choose"
+        line = f"{len(self.clients)} clients join later; {choosing} the baseline's epochs"
+        return {"unseen": line}
 
-        Those without test samples are left out, with a warning. Gaps are relative to ``seen``, the
-        mean scores of the clients that trained.
+    def sheets(self, row: Row, rows: Mapping[int, Row], names: Sequence[str]) -> list[Sheet]:
+        """Return a table of each client's main score, and one of all mean scores."""
+        own = {client: rows[client] for client in self.clients if client in rows}
+        curves = {name: curve(name, self._join_rounds) for name in self._evaluator.scorer.better}
+        return tables(curves, row, own, names)
+
+    def measure(self, tested: Evaluated) -> Row:
+        """Test all newcomers; return summaries, and enter a row for each of them.
+
+        Those without test samples are left out, with a warning. Gaps are relative to the mean
+        scores of the clients that trained.
         """
-        evaluator, data = self._evaluator, self._context.data
+        evaluator, data, state = self._evaluator, self._context.data, tested.after
         clients = [client for client in self.clients if len(data.split(client, "test"))]
-        soundness.warn_of_untested(sorted({*self.clients} - {*clients}))
+        _warn_of_untested(sorted({*self.clients} - {*clients}))
         if not clients:
-            return {}, []
+            return {}
         rows = evaluator.rows(clients, state.round)
         for of_client in rows.values():
             of_client["unseen"] = True
@@ -74,59 +126,61 @@ class Newcomers:
         epochs = self._chosen_epochs(state)
         curves = {client: list(self._tuning(job, epochs or 0)) for client, job in jobs.items()}
         ends = {ZERO_SHOT: 0} | ({} if epochs is None else {TUNED: -1})
-        tested: dict[str, dict[int, Scores]] = {
+        found: dict[str, dict[int, Scores]] = {
             group: {client: {"test": scores[end]} for client, scores in curves.items()}
             for group, end in ends.items()
         }
-        curve = list(self._joining(jobs)) or [tested[ZERO_SHOT]]
-        tested |= {f"{JOINED}_{number}": scores for number, scores in enumerate(curve[:-1], 1)}
-        tested[JOINED] = curve[-1]
+        rounds = list(self._local_rounds(jobs)) or [found[ZERO_SHOT]]
+        found |= {f"{JOINED}_{number}": scores for number, scores in enumerate(rounds[:-1], 1)}
+        found[JOINED] = rounds[-1]
         row: Row = {}
-        for group, scores in tested.items():
+        for group, scores in found.items():
             row |= evaluator.collect(scores, group, rows)
         if epochs is not None:
             row["unseen/tuned_epochs"] = epochs
             row["unseen/hurt"] = hurt(list(rows.values()), *self._main)
-        row |= self._gaps(state, row, seen)
-        return row, list(rows.values())
+        tested.rows |= rows
+        return row | self._gaps(state, row, tested.row)
+
+    def job(self, state: ServerState, client: int) -> Job | None:
+        """Return the job of a client of these after its local rounds."""
+        if client not in (*self.clients, *self._validation):
+            return None
+        jobs = {client: self.arrival(state, client)}
+        for _ in self._local_rounds(jobs):
+            pass
+        return jobs[client]
 
     def arrival(self, state: ServerState, client: int) -> Job:
         """Return the job of a newcomer on its arrival."""
         coordinator, context = self._coordinator, self._context
-        info = info_of(context.data, client, self._settings.rounds)
+        info = info_of(context.data, client, coordinator.clients[client].rounds)
         info = replace(info, round=state.round)
-        seed = derive(self._settings.seed, "join", state.round, client)
+        seed = derive(self._evaluator.run.seed, "join", state.round, client)
         job = self._welcomed(Job(info=info, kept={}, broadcast=None, seed=seed), state)
         # An introduction would bypass the steps of the uplink.
-        if not coordinator.uplink and (upload := client_round.introduced(context, job)):
+        if not coordinator.uplink and (upload := introduced(context, job)):
             job = self._welcomed(job, state, upload)
         return job
 
     def _welcomed(self, job: Job, state: ServerState, upload: Upload | None = None) -> Job:
         """Return the job of a newcomer with the server's answer."""
         context = self._context.of(job.info.client)
-        broadcast, kept = self._coordinator.welcome(state, job.info, upload)
+        broadcast, kept = welcome(self._coordinator, state, job.info, upload)
         kept = to(kept, context.fabric.device)
         job = replace(job, kept=kept, broadcast=broadcast)
         return replace(job, kept=kept | _norm_statistics(context, job))
 
-    def joined(self, state: ServerState, client: int) -> Job:
-        """Return the job of a newcomer after ``join_rounds`` local rounds."""
-        jobs = {client: self.arrival(state, client)}
-        for _ in self._joining(jobs):
-            pass
-        return jobs[client]
-
-    def _joining(self, jobs: dict[int, Job]) -> Iterator[dict[int, Scores]]:
+    def _local_rounds(self, jobs: dict[int, Job]) -> Iterator[dict[int, Scores]]:
         """Run the local rounds of newcomers; update their jobs, and yield scores after each."""
         at_once = self._evaluator.points[0] == "post_local"
         splits: tuple[Split, ...] = ("test",) if at_once else ()
-        for number in range(1, self._settings.join_rounds + 1):
+        for number in range(1, self._join_rounds + 1):
             turn = [
                 replace(job, seed=derive(job.seed, "round", number), splits=splits)
                 for job in jobs.values()
             ]
-            results = {result.client: result for result in self._settings.runner.train(turn)}
+            results = {result.client: result for result in self._evaluator.engine.train(turn)}
             for client, result in results.items():
                 jobs[client] = replace(jobs[client], kept=result.kept)
             trained = {client: result.scores for client, result in results.items()}
@@ -148,7 +202,7 @@ class Newcomers:
         ]
         if not clients:
             return None
-        most = self._settings.tune_epochs
+        most = self._tune_epochs
         curves = [
             [scores[main] for scores in self._tuning(self.arrival(state, client), most)]
             for client in clients
@@ -194,11 +248,12 @@ class Newcomers:
         """
         main, more = self._main
         sign = 1 if more else -1
+        columns = curve(main, self._join_rounds)
         personal, joined = seen.get(f"test/personal/{main}"), f"test/{JOINED}/{main}"
         gaps: Row = {}
         if personal is not None and joined in row:
             gaps["gap/participation"] = sign * (personal - row[joined])
-            reached = [k for k, name in enumerate(self.curve) if sign * (row[name] - personal) >= 0]
+            reached = [k for k, name in enumerate(columns) if sign * (row[name] - personal) >= 0]
             gaps |= {"unseen/rounds_to_seen": min(reached)} if reached else {}
         tested, job = self._evaluator.test, partial(self._evaluator.job, state)
         scores = tested(holders(self._context.data, "train", "test"), job, ("train", "test"))
@@ -208,17 +263,55 @@ class Newcomers:
         return gaps | ({"gap/sample": sign * sum(apart) / len(apart)} if apart else {})
 
     @property
-    def curve(self) -> list[str]:
-        """Columns of the main score: zero-shot, and after each local round."""
-        main, rounds = self._main[0], self._settings.join_rounds
-        between = [f"{JOINED}_{k}" for k in range(1, rounds)]
-        groups = [ZERO_SHOT, *between, *([JOINED] if rounds else [])]
-        return [f"test/{group}/{main}" for group in groups]
-
-    @property
     def _main(self) -> tuple[str, bool]:
         """The main score, and whether more of it is better."""
         return next(iter(self._context.scorer.better.items()))
+
+
+def check_welcomes(server: Server[Any]) -> None:
+    """Refuse a server that has a model for each member but does not handle newcomers.
+
+    Raises:
+        MethodError: It inherits :meth:`pfl.core.server.Server.welcome`, which would broadcast to
+            them.
+    """
+    if server.per_client and type(server).welcome is Server.welcome:
+        raise MethodError(
+            f"{type(server).__name__} has a model for each member (per_client) and none for "
+            "clients that are held out: override welcome() to return what they start with"
+        )
+
+
+def welcome(
+    coordinator: Coordinator, state: ServerState, info: ClientInfo, upload: Upload | None = None
+) -> tuple[Broadcast, State]:
+    """Return what a newcomer starts with; see :meth:`pfl.core.server.Server.welcome`.
+
+    ``upload`` is its upload after the introduction.
+    """
+    members = coordinator.members
+    (known,) = coordinator.disclosed([info])
+    # Also for a member that is treated as a newcomer.
+    known = replace(known, client=len(members) + info.client)
+    with during(f"the server's welcome to client {info.client}"):
+        # A server without introductions need not accept the argument.
+        sent = () if upload is None else (replace(upload, client=known.client),)
+        answer: tuple[Broadcast, State] = coordinator.server.welcome(state, known, members, *sent)
+    return answer
+
+
+def introduced(context: Context, job: Job) -> Upload | None:
+    """Return the upload after a newcomer's introduction; ``None`` if the method declares none."""
+    context, tally = context.of(job.info.client), Tally()
+    if not (plan := context.declared("introduce")):
+        return None
+    with during(f"the introduction of client {job.info.client}"), context.isolated(job):
+        context.load(job.kept)
+        with torch.no_grad():
+            client_round.begin(context.module, job)
+        client_round.run_plan(context, job, plan, tally)
+        with torch.no_grad():
+            return None if tally.idle else context.module.upload(job.info)
 
 
 def hurt(rows: Sequence[Mapping[str, Any]], score: str, more: bool) -> float:
@@ -227,6 +320,15 @@ def hurt(rows: Sequence[Mapping[str, Any]], score: str, more: bool) -> float:
     pairs = [[float(row[name]) for name in names] for row in rows]
     worse = [before > after if more else before < after for before, after in pairs]
     return sum(worse) / len(worse)
+
+
+def _warn_of_untested(clients: Sequence[int]) -> None:
+    """Warn if clients that are held out have no test samples; shown once a run."""
+    if clients:
+        warnings.warn(
+            f"{clients_text(clients)}: held out, but without test samples, and so without scores",
+            stacklevel=2,
+        )
 
 
 def _norm_statistics(context: Context, job: Job) -> State:

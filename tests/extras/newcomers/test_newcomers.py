@@ -33,10 +33,11 @@ from pfl.core.server import Server, ServerState
 from pfl.core.state import assign, named
 from pfl.core.task import Classification, Regression
 from pfl.core.types import Broadcast, ClientInfo, Phase
+from pfl.extras.newcomers.joining import hurt, welcome
+from pfl.extras.newcomers.newcomers import Newcomers
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
 from pfl.federation.sampling import UniformSampler
-from pfl.federation.unseen import hurt
 from pfl.loop import FederatedLoop
 from pfl.results.compare import compare
 from pfl.results.compare_sheets import sheets
@@ -64,10 +65,11 @@ def held(*unseen, validation=(), sizes=SIZES, **options):
     return data
 
 
-def joined(method, data=None, **loop):
+def joined(method, data=None, **options):
     """Return the last row of a run of two rounds, and its unseen clients' rows."""
-    options = {"join_rounds": 2, "tune_epochs": 2, **loop}
-    run = fit(method, held(3, 4) if data is None else data, 2, **options)
+    options = {"join_rounds": 2, "tune_epochs": 2, **options}
+    data = held(3, 4) if data is None else data
+    run = fit(method, data, 2, evaluations=[Newcomers(**options)])
     return run.history[-1], [row for row in run.latest.clients if row.get("unseen")]
 
 
@@ -96,7 +98,7 @@ def test_an_unseen_client_with_a_seen_ones_data_scores_the_same_where_nothing_is
     data = held(3)
     for split in data.splits.values():
         split[3] = split[1]
-    run = fit(FedAvg(mlp(), optimizer=SGD), data, 2, join_rounds=3)
+    run = fit(FedAvg(mlp(), optimizer=SGD), data, 2, evaluations=[Newcomers(join_rounds=3)])
     scores = {int(row["client"]): row for row in run.latest.clients}
     for k in ("unseen", "unseen_joined_1", "unseen_joined_2", "unseen_joined"):
         assert scores[3][f"test/{k}/acc"] == scores[1]["test/personal/acc"]
@@ -104,7 +106,12 @@ def test_an_unseen_client_with_a_seen_ones_data_scores_the_same_where_nothing_is
 
 def test_a_newcomer_of_local_trains_as_a_client_of_local_does():
     """After k local rounds it is what k rounds of training make of it; an epoch is one batch."""
-    late = fit(Local(mlp(), optimizer=SGD), held(3, batch_size=9), 2, join_rounds=2)
+    late = fit(
+        Local(mlp(), optimizer=SGD),
+        held(3, batch_size=9),
+        2,
+        evaluations=[Newcomers(join_rounds=2)],
+    )
     found = late.personal(3).module.state_dict()
     data = blobs(SIZES, batch_size=9)
     member = fit(Local(mlp(), optimizer=SGD), data, 2, sampler=UniformSampler()).kept[3]
@@ -117,7 +124,9 @@ def test_a_newcomer_of_local_trains_as_a_client_of_local_does():
 def test_gaps_are_positive_where_unseen_data_do_worse(task, score, sign):
     """Of samples: the members' scores on training less test data, of the one model of FedAvg."""
     data = held(3, 4, task=task)
-    run = fit(FedAvg(mlp(), optimizer=SGD, task=task), data, 2, join_rounds=1)
+    run = fit(
+        FedAvg(mlp(), optimizer=SGD, task=task), data, 2, evaluations=[Newcomers(join_rounds=1)]
+    )
     row = run.history[-1]
     federation = ToyFederation(FedAvg(mlp(), optimizer=SGD, task=task), data)
     federation.state = run.server
@@ -189,7 +198,7 @@ def test_who_is_hurt_is_strictly_worse_after_tuning():
 
 
 def test_they_join_when_asked_and_after_the_last_round():
-    run = fit(FedAvg(mlp(), optimizer=SGD), held(3), 5, unseen_every=2, join_rounds=1)
+    run = fit(FedAvg(mlp(), optimizer=SGD), held(3), 5, evaluations=[Newcomers(2, 1)])
     assert [row["round"] for row in run.history if "test/unseen/acc" in row] == [2, 4, 5]
 
 
@@ -197,7 +206,7 @@ def test_joining_leaves_every_state_of_the_checkpoint(tmp_path):
     found = []
     for every in (1, None):
         folder = str(tmp_path / str(every))
-        loop = {"unseen_every": every, "join_rounds": 1, "default_root_dir": folder}
+        loop = {"evaluations": [Newcomers(every, 1)], "default_root_dir": folder}
         run = fit(FedPer(mlp(), optimizer=SGD), held(3), 3, **loop)
         found.append(checkpoint.load(run.folder / FILE))
     states = ("server", "kept", "template", "round", "failures", "partition")
@@ -205,7 +214,9 @@ def test_joining_leaves_every_state_of_the_checkpoint(tmp_path):
     assert difference(named(one), named(other)) is None
     # Joining anew, by a test, does not touch the file.
     bytes_before = (run.folder / FILE).read_bytes()
-    loop = FederatedLoop(3, join_rounds=1, progress=False, accelerator="cpu")
+    loop = FederatedLoop(
+        3, evaluations=[Newcomers(join_rounds=1)], progress=False, accelerator="cpu"
+    )
     row = loop.test(FedPer(mlp(), optimizer=SGD), held(3), str(run.folder))
     assert (run.folder / FILE).read_bytes() == bytes_before
     assert row["test/unseen_joined/acc"] == run.history[-1]["test/unseen_joined/acc"]
@@ -273,7 +284,7 @@ def test_the_server_numbers_members_from_zero():
     assert head[:, 0].tolist() == [0, pytest.approx(mlp().head.bias[0].item()), 2]
     assert federation.coordinator.reported(federation.state) == {"row": {1: 0.0, 4: 2.0}}
     assert federation.job(4).broadcast.shared["net.head.bias"].tolist() == [2, 2, 2]
-    sent, _ = federation.coordinator.welcome(federation.state, federation.infos[0])
+    sent, _ = welcome(federation.coordinator, federation.state, federation.infos[0])
     assert torch.equal(sent.shared["net.head.bias"], head.mean(0))
 
 
@@ -313,8 +324,8 @@ class Answers(Server):
 def test_a_newcomer_starts_with_the_answer_to_its_introduction():
     """The answer is one step on all of its data from the broadcast; the run is FedAvg's."""
     data = held(3, batch_size=9)
-    run = fit(Introduces(mlp(), optimizer=SGD), data, 2, join_rounds=0)
-    assert run.fingerprint == fit(FedAvg(mlp(), optimizer=SGD), data, 2, join_rounds=0).fingerprint
+    run = fit(Introduces(mlp(), optimizer=SGD), data, 2, evaluations=[Newcomers(join_rounds=0)])
+    assert run.fingerprint == fit(FedAvg(mlp(), optimizer=SGD), data, 2).fingerprint
     expected, own = FedAvg(mlp(), optimizer=SGD), data.split(3, "train")
     assign(expected, run.server.shared)
     cross_entropy(expected(own.x), own.targets).backward()
@@ -329,7 +340,7 @@ def test_introductions_keep_all_promises():
 
 def test_what_would_pass_by_the_uplink_is_not_sent():
     """With a step of the uplink, newcomers have what the server sends to everybody."""
-    data, loop = held(3), {"uplink": [UplinkStep()], "join_rounds": 0}
+    data, loop = held(3), {"uplink": [UplinkStep()], "evaluations": [Newcomers(join_rounds=0)]}
     run = fit(Introduces(mlp(), optimizer=SGD), data, 1, **loop)
     found = run.personal(3).module.state_dict()
     assert all(torch.equal(found[name], value) for name, value in run.server.shared.items())
@@ -405,7 +416,7 @@ def test_ifca_chooses_the_network_of_least_training_loss_before_it_trains():
 def test_batch_norms_that_stay_are_measured_in_one_pass():
     """By hand: with one batch, the statistics are those of what the first layer gives."""
     data = held(3, batch_size=8)
-    run = fit(FedBN(normed(), optimizer=SGD), data, 2, join_rounds=0)
+    run = fit(FedBN(normed(), optimizer=SGD), data, 2, evaluations=[Newcomers(join_rounds=0)])
     context = run.personal(3)
     layer, norm = context.module.net.backbone[0], context.module.net.backbone[1]
     with torch.no_grad():
@@ -431,7 +442,8 @@ def hospitals(tmp_path_factory):
         *("--model=FedPer", "--model.net=MLP", "--model.net.hidden=4", "--data=TensorData"),
         *(f"--data.source={file}", "--data.num_clients=5", "--data.partition=ByDomain"),
         *("--data.unseen.clients=[Zug]", f"--loop.default_root_dir={file.parent / 'runs'}"),
-        *("--loop.rounds=2", "--loop.join_rounds=2", "--loop.tune_epochs=2"),
+        *("--loop.rounds=2", "--loop.evaluations=[Newcomers]"),
+        *("--loop.evaluations.join_rounds=2", "--loop.evaluations.tune_epochs=2"),
         "--loop.progress=false",
     ]
     return main_fit(argv).folder

@@ -30,6 +30,8 @@ from lightning_modules import (
 from pfl.__main__ import main
 from pfl.cli.runs import fit as main_fit
 from pfl.core.seeds import scoped
+from pfl.extras.newcomers.newcomers import Newcomers
+from pfl.federation.evaluator import Evaluated
 from pfl.federation.later import TRANSFORMS, adopt, joining
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import FILE, Wanted
@@ -52,7 +54,8 @@ def data(rows=slice(None), **options):
 
 def loop(**options):
     fixed = {"progress": False, "accelerator": "cpu", "engine": "sequential", "name": "run"}
-    return FederatedLoop(2, join_rounds=2, tune_epochs=1, **fixed, **options)
+    joining = [Newcomers(join_rounds=2, tune_epochs=1)]
+    return FederatedLoop(2, evaluations=joining, **fixed, **options)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,9 @@ def test_who_joins_from_a_file_scores_as_if_the_run_had_held_it_out(kind, tmp_pa
     with pytest.warns(UserWarning, match=parts("e: ~ run ~ client")):
         later = joining(new, run.folder, "file")
     with prepared(Wanted(loop(), method(), later, str(run.folder))) as federation:
-        row, (joined,) = federation.newcomers.evaluate(federation.run.server, {})
+        tested = Evaluated(federation.evaluator, (), {}, *2 * [federation.run.server], {})
+        row = federation.evaluations[-1].measure(tested)
+    (joined,) = tested.rows.values()
     assert {**joined, "client": 4} == {n: held_out[n] for n in joined}
     assert joined["client"] == 5
     # Nobody is left to choose the epochs of tuning, or to compare with.
