@@ -129,7 +129,7 @@ class Elsewhere(Engine):
     def connect(self, context: Context, config: str | None) -> FederatedData:
         """Return data of which each client has told its sizes."""
         sizes: dict[SplitName, int] = {"train": 10, "val": 0, "test": 5}
-        told = Introduction("", sizes)
+        told = Introduction("0" * 64, sizes)
         # Each has a record of its own, as from its own message.
         return at_sites(context.data, {c: replace(told) for c in range(context.data.num_clients)})
 
