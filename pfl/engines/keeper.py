@@ -20,7 +20,7 @@ from pfl.disk import container
 from pfl.disk.mapped import in_file
 
 
-class NotHereError(ExplainedError):
+class NotHereError(ExplainedError, ValueError):
     """A client stores its state itself, so that nobody can read it here."""
 
 

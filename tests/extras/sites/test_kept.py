@@ -11,6 +11,7 @@ from torch import nn
 from lightning_modules.ditto import Ditto
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedrep import FedRep
+from pfl.cli.runs import RUN_REFUSALS
 from pfl.core.state import digest
 from pfl.disk import container
 from pfl.disk.lock import BusyError
@@ -198,8 +199,10 @@ def test_a_personal_model_exists_only_at_its_site(tmp_path):
 def test_no_local_engine_goes_on_without_the_states_at_sites(engine, tmp_path):
     options = {"data": blobs(SIZES), "default_root_dir": str(tmp_path / "runs")}
     folder = str(fit(small(), Recorded(tmp_path / "sites"), 1, **options).folder)
-    with pytest.raises(NotHereError, match=parts("client ~ at its site")):
+    with pytest.raises(NotHereError, match=parts("client ~ at its site")) as caught:
         fit(small(), engine, 2, ckpt_path=folder, **options)
+    # A command says it in a line.
+    assert isinstance(caught.value, RUN_REFUSALS)
 
 
 def test_states_that_are_here_do_not_go_to_sites(tmp_path):
