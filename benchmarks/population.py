@@ -28,7 +28,6 @@ from benchmarks.memory import megabytes
 from datamodules import IID, Synthetic
 from lightning_modules.ditto import Ditto
 from lightning_modules.nets import LeNet5
-from pfl.callbacks.checkpoint import Checkpoint
 from pfl.core.data import FederatedData
 from pfl.core.seeds import scoped
 from pfl.core.state import clone
@@ -40,6 +39,7 @@ from pfl.extras.sites.keeper import SitesKeeper
 from pfl.federation import checkpoint
 from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import UniformSampler
+from pfl.federation.schema import Content
 from pfl.loop import FederatedLoop
 from pfl.training.context import Context
 
@@ -86,7 +86,7 @@ def measure(clients: int, kept_memory: float | None, rounds: int) -> dict[str, o
     ).fit(module, data)
     with TemporaryDirectory(dir=".") as folder:
         start = time.perf_counter()
-        checkpoint.save(Path(folder) / "last.ckpt", Checkpoint().content(run))
+        checkpoint.save(Path(folder) / "last.ckpt", dict(Content.of(run)))
         saving = time.perf_counter() - start
         size = sum(file.stat().st_size for file in Path(folder).iterdir())
     own, mapped = watch.memory[-2]
@@ -187,7 +187,7 @@ def serve(clients: int, rounds: int) -> dict[str, object]:
     (full,) = megabytes("RssAnon")
     with TemporaryDirectory(dir=".") as folder:
         start = time.perf_counter()
-        checkpoint.save(Path(folder) / "last.ckpt", Checkpoint().content(run))
+        checkpoint.save(Path(folder) / "last.ckpt", dict(Content.of(run)))
         saving = time.perf_counter() - start
         size = sum(file.stat().st_size for file in Path(folder).iterdir())
     return {

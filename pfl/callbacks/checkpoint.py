@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from pfl.core.types import RoundResult
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
-from pfl.federation.run import Callback, Run, by_name
+from pfl.federation.run import Callback, Run
+from pfl.federation.schema import Content
 
 
 class Checkpoint(Callback):
@@ -53,26 +52,5 @@ class Checkpoint(Callback):
         """Write the checkpoint, unless this round has already been saved."""
         if run.folder is None or self._saved == run.round:
             return
-        checkpoint.save(run.folder / FILE, self.content(run))
+        checkpoint.save(run.folder / FILE, dict(Content.of(run)))
         self._saved = run.round
-
-    def content(self, run: Run) -> dict[str, Any]:
-        """Return all state that later rounds depend on."""
-        return {
-            "round": run.round,
-            "seed": run.seed,
-            "method": type(run.module).__name__,
-            "server": checkpoint.pack(run.server),
-            **run.keeper.packed(),
-            "template": checkpoint.move(run.template, "cpu"),
-            "constants": run.constants,
-            "stacked": run.stacked,
-            "tested": None if run.tested is None else [*run.tested],
-            "op_threads": torch.get_num_threads(),
-            "history": run.history,
-            "failures": run.failures,
-            "reasons": run.reasons,
-            "partition": run.data.description().get("hash"),
-            "config": run.config,
-            "callbacks": {name: one.state_dict() for name, one in by_name(run.callbacks).items()},
-        }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pfl.engines import op_threads
 from pfl.federation import header, resume
@@ -14,6 +13,7 @@ from pfl.federation.evaluator import chosen
 from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Run
+from pfl.federation.schema import Content
 from pfl.training.context import Context
 from pfl.training.server_round import Coordinator
 
@@ -42,16 +42,16 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     settings = wanted.settings
     wanted.data.to(settings.fabric.device)
     context = Context(wanted.module, wanted.data, settings.fabric, settings.gradient_clip_val)
-    content = {} if file is None else resume.read(file, wanted, context)
-    if content:
-        context.start_from(content["template"])
+    content = None if file is None else resume.read(file, wanted, context)
+    if content is not None:
+        context.start_from(content.template)
     scope.callback(settings.runner.close)
     # From here on, the data are as the engine's clients describe them.
     context.data = settings.runner.connect(context, wanted.config)
     coordinator = _coordinator(wanted, context)
     run = _run(wanted, coordinator, context, content)
     coordinator.check_chain(run.server)
-    if content:
+    if content is not None:
         resume.restore(content, run, coordinator.clients, context)
     if coordinator.server.per_client:
         run.server = replace(run.server, shared=run.keeper.rows(run.server.shared))
@@ -72,17 +72,15 @@ def _coordinator(wanted: Wanted, context: Context) -> Coordinator:
 
 
 def _run(
-    wanted: Wanted, coordinator: Coordinator, context: Context, content: Mapping[str, Any]
+    wanted: Wanted, coordinator: Coordinator, context: Context, content: Content | None
 ) -> Run:
     """Return the run before its first round."""
     settings = wanted.settings
-    # Under the default, a resumed run keeps the tested clients it started with.
-    resumes = bool(content) and settings.evaluate_clients == "auto"
-    tested = (
-        content["tested"]
-        if resumes
-        else chosen(settings.evaluate_clients, settings.seed, context.data)
-    )
+    if content is not None and settings.evaluate_clients == "auto":
+        # Under the default, a resumed run keeps the tested clients it started with.
+        tested = content.tested
+    else:
+        tested = chosen(settings.evaluate_clients, settings.seed, context.data)
     limits = (step.max_rounds(settings.rounds) for step in coordinator.uplink)
     return Run(
         module=wanted.module,
@@ -101,11 +99,11 @@ def _run(
     )
 
 
-def _start(federation: Federation, content: Mapping[str, Any]) -> None:
+def _start(federation: Federation, content: Content | None) -> None:
     """Set up the engine, and describe the decisions in the run's header."""
     engine, context, run = federation.settings.runner, federation.context, federation.run
-    engine.stacks = content.get("stacked")
-    threads = op_threads.choose(context, content.get("op_threads"))
+    engine.stacks = None if content is None else content.stacked
+    threads = op_threads.choose(context, None if content is None else content.op_threads)
     federation.op_threads = threads.count
     with federation.computing():
         line = engine.setup(context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.identity import Identity
 from pfl.federation.later import ADVICE
 from pfl.federation.run import Callback, Run, load_states
+from pfl.federation.schema import Content
 from pfl.federation.settings import Settings
 from pfl.training.context import Context
 
@@ -142,34 +143,31 @@ def opened(wanted: Wanted) -> Iterator[Path | None]:
         yield file
 
 
-def read(file: Path, wanted: Wanted, context: Context) -> Mapping[str, Any]:
+def read(file: Path, wanted: Wanted, context: Context) -> Content:
     """Return the content of a checkpoint of a wanted run, whose context is before its first round.
 
     Raises:
         CheckpointError: The checkpoint cannot be used, or belongs to another method, network or
             partition, or its run has other settings; the message gives both values of each.
     """
-    content = checkpoint.load(file)
-    schema.check_types(content)
+    content = schema.read(file)
     try:
-        differing = wanted.differences(content["config"], content["seed"])
+        differing = wanted.differences(content.config, content.seed)
     except reading.FileError as error:
         raise CheckpointError(f"{file}: {error}") from error
     if differing:
         other = not wanted.trains and any(line.startswith("data.") for line in differing)
         lines = [*differing, *([ADVICE] if other else [])]
         raise CheckpointError(f"{file} is from a run with other settings: {'; '.join(lines)}")
-    _check_same("method", content["method"], type(wanted.module).__name__)
+    _check_same("method", content.method, type(wanted.module).__name__)
     # The hash of data at sites is known once the sites have reported it.
     if wanted.data.description().get("hash") is not None:
         _check_partition(content, wanted.data)
-    schema.check_tensors("template", content["template"], context.initial_values)
+    schema.check_tensors("template", content.template, context.initial_values)
     return content
 
 
-def restore(
-    content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo], context: Context
-) -> None:
+def restore(content: Content, run: Run, clients: Sequence[ClientInfo], context: Context) -> None:
     """Restore a new run to the state in a checkpoint.
 
     Raises:
@@ -177,16 +175,16 @@ def restore(
     """
     _check_partition(content, run.data)
     schema.check(content, run, clients, context)
-    run.round = content["round"]
-    run.server = checkpoint.unpack(run.server, content["server"], context.fabric.device)
-    run.keeper.restore(content["kept"], content["tickets"])
-    run.history = content["history"]
-    run.failures, run.reasons = content["failures"], content["reasons"]
-    load_states(run.callbacks, content["callbacks"])
+    run.round = content.round
+    run.server = checkpoint.unpack(run.server, content.server, context.fabric.device)
+    run.keeper.restore(content.kept, content.tickets)
+    run.history = content.history
+    run.failures, run.reasons = content.failures, content.reasons
+    load_states(run.callbacks, content.callbacks)
 
 
-def _check_partition(content: Mapping[str, Any], data: FederatedData) -> None:
-    _check_same("partition", content["partition"], data.description().get("hash"), f"; {ADVICE}")
+def _check_partition(content: Content, data: FederatedData) -> None:
+    _check_same("partition", content.partition, data.description().get("hash"), f"; {ADVICE}")
 
 
 def _check_same(what: str, old: Any, wanted: Any, advice: str = "") -> None:  # noqa: ANN401

@@ -1,9 +1,10 @@
-"""Checks of a checkpoint's keys, types, shapes and ranges, before any of it is used."""
+"""The content of a checkpoint, whose types, shapes and ranges are checked before it is used."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -13,14 +14,15 @@ from torch import Tensor
 from pfl.core.server import ServerState
 from pfl.core.state import form_of, residuals_of
 from pfl.core.types import ClientInfo, Digest, Round, State
+from pfl.federation import checkpoint
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run, by_name
 from pfl.training.context import Context
 from pfl.training.optimizer_state import of_all_phases
 
 
-class _Content(BaseModel):
-    """The keys of a checkpoint, with the types and ranges of their values."""
+class Content(BaseModel):
+    """All state of a run that later rounds depend on, with the types and ranges of its values."""
 
     model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
@@ -42,24 +44,44 @@ class _Content(BaseModel):
     partition: str | None
     config: str | None
 
+    @classmethod
+    def of(cls, run: Run) -> Content:
+        """Return the content of a run's checkpoint, with tensors on the CPU."""
+        return cls.model_construct(
+            round=run.round,
+            seed=run.seed,
+            method=type(run.module).__name__,
+            server=checkpoint.pack(run.server),
+            **run.keeper.packed(),
+            template=checkpoint.move(run.template, "cpu"),
+            constants=run.constants,
+            stacked=run.stacked,
+            tested=None if run.tested is None else [*run.tested],
+            op_threads=torch.get_num_threads(),
+            history=run.history,
+            failures=run.failures,
+            reasons=run.reasons,
+            partition=run.data.description().get("hash"),
+            config=run.config,
+            callbacks={name: one.state_dict() for name, one in by_name(run.callbacks).items()},
+        )
 
-def check_types(content: Mapping[str, Any]) -> None:
-    """Check the keys of a checkpoint, and the types and ranges of their values.
+
+def read(file: Path) -> Content:
+    """Return the content of a checkpoint.
 
     Raises:
-        CheckpointError: A key is missing, or its value has another type.
+        CheckpointError: It cannot be read, a key is missing, or its value has another type.
     """
     try:
-        _Content.model_validate(content)
+        return Content.model_validate(checkpoint.load(file))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise _wrong(f"{place}: {first['msg']}, got {_shown(first['input'])}") from error
 
 
-def check(
-    content: Mapping[str, Any], run: Run, clients: Sequence[ClientInfo], context: Context
-) -> None:
+def check(content: Content, run: Run, clients: Sequence[ClientInfo], context: Context) -> None:
     """Refuse a checkpoint from which a run cannot be resumed.
 
     The run is before its first round, with the module at its initial values.
@@ -67,25 +89,25 @@ def check(
     Raises:
         CheckpointError: The checkpoint does not fit the run; the message says what would be right.
     """
-    if content["constants"] != run.constants:
+    if content.constants != run.constants:
         raise CheckpointError(
             "the checkpoint belongs to a network with other frozen weights, which a checkpoint "
             "does not contain: build the network with the same frozen weights as then"
         )
     _check_history(content)
     named: dict[str, Iterable[int]] = {
-        name: content[name] for name in ("kept", "tickets", "reasons")
+        **{"kept": content.kept, "tickets": content.tickets, "reasons": content.reasons},
+        **{"tested": content.tested or ()},
+        **{f"failures.{what}": rounds for what, rounds in content.failures.items()},
     }
-    named["tested"] = content["tested"] or ()
-    named |= {f"failures.{what}": rounds for what, rounds in content["failures"].items()}
     for where, known in named.items():
         for client in known:
             if not 0 <= client < len(clients):
                 raise _wrong(f"{where}: there is no client {client}, only 0 to {len(clients) - 1}")
-    _check_server(content["server"], run.server, content["round"])
-    _check_kept(content["kept"], clients, context)
+    _check_server(content.server, run.server, content.round)
+    _check_kept(content.kept, clients, context)
     for name, callback in by_name(run.callbacks).items():
-        _check_callback(name, callback, content["callbacks"].get(name, {}))
+        _check_callback(name, callback, content.callbacks.get(name, {}))
 
 
 def _check_kept(kept: Mapping[int, State], clients: Sequence[ClientInfo], context: Context) -> None:
@@ -121,8 +143,8 @@ def _leading(whole: Tensor, part: Tensor) -> Tensor:
     return whole[tuple(slice(size) for size in part.shape[: whole.dim()])]
 
 
-def _check_history(content: Mapping[str, Any]) -> None:
-    number, rows = content["round"], content["history"]
+def _check_history(content: Content) -> None:
+    number, rows = content.round, content.history
     if len(rows) != number:
         raise _wrong(f"round is {number}, but its history has {len(rows)} rows")
     for count, row in enumerate(rows, 1):
