@@ -188,7 +188,7 @@ class CoresState(fl.ServerState):
 
 
 @dataclass(eq=False)
-class CoresServer(fl.Server[CoresState]):
+class CoresServer(fl.ModelsServer[CoresState]):
     """A server that stores all cores, and sends each client the others'; arguments as in APPLE.
 
     Attributes:
@@ -196,7 +196,6 @@ class CoresServer(fl.Server[CoresState]):
     """
 
     reports: ClassVar = {}
-    per_client = True
     places: int = 0
     downloads: int | None = None
     sharpness: float = 1.0
@@ -248,29 +247,24 @@ class CoresServer(fl.Server[CoresState]):
     def _sent(
         self, state: CoresState, others: Sequence[int], own: Tensor, chosen: Sequence[int]
     ) -> fl.Broadcast:
-        cores = {
-            f"others.{place}.module.{name.removeprefix('net.')}": value[number]
-            for place, number in enumerate(others)
-            for name, value in state.shared.items()
-            if number in chosen
-        }
+        places = {place: number for place, number in enumerate(others) if number in chosen}
         start = torch.stack([own, *(state.start[number] for number in others)])
         there = torch.ones_like(start)
-        if places := self.places - len(others):
-            empty = torch.zeros_like(own).expand(places)
+        if room := self.places - len(others):
+            empty = torch.zeros_like(own).expand(room)
             start, there = torch.cat([start, empty]), torch.cat([there, empty])
+        cores = fl.as_others(state.shared, places)
         return fl.Broadcast(cores, {"start": start, "there": there})
 
     def merge(self, state: CoresState, uploads: Sequence[fl.Upload]) -> CoresState:
         """Store the cores, and the data that decide on the next downloads."""
-        stored = fl.with_rows(state.shared, uploads, [upload.shared for upload in uploads])
         shares, sent = state.last_shares.clone(), state.sent.clone()
         for upload in uploads if self.downloads else ():
             client = upload.client
             places = [client, *self._others(state, client)]
             shares[client, places] = upload.extra["p"][: len(places)].abs().to(shares)
             sent[client, self._chosen(state, client, state.round + 1)] = True
-        return replace(state, shared=stored, last_shares=shares, sent=sent)
+        return replace(state, shared=self.stored(state, uploads), last_shares=shares, sent=sent)
 
     def welcome(
         self,

@@ -171,16 +171,13 @@ class AMPServer(fl.ModelsServer[AMPState]):
 
     def broadcast(self, state: AMPState, client: int, round: int) -> fl.Broadcast:
         """Return the client's mixture."""
-        shares = self.shares(state, client)
-        near = shares.nonzero()[:, 0].tolist()
-        return fl.Broadcast(fl.weighted_mean([fl.row(state.shared, j) for j in near], shares[near]))
+        return fl.Broadcast(self.mixture(state, self.shares(state, client)))
 
     def merge(self, state: AMPState, uploads: Sequence[fl.Upload]) -> AMPState:
         """Store the uploaded networks."""
         members = [upload.client for upload in uploads]
         known = state.known.index_fill(0, torch.tensor(members, device=state.known.device), True)
-        stored = fl.with_rows(state.shared, uploads, [upload.shared for upload in uploads])
-        after = replace(state, shared=stored, known=known)
+        after = replace(state, shared=self.stored(state, uploads), known=known)
         own = torch.stack([self.shares(after, client)[client] for client in members])
         return replace(after, client_report=self.reported(uploads, own_share=own))
 
@@ -192,7 +189,6 @@ class AMPServer(fl.ModelsServer[AMPState]):
         upload: fl.Upload | None = None,
     ) -> tuple[fl.Broadcast, fl.State]:
         """Send the mean of the known networks, also as the newcomer's own initial network."""
-        near = state.known.nonzero()[:, 0].tolist() or [0]
-        weights = torch.full((len(near),), 1 / len(near), dtype=torch.float64)
-        mean = fl.weighted_mean([fl.row(state.shared, j) for j in near], weights)
+        known = state.known.cpu().double() if state.known.any() else torch.eye(1, len(state.known))[0]
+        mean = self.mixture(state, known / known.sum())
         return fl.Broadcast(mean), mean

@@ -170,11 +170,10 @@ class FomoState(fl.ServerState):
 
 
 @dataclass(eq=False)
-class FomoServer(fl.Server[FomoState]):
+class FomoServer(fl.ModelsServer[FomoState]):
     """A server that sends each client the models that it rated highest; arguments as in FedFomo."""
 
     reports: ClassVar = {}
-    per_client = True
     candidates: int = 5
     explore: float = 0.3
     explore_decay: float = 0.05
@@ -207,19 +206,13 @@ class FomoServer(fl.Server[FomoState]):
         return chosen
 
     def _sent(self, state: FomoState, chosen: Sequence[int]) -> fl.Broadcast:
-        models = {
-            f"others.{place}.module.{name.removeprefix('net.')}": value[number]
-            for place, number in enumerate(chosen)
-            for name, value in state.shared.items()
-        }
         device = state.known.device
         who = torch.full((self.candidates,), NOBODY, dtype=torch.int32, device=device)
         who[: len(chosen)] = torch.tensor(chosen, dtype=who.dtype, device=who.device)
-        return fl.Broadcast(models, {"who": who})
+        return fl.Broadcast(fl.as_others(state.shared, dict(enumerate(chosen))), {"who": who})
 
     def merge(self, state: FomoState, uploads: Sequence[fl.Upload]) -> FomoState:
         """Store the models, and add the ratings."""
-        shared = fl.with_rows(state.shared, uploads, [upload.shared for upload in uploads])
         wanted, known = state.wanted.clone(), state.known.clone()
         for upload in uploads:
             known[upload.client] = True
@@ -228,7 +221,7 @@ class FomoServer(fl.Server[FomoState]):
             who = torch.cat([own, who])
             there = who != NOBODY
             wanted[upload.client, who[there].long()] += upload.extra["rated"][there].to(wanted)
-        return replace(state, shared=shared, wanted=wanted, known=known)
+        return replace(state, shared=self.stored(state, uploads), wanted=wanted, known=known)
 
     def welcome(
         self,

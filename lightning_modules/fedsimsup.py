@@ -296,7 +296,7 @@ class SimSupState(fl.ServerState):
 
 
 @dataclass(eq=False)
-class SimSupServer(fl.Server[SimSupState]):
+class SimSupServer(fl.ModelsServer[SimSupState]):
     """A server that stores participants' models as uploaded and mixes those of absent clients.
 
     It needs n times the memory of ``net``.
@@ -305,7 +305,6 @@ class SimSupServer(fl.Server[SimSupState]):
     """
 
     reports: ClassVar = {"mix": "strength of mixing"}
-    per_client = True
     needs_label_counts = True
     mix_C: float = 40.0  # noqa: N815 (the paper's letter)
     mix_gamma: float = 3 / 7
@@ -324,15 +323,11 @@ class SimSupServer(fl.Server[SimSupState]):
         counts = torch.stack([info.class_counts for info in clients])
         device = next(iter(shared.values())).device
         return SimSupState(
-            shared={n: v.expand(len(clients), *v.shape) for n, v in shared.items()},
+            shared=fl.repeated(shared, len(clients)),
             similarity=label_similarity(counts).to(fl.widest(device)),
             samples=torch.tensor([info.samples for info in clients]),
             rounds=rounds,
         )
-
-    def broadcast(self, state: SimSupState, client: int, round: int) -> fl.Broadcast:
-        """Send the server's current model of the client."""
-        return fl.Broadcast(shared={name: v[client].clone() for name, v in state.shared.items()})
 
     def welcome(
         self,
@@ -349,10 +344,7 @@ class SimSupServer(fl.Server[SimSupState]):
         shares = label_similarity(counts)[0, 1:]
         if not shares.any():
             shares = torch.tensor([float(one.samples) for one in members], dtype=torch.float64)
-        shares /= shares.sum()
-        chosen = shares.nonzero()[:, 0].tolist()
-        models = [{name: v[client] for name, v in state.shared.items()} for client in chosen]
-        return fl.Broadcast(shared=fl.weighted_mean(models, shares[chosen])), {}
+        return fl.Broadcast(self.mixture(state, shares / shares.sum())), {}
 
     def merge(self, state: SimSupState, uploads: Sequence[fl.Upload]) -> SimSupState:
         """Apply Eqs. 6-10."""

@@ -137,9 +137,7 @@ class SimServer(fl.ModelsServer[SimState]):
     def broadcast(self, state: SimState, client: int, round: int) -> fl.Broadcast:
         """Return the client's mixture of bodies, and its own head."""
         weights = -torch.log1p(-state.similarity[client].clamp(max=CAP))
-        near = weights.nonzero()[:, 0].tolist()
-        bodies = [fl.row(fl.select(state.shared, BODY), number) for number in near]
-        mixed = fl.weighted_mean(bodies, weights[near] / weights.sum())
+        mixed = self.mixture(state, weights / weights.sum(), BODY)
         return fl.Broadcast({**fl.row(state.shared, client), **mixed})
 
     def merge(self, state: SimState, uploads: Sequence[fl.Upload]) -> SimState:
@@ -153,7 +151,7 @@ class SimServer(fl.ModelsServer[SimState]):
         alike[members[:, None], members] = similarities(heads, self.similarity)
         pairs = len(alike) * (len(alike) - 1)
         report = {"similarity": float(alike.sum() - len(alike)) / max(1, pairs)}
-        stored = fl.with_rows(state.shared, uploads, [upload.shared for upload in uploads])
+        stored = self.stored(state, uploads)
         return replace(state, shared=stored, similarity=alike, report=report, client_report=None)
 
 

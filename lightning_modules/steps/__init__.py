@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lightning_modules.steps.prototypes import sums_by_class as sums_by_class
     from lightning_modules.steps.prototypes import unknown_prototypes as unknown_prototypes
     from lightning_modules.steps.rows import ModelsServer as ModelsServer
+    from lightning_modules.steps.rows import as_others as as_others
     from lightning_modules.steps.rows import repeated as repeated
     from lightning_modules.steps.rows import row as row
     from lightning_modules.steps.rows import with_rows as with_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import torch
@@ -49,10 +49,47 @@ def with_rows(
     return found
 
 
+def as_others(stack: fl.State, places: Mapping[int, int]) -> fl.State:
+    """Return models of other clients as entries of a list of frozen copies, ``others``.
+
+    Args:
+        stack: (N, ...) each, named ``net...``.
+        places: Numbers of clients, by their places in the list.
+
+    Example:
+        >>> import torch
+        >>> as_others({"net.weight": torch.tensor([[1.0], [2.0]])}, {0: 1})
+        {'others.0.module.weight': tensor([2.])}
+    """
+    return {
+        f"others.{place}.module.{name.removeprefix('net.')}": value[number]
+        for place, number in places.items()
+        for name, value in stack.items()
+    }
+
+
 class ModelsServer(fl.Server[fl.StateT]):
-    """A server that stores a model for each client: ``shared`` has a leading axis of N."""
+    """A server that stores a model for each client: ``shared`` has a leading axis of N.
+
+    It sends each client its own model, and a newcomer the mean of the members' models, weighted by
+    samples. A subclass says how the models start, and how a round changes them.
+    """
 
     per_client = True
+
+    def broadcast(self, state: fl.StateT, client: int, round: int) -> fl.Broadcast:
+        """Send the client's model."""
+        return fl.Broadcast(row(state.shared, client))
+
+    def stored(self, state: fl.StateT, uploads: Sequence[fl.Upload]) -> fl.State:
+        """Return the models of all clients, with those of a round as uploaded."""
+        return with_rows(state.shared, uploads, [upload.shared for upload in uploads])
+
+    def mixture(self, state: fl.StateT, shares: Tensor, names: fl.Patterns = ("*",)) -> fl.State:
+        """Return the mean of the models by (N,) shares; those with a share of zero are left out."""
+        near = shares.nonzero()[:, 0].tolist()
+        models = fl.select(state.shared, names)
+        return fl.weighted_mean([row(models, number) for number in near], shares[near])
 
     def welcome(
         self,
@@ -63,8 +100,7 @@ class ModelsServer(fl.Server[fl.StateT]):
     ) -> tuple[fl.Broadcast, fl.State]:
         """Send the mean of the members' models, weighted by samples."""
         sizes = torch.tensor([float(one.samples) for one in members], dtype=torch.float64)
-        models = [row(state.shared, number) for number in range(len(members))]
-        return fl.Broadcast(fl.weighted_mean(models, sizes / sizes.sum())), {}
+        return fl.Broadcast(self.mixture(state, sizes / sizes.sum())), {}
 
 
 def similarities(heads: Tensor, similarity: Similarity) -> Tensor:
