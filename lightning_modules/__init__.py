@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from lightning_modules.apple import APPLE as APPLE
     from lightning_modules.base import ClientModule as ClientModule
     from lightning_modules.cd2_pfed import CD2PFed as CD2PFed
-    from lightning_modules.cd2_pfed_aligned import CD2PFedAligned as CD2PFedAligned
     from lightning_modules.cfl import CFL as CFL
     from lightning_modules.ditto import Ditto as Ditto
     from lightning_modules.fedala import FedALA as FedALA
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from lightning_modules.fedrep import FedRep as FedRep
     from lightning_modules.fedrod import FedROD as FedROD
     from lightning_modules.fedsimsup import FedSimSup as FedSimSup
-    from lightning_modules.fedsimsup_serial import FedSimSupSerial as FedSimSupSerial
     from lightning_modules.fedtgp import FedTGP as FedTGP
     from lightning_modules.fedyogi import FedYogi as FedYogi
     from lightning_modules.finetune import FineTuned as FineTuned
@@ -75,6 +73,7 @@ if TYPE_CHECKING:
     from lightning_modules.pfedme import PFedMe as PFedMe
     from lightning_modules.pfedsim import PFedSim as PFedSim
     from lightning_modules.pfedvem import PFedVEM as PFedVEM
+    from lightning_modules.pfedvem_variants import PFedVEMVariant as PFedVEMVariant
     from lightning_modules.scaffold import SCAFFOLD as SCAFFOLD
     from lightning_modules.univarfl import UniVarFL as UniVarFL
 else:

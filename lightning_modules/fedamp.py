@@ -189,6 +189,8 @@ class AMPServer(fl.ModelsServer[AMPState]):
         upload: fl.Upload | None = None,
     ) -> tuple[fl.Broadcast, fl.State]:
         """Send the mean of the known networks, also as the newcomer's own initial network."""
-        known = state.known.cpu().double() if state.known.any() else torch.eye(1, len(state.known))[0]
+        known = (
+            state.known.cpu().double() if state.known.any() else torch.eye(1, len(state.known))[0]
+        )
         mean = self.mixture(state, known / known.sum())
         return fl.Broadcast(mean), mean

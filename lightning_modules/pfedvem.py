@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from lightning_modules import base as fl
 
 SERVER_HEAD = {"server_head_weight": "mean_weight", "server_head_bias": "mean_bias"}
-TauTerms: TypeAlias = Literal["both", "uncertainty", "deviation"]
 
 
 class PFedVEM(fl.ClientModule):
@@ -52,9 +51,6 @@ class PFedVEM(fl.ClientModule):
         tau_timing: When tau is updated: ``before_head`` training, from the posterior of the last
             round and the new w; or ``after_head`` training, for the upload and the next round
             (Algorithm 1).
-        tau_terms: Terms of ``rho^2 = (tr Sigma + ||mu - w||^2) / d``: both, only the first
-            (``uncertainty``) or only the second (``deviation``; ablations of Tables 2 and 3). If
-            the sum is zero, tau is 1.
         base_loss: Loss of the base: over draws of the head (``mc``), or at its means
             (``mean_head``).
         server_momentum: beta in ``beta * old + (1 - beta) * average``, for base and head.
@@ -107,7 +103,6 @@ class PFedVEM(fl.ClientModule):
         mc_samples: fl.AtLeastOne = 5,
         init_std: fl.Positive[float] = 1.0,
         tau_timing: Literal["before_head", "after_head"] = "before_head",
-        tau_terms: TauTerms = "both",
         base_loss: Literal["mc", "mean_head"] = "mc",
         server_momentum: Annotated[float, fl.Range("[0, 1)")] = 0.0,
         **options: Any,
@@ -119,7 +114,6 @@ class PFedVEM(fl.ClientModule):
         self.draws = self.head.noise_shapes(mc_samples)
         self.mc_samples = mc_samples
         self.tau_timing = tau_timing
-        self.tau_terms = tau_terms
         self.base_loss = base_loss
         self.server_momentum = server_momentum
         self.server_head_weight = nn.Buffer(self.head.mean_weight.detach().clone())
@@ -211,7 +205,7 @@ class PFedVEM(fl.ClientModule):
         """Return the confidence, and the two sums from which it is computed."""
         mean, std, prior = self._posterior()
         return {
-            "confidence": confidence(mean, std, prior, self.tau_terms),
+            "confidence": self.tau(mean, std, prior),
             "uncertainty": std.square().sum(),
             "deviation": (mean - prior).square().sum(),
         }
@@ -223,8 +217,12 @@ class PFedVEM(fl.ClientModule):
         losses = self.task.sample_losses
         return fl.monte_carlo_cross_entropy(logits, batch.y, batch.weight, reduction, losses)
 
+    def tau(self, mean: Tensor, std: Tensor, prior: Tensor) -> Tensor:
+        """Compute the confidence from (d,) means and standard deviations of the head, and w."""
+        return confidence(mean, std, prior)
+
     def _confidence(self) -> Tensor:
-        return confidence(*self._posterior(), self.tau_terms)
+        return self.tau(*self._posterior())
 
     def _posterior(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return (d,) means and standard deviations of the head, and w."""
@@ -294,7 +292,7 @@ class VEMServer(fl.Server[fl.ServerState]):
         return fl.weighted_mean([old, average], momentum)
 
 
-def confidence(mean: Tensor, std: Tensor, prior: Tensor, terms: TauTerms = "both") -> Tensor:
+def confidence(mean: Tensor, std: Tensor, prior: Tensor) -> Tensor:
     """Compute the inverse prior variance, ``tau = d / (sum std^2 + sum (mean - w)^2)``.
 
     This tau minimises the KL divergence of the posterior from the prior N(w, 1 / tau).
@@ -303,18 +301,23 @@ def confidence(mean: Tensor, std: Tensor, prior: Tensor, terms: TauTerms = "both
         mean: (d,) posterior means.
         std: (d,) posterior standard deviations.
         prior: (d,) means of the prior, w.
-        terms: Both sums, or only the first or the second. A sum of zero gives 1; a smaller sum than
-            1e-8 counts as 1e-8.
 
     Example:
         >>> confidence(torch.tensor([1.0, 3.0]), torch.ones(2), torch.ones(2))  # 2 / (2 + 4)
         tensor(0.3333)
     """
-    spread = torch.zeros_like(std) if terms == "deviation" else std.square()
-    if terms != "uncertainty":
-        spread = spread + (mean - prior).square()
-    total = spread.sum()
-    return torch.where(total > 0, len(mean) / total.clamp_min(1e-8), 1.0)
+    return inverse_mean(std.square() + (mean - prior).square())
+
+
+def inverse_mean(squares: Tensor) -> Tensor:
+    """Return the number of (d,) squares over their sum; a sum below 1e-8 counts as 1e-8, zero as d.
+
+    Example:
+        >>> inverse_mean(torch.tensor([1.0, 3.0])), inverse_mean(torch.zeros(2))
+        (tensor(0.5000), tensor(1.))
+    """
+    total = squares.sum()
+    return torch.where(total > 0, len(squares) / total.clamp_min(1e-8), 1.0)
 
 
 def _with_gaussian_head(net: fl.SplitNet, init_std: float) -> fl.SplitNet:

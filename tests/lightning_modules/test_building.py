@@ -19,7 +19,6 @@ from lightning_modules import (
     PFAKD,
     SCAFFOLD,
     CD2PFed,
-    CD2PFedAligned,
     Ditto,
     FedALA,
     FedAMP,
@@ -63,11 +62,6 @@ RANGES = {
     CD2PFed: {
         "[0, 1]": {"private_share": 1.5, "average_max": -0.1},
         "negative": {"ramp_rounds": -1, "distillation": -1},
-    },
-    CD2PFedAligned: {
-        "positive": {"align_lr": 0},
-        "negative": {"align_epochs": -1},
-        "at least 1": {"align_batch": 0},
     },
     CFL: {"negative": {"eps1": -1, "eps2": -1, "start_round": -1, "gamma_max": -0.1}},
     Ditto: {"negative": {"proximity": -1}},

@@ -151,13 +151,11 @@ def test_first_means_are_the_servers_normal_draws_and_follow_the_network():
 
 
 def test_confidence_by_hand():
-    """Means differ from w by 1, 0, 0, 1; std 1/2: rho^2 = (4 * 1/4 + 2) / 4 = 3/4, tau = 4/3. The
-    first term alone gives 4 / 1, the second 4 / 2."""
-    for terms, tau in (("both", 4 / 3), ("uncertainty", 4.0), ("deviation", 2.0)):
-        module = line(tau_terms=terms)
-        posterior([[1.0], [2.0]], [0.0, 1.0], 0.5, module)
-        module.receive(broadcast(module, [[0.0], [2.0]], [0.0, 0.0]), info())
-        assert module.confidence.item() == pytest.approx(tau)
+    """Means differ from w by 1, 0, 0, 1; std 1/2: rho^2 = (4 * 1/4 + 2) / 4 = 3/4, tau = 4/3."""
+    module = line()
+    posterior([[1.0], [2.0]], [0.0, 1.0], 0.5, module)
+    module.receive(broadcast(module, [[0.0], [2.0]], [0.0, 0.0]), info())
+    assert module.confidence.item() == pytest.approx(4 / 3)
 
 
 def test_the_confidence_counts_weights_and_biases():
@@ -173,10 +171,10 @@ def test_the_confidence_counts_weights_and_biases():
 
 def test_confidence_of_zero_spread_is_one_and_of_tiny_spread_bounded():
     """d / max(1e-12, 1e-8) = 3e8."""
-    mean, std = torch.zeros(3), torch.ones(3)
-    assert confidence(mean, std, mean, "deviation").item() == 1
+    mean, none = torch.zeros(3), torch.zeros(3)
+    assert confidence(mean, none, mean).item() == 1
     prior = torch.tensor([1e-6, 0.0, 0.0])
-    assert confidence(mean, std, prior, "deviation").item() == pytest.approx(3e8)
+    assert confidence(mean, none, prior).item() == pytest.approx(3e8)
 
 
 @given(st.floats(0, 3), st.floats(0.01, 3), st.floats(0.01, 1))

@@ -21,7 +21,6 @@ from lightning_modules import (
     PFAKD,
     SCAFFOLD,
     CD2PFed,
-    CD2PFedAligned,
     Ditto,
     FedALA,
     FedAMP,
@@ -137,7 +136,6 @@ CASES = {
         renamed="own.module.",
         both=TWO,
     ),
-    "cd2-aligned": partial(agree, (CD2PFedAligned, {"align_epochs": 0}), (CD2PFed, {})),
     "cfl": partial(
         agree, (CFL, {"eps1": 0.0}), (FedAvg, {"weighting": "uniform"}), PERSONAL, both=TWO
     ),

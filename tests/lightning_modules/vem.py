@@ -19,10 +19,10 @@ def info(client=0, samples=4, round=1):
     return ClientInfo(client, samples, torch.zeros(C, dtype=torch.long), round, 10)
 
 
-def line(**options):
+def line(method=PFedVEM, **options):
     """Build a network with one feature z = x and two classes: d = 4."""
     net = SplitNet(nn.Linear(1, 1, bias=False), nn.Linear(1, 2))
-    module = PFedVEM(net, **options).double()
+    module = method(net, **options).double()
     with torch.no_grad():
         module.net.backbone.weight.fill_(1.0)
     return module

@@ -25,10 +25,16 @@ from tests.helpers import made_files
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-TABLES = sorted((ROOT / "configs" / "tables").glob("*.yaml"))
+TABLES = sorted(
+    file for home in ("configs", "examples") for file in ROOT.glob(f"{home}/tables/*.yaml")
+)
 SMALLEST = "data.init_args.partition.init_args.min_samples"
 # A round of these is quick, and each shows something that no other has.
-QUICK = ("fedas_figure4a", "pfedvem_confidence", "fedsimsup_figure4")
+QUICK = (
+    "configs/tables/fedas_figure4a",
+    "configs/tables/pfedvem_confidence",
+    "examples/tables/fedsimsup_figure4",
+)
 
 
 parser = cache(partial(make_parser, "fit"))
@@ -43,7 +49,9 @@ def commands():
 def tables():
     """Return the file of each command that is about a table, and its flags."""
     found = [words for words in commands() if words[0] != "pfl"]
-    return [(ROOT / "configs" / "tables" / f"{words[0]}.yaml", words[1:]) for words in found]
+    home = ROOT / "configs" / "tables"
+    files = [ROOT / one[0] if "/" in one[0] else home / f"{one[0]}.yaml" for one in found]
+    return [(file, words[1:]) for file, words in zip(files, found, strict=True)]
 
 
 def test_every_table_and_every_search_is_on_the_page():
@@ -109,7 +117,7 @@ def play(file, cell, root):
 @pytest.mark.usefixtures("_with_made_files")
 @pytest.mark.parametrize("name", QUICK)
 def test_a_round_on_made_files(name, tmp_path):
-    file = ROOT / "configs" / "tables" / f"{name}.yaml"
+    file = ROOT / f"{name}.yaml"
     cell = expand(read(file))[0]
     assert 0 <= play(file, cell, tmp_path) <= 1
 

@@ -17,7 +17,9 @@ parser = cache(partial(make_parser, "fit"))
 
 @cache
 def table(name):
-    return read(CONFIGS / "tables" / f"{name}.yaml")
+    homes = (CONFIGS / "tables", CONFIGS.parent / "examples" / "tables")
+    (file,) = (home / f"{name}.yaml" for home in homes if (home / f"{name}.yaml").is_file())
+    return read(file)
 
 
 def cells(name, row, *columns):

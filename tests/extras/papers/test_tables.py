@@ -19,7 +19,8 @@ from pfl.results.statistics import Estimate
 from tests.test_configs import built
 
 ROOT = Path(__file__).parents[3]
-TABLES = sorted(path.relative_to(ROOT) for path in (ROOT / "configs" / "tables").glob("*.yaml"))
+FILES = (path for home in ("configs", "examples") for path in ROOT.glob(f"{home}/tables/*.yaml"))
+TABLES = sorted(path.relative_to(ROOT) for path in FILES)
 every_table = pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
 # Tables of which no paper prints numbers, and one that repeats the numbers of another.
 PICTURES = {file.stem for file in TABLES} - {

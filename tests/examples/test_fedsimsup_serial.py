@@ -1,25 +1,19 @@
 """FedSimSup's serial variant; the mixing is tested with FedSimSup's server."""
 
+from examples.fedsimsup_serial import FedSimSupSerial
 from lightning_modules.fedrep import FedRep
-from lightning_modules.fedsimsup_serial import FedSimSupSerial
 from pfl.core.state import select
-from tests.helpers import facts
+from pfl.testing import check_method
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.toy import mlp
-
-FACTS = {
-    FedSimSupSerial: facts.Facts(
-        travels=("net.backbone.",),
-        stays=("net.head.",),
-        floats=facts.BODY,
-        needs_classes=True,
-        needs_parts=True,
-    ),
-}
 
 
 def make(net, **options):
     return FedSimSupSerial(net, **{"head_epochs": 2, **options})
+
+
+def test_it_keeps_the_promises():
+    check_method(FedSimSupSerial, make)
 
 
 def test_the_first_round_is_fedreps():

@@ -4,26 +4,30 @@ from dataclasses import replace
 
 import torch
 
-from lightning_modules.cd2_pfed_aligned import CD2PFedAligned
+from examples.cd2_pfed_aligned import CD2PFedAligned
+from lightning_modules.cd2_pfed import CD2PFed
 from pfl.core.state import clone, select
-from tests.helpers import facts
+from pfl.testing import check_method
 from tests.helpers.federation import Federation, equal, sgd
 from tests.helpers.toy import mlp
-
-FACTS = {
-    CD2PFedAligned: facts.Facts(
-        travels=("net.",),
-        stays=("own.", "previous."),
-        floats=3 * 6 + 9 + 3,
-        needs_classes=True,
-        needs_parts=True,
-        not_private="pass 'targets': it computes statistics of the samples without noise",
-    ),
-}
 
 
 def make(net, **options):
     return CD2PFedAligned(net, **{"ramp_rounds": 0, **options})
+
+
+def test_it_keeps_the_promises():
+    check_method(CD2PFedAligned, make)
+
+
+def test_without_an_epoch_of_alignment_it_is_cd2_pfed():
+    """The last backbone is kept all the same."""
+    ours = Federation(make(mlp(), optimizer=sgd(), align_epochs=0))
+    theirs = Federation(CD2PFed(mlp(), optimizer=sgd(), ramp_rounds=0))
+    for _ in range(2):
+        ours.round(0, 1)
+        theirs.round(0, 1)
+    assert equal(ours.state.shared, theirs.state.shared)
 
 
 def test_the_target_is_the_whole_last_model():
