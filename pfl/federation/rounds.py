@@ -217,8 +217,7 @@ class Federation:
 
         def job(client: int) -> Job:
             splits: tuple[Split, ...] = ("val", "test") if client in scored else ()
-            made = self.coordinator.job(run.server, client, number, splits=splits)
-            made = run.keeper.fill(made)
+            made = run.keeper.fill(self.coordinator.job(run.server, client, number, splits=splits))
             return self.coordinator.sending(made, run.server, client in cohort.uploads)
 
         return [job(client) for client in cohort.trains]
@@ -260,16 +259,14 @@ class Federation:
 
         A resume then repeats the round, and no row of the history is missing.
         """
-        run, number, latest = self.run, self.run.round, self.run.latest
-        failures, reasons = run.failures, run.reasons
+        run, before = self.run, {**vars(self.run)}
         try:
             with run.keeper.entered(played.results.values()):
-                run.server, run.round = played.after, number + 1
+                run.server, run.round = played.after, run.round + 1
                 yield
         except BaseException:
-            run.server, run.round, run.latest = played.before, number, latest
-            run.failures, run.reasons = failures, reasons
-            del run.history[number:]
+            vars(run).update(before)
+            del run.history[run.round :]
             raise
 
     def _evaluated(self, played: Played, row: Row, clock: rows.Clock) -> RoundResult:
