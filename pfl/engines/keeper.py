@@ -142,10 +142,10 @@ class Keeper(MutableMapping[int, State]):
         return digest(kept) if kept else ""
 
     def packed(self) -> dict[str, Any]:
-        """Return states on the CPU and tickets in plain values, for :meth:`restore`."""
+        """Return states and tickets in plain values, for :meth:`restore`."""
         tickets, clients = self.tickets, sorted(self)
         return {
-            "kept": {c: to(self[c], "cpu") for c in clients if c not in tickets},
+            "kept": {c: self[c] for c in clients if c not in tickets},
             "tickets": {c: astuple(tickets[c]) for c in clients if c in tickets},
         }
 

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pfl.core.server import ServerState
 from pfl.core.types import State
 from pfl.disk import container
 
 FORMAT = "pfl-checkpoint-3"
-StateT = TypeVar("StateT", bound=ServerState)
 
 
 class CheckpointError(ValueError):
@@ -55,16 +52,6 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of this program ({FORMAT})")
     return {k: v if k == "kept" else move(v, "cpu", copy=True) for k, v in content.items()}
-
-
-def pack(state: ServerState) -> dict[str, Any]:
-    """Return a server's state as plain values and CPU tensors."""
-    return {item.name: move(getattr(state, item.name), "cpu") for item in fields(state)}
-
-
-def unpack(initial: StateT, content: Mapping[str, Any], device: torch.device | str) -> StateT:
-    """Return the packed state as an object like ``initial``."""
-    return replace(initial, **{name: move(value, device) for name, value in content.items()})
 
 
 def move(value: Any, device: torch.device | str, copy: bool = False) -> Any:  # noqa: ANN401

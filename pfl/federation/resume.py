@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +176,7 @@ def restore(content: Content, run: Run, clients: Sequence[ClientInfo], context: 
     _check_partition(content, run.data)
     schema.check(content, run, clients, context)
     run.round = content.round
-    run.server = checkpoint.unpack(run.server, content.server, context.fabric.device)
+    run.server = replace(run.server, **checkpoint.move(content.server, context.fabric.device))
     run.keeper.restore(content.kept, content.tickets)
     run.history = content.history
     run.failures, run.reasons = content.failures, content.reasons

@@ -46,14 +46,14 @@ class Content(BaseModel):
 
     @classmethod
     def of(cls, run: Run) -> Content:
-        """Return the content of a run's checkpoint, with tensors on the CPU."""
+        """Return the content of a run's checkpoint."""
         return cls.model_construct(
             round=run.round,
             seed=run.seed,
             method=type(run.module).__name__,
-            server=checkpoint.pack(run.server),
+            server={item.name: getattr(run.server, item.name) for item in fields(run.server)},
             **run.keeper.packed(),
-            template=checkpoint.move(run.template, "cpu"),
+            template=run.template,
             constants=run.constants,
             stacked=run.stacked,
             tested=None if run.tested is None else [*run.tested],
