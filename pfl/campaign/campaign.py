@@ -45,7 +45,7 @@ PAUSE = 1.0
 # Processes fork from a server that has only imported what runs need. A fork of a process that has
 # computed lacks its op threads, and would wait for them.
 _METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
-_IMPORTED = ["pfl.cli.runs"]
+_IMPORTED = ["pfl.cli.runs", "pfl.engines.auto"]
 
 
 @dataclass(frozen=True)

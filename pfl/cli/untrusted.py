@@ -21,7 +21,7 @@ from pfl.cli import catalogue
 from pfl.cli.explain import Keys, UsageError, flags, short_keys
 from pfl.cli.joining import run_folder
 from pfl.disk import reading
-from pfl.engines.named import OWN
+from pfl.engines import named
 from pfl.imports import hints
 from pfl.imports.trust import Trust, TrustError, check_calls, mapping_of
 
@@ -214,9 +214,8 @@ def _of_run(file: Path, run: str | None) -> bool:
 def _engine(engine: Any) -> str | None:  # noqa: ANN401
     """Return the name of the engine that replaces a file's; ``None`` if that is local."""
     if isinstance(engine, Mapping):
-        name = str(engine.get("class_path", "")).rpartition(".")[2]
-        named = [word for word, one in OWN.items() if one.__name__ == name]
-        return next((word for word in named if word in _LOCAL), "auto")
+        word = named.name_of(str(engine.get("class_path", "")).rpartition(".")[2])
+        return word if word in _LOCAL else "auto"
     return None if engine is None or engine in _LOCAL else "auto"
 
 

@@ -1,35 +1,31 @@
-"""The engines, by their names in configurations: those of this package, and those of plug-ins.
+"""The engines by their names in configurations, each of which is imported on use.
 
-A plug-in registers the class of an engine under its name in the group ``pfl.engines`` of entry
-points. It is imported on use.
+The engines of this machine's own process are named here. All others, such as those with clients in
+other processes, are registered as those of plug-ins are: the class of an engine under its name in
+the group ``pfl.engines`` of entry points.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from pfl.disk.nearest import nearest
-from pfl.engines.auto import AutoEngine
 from pfl.engines.base import Engine
-from pfl.engines.processes import ProcessesEngine
-from pfl.engines.ray import RayEngine
-from pfl.engines.sequential import SequentialEngine
-from pfl.engines.threads import ThreadsEngine
-from pfl.engines.vectorised import VectorisedEngine
 from pfl.imports import plugins
 from pfl.imports.hints import declared
 
-OWN: Mapping[str, type[Engine]] = {
-    "auto": AutoEngine,
-    "sequential": SequentialEngine,
-    "threads": ThreadsEngine,
-    "vectorised": VectorisedEngine,
-    "ray": RayEngine,
-    "processes": ProcessesEngine,
+_GROUP = "pfl.engines"
+OWN: Mapping[str, EntryPoint] = {
+    name: EntryPoint(name, f"pfl.engines.{name}:{kind}", _GROUP)
+    for name, kind in {
+        **{"auto": "AutoEngine", "sequential": "SequentialEngine"},
+        **{"threads": "ThreadsEngine", "vectorised": "VectorisedEngine"},
+    }.items()
 }
-_BROUGHT = {point.name: point for point in plugins.installed("pfl.engines")}
-NAMES = (*OWN, *(name for name in _BROUGHT if name not in OWN))
+_POINTS = {**{point.name: point for point in plugins.installed(_GROUP)}, **OWN}
+NAMES = (*OWN, *(name for name in _POINTS if name not in OWN))
 
 # The names that are installed here, for the command line.
 if TYPE_CHECKING:
@@ -44,13 +40,15 @@ def engine_class(name: str) -> type[Engine]:
     Raises:
         ValueError: There is no engine of this name.
     """
-    if name not in NAMES:
+    if name not in _POINTS:
         near = nearest(name, NAMES)
         raise ValueError(f"there is no engine {name!r}; choose from {', '.join(NAMES)}{near}")
-    if name in OWN:
-        return OWN[name]
-    brought: type[Engine] = _BROUGHT[name].load()
-    return brought
+    return cast(type[Engine], _POINTS[name].load())
+
+
+def name_of(kind: str) -> str | None:
+    """Return the name of the engine whose class is called so, or ``None``; nothing is imported."""
+    return next((name for name, point in _POINTS.items() if point.attr == kind), None)
 
 
 def make_engine(name: str, workers: int | None = None) -> Engine:
@@ -67,6 +65,7 @@ def make_engine(name: str, workers: int | None = None) -> Engine:
     if workers is None:
         return engine()
     if "workers" not in declared(engine):
-        takers = ", ".join(one for one in OWN if "workers" in declared(OWN[one]))
+        others = (one for one in NAMES if _POINTS[one].module.startswith(f"{_GROUP}."))
+        takers = ", ".join(one for one in others if "workers" in declared(engine_class(one)))
         raise ValueError(f"the engine {name} has no workers; workers={workers} is for {takers}")
     return engine(workers=workers)

@@ -24,7 +24,8 @@ def entry_points(group: str) -> EntryPoints:
 def installed(*groups: str) -> list[EntryPoint]:
     """Return the installed plug-ins of some groups; without groups, of all of :data:`GROUPS`.
 
-    An extra that was removed from the folder of a clone is still registered, and is left out.
+    A part of this project that was removed from the folder of a clone is still registered, and is
+    left out.
     """
     points = (point for group in groups or GROUPS for point in entry_points(group=group))
     return [point for point in points if _is_there(point)]
@@ -36,10 +37,13 @@ def loaded(group: str) -> Iterator[Any]:
 
 
 def _is_there(point: EntryPoint) -> bool:
-    """Return ``False`` for a plug-in of an extra that was removed."""
+    """Return ``False`` for a plug-in of a part of this project that was removed."""
     home = ".".join(point.module.split(".")[:3])
-    if not home.startswith("pfl.extras."):
+    if not home.startswith(PACKAGES):
         return True
-    spec = find_spec(home)
+    try:
+        spec = find_spec(home)
+    except ModuleNotFoundError:  # the package above it was removed
+        return False
     # Without an origin it is a folder with leftover compiled files.
     return spec is not None and spec.origin is not None

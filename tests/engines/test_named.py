@@ -24,8 +24,8 @@ def test_a_plug_in_brings_an_engine(tmp_path, monkeypatch):
     (tmp_path / "brought_engine.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(str(tmp_path))
     point = EntryPoint("mine", "brought_engine:Mine", "pfl.engines")
-    monkeypatch.setattr(named, "_BROUGHT", {"mine": point})
-    monkeypatch.setattr(named, "NAMES", (*named.OWN, "mine"))
+    monkeypatch.setattr(named, "_POINTS", {**named._POINTS, "mine": point})
+    monkeypatch.setattr(named, "NAMES", (*named.NAMES, "mine"))
     assert "brought_engine" not in sys.modules
     assert type(named.make_engine("mine")).__name__ == "Mine"
     assert named.make_engine("mine", 3).workers == 3
@@ -34,7 +34,8 @@ def test_a_plug_in_brings_an_engine(tmp_path, monkeypatch):
 
 
 def test_an_extra_that_was_removed_is_left_out(monkeypatch):
-    points = [EntryPoint("a", "pfl.extras.gone.engine:A", "g"), EntryPoint("b", "pfl.engines", "g")]
+    gone = ("pfl.extras.gone.engine:A", "pfl.engines.gone:B", "pfl.gone.engine:C", "pfl.gone")
+    points = [EntryPoint("a", one, "g") for one in gone] + [EntryPoint("b", "pfl.engines", "g")]
     monkeypatch.setattr(plugins, "entry_points", lambda group: points)
     assert [point.name for point in plugins.installed("g")] == ["b"]
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import matplotlib
+import optuna
 from matplotlib import pyplot
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import TrialState
@@ -53,10 +54,10 @@ def sheet(points: Points, records: list[dict[str, Any]]) -> Sheet:
 
 
 def draw(points: Points) -> Iterator[str]:
-    """Write Optuna's pictures of the finished points; yield a line for each."""
+    """Write Optuna's pictures of the points; yield a line for each."""
     score, study = names.score(points.sweep.metric.name), points.study
-    trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    different = len({one.value for one in trials if one.user_attrs["state"] == "done"})
+    alike = _comparable(points)
+    different = len({one.value for one in alike.trials})
     fanova = FanovaImportanceEvaluator(seed=0)
     kinds: dict[str, Any] = {
         "parallel_coordinates": partial(visualization.plot_parallel_coordinate, target_name=score),
@@ -71,8 +72,24 @@ def draw(points: Points) -> Iterator[str]:
     for name, plot in kinds.items():
         with styled(), matplotlib.rc_context(whole), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna calls its pictures experimental
-            figure = plot(study).figure
+            figure = plot(alike if name == "importance" else study).figure
             # Out of pyplot's list, which holds figures until they are closed.
             pyplot.close(figure)
             for path in write([Picture(name, figure)], points.folder, ("png", "svg")):
                 yield f"wrote {path}"
+
+
+def _comparable(points: Points) -> optuna.Study:
+    """Return the finished points; if some were stopped, all with their values at the first stop.
+
+    The points that ran to the end are too similar to show what matters.
+    """
+    known = [one for one in points.trials().values() if one.user_attrs.get("state") != "failed"]
+    stops = [one.last_step or 0 for one in known if one.state == TrialState.PRUNED]
+    study = optuna.create_study()
+    for one in known:
+        value = one.intermediate_values.get(min(stops)) if stops else one.value
+        if value is not None:
+            parts: dict[str, Any] = {"params": one.params, "distributions": one.distributions}
+            study.add_trial(optuna.create_trial(value=value, **parts))
+    return study
