@@ -16,7 +16,7 @@ import yaml
 from pfl.cli.config import REFUSALS, Experiment, inner_values
 from pfl.cli.explain import FailedError, UsageError, explained
 from pfl.cli.parser import make_parser
-from pfl.cli.runs import recipe_of
+from pfl.cli.trained import recipe_of
 from pfl.core import export
 from pfl.core.client import ClientModule
 from pfl.core.devices import repeatable

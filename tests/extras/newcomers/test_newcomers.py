@@ -26,8 +26,8 @@ from lightning_modules import (
     PFedVEM,
 )
 from pfl.cli.runs import fit as main_fit
-from pfl.cli.runs import predict
-from pfl.cli.runs import test as run_test
+from pfl.cli.trained import predict
+from pfl.cli.trained import test as run_test
 from pfl.core.data import info_of
 from pfl.core.server import Server, ServerState
 from pfl.core.state import assign, named
