@@ -132,15 +132,16 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
         return 0
     from pfl.cli.explain import UsageError, explained
     from pfl.cli.known import BrokenError
-    from pfl.core import portable
     from pfl.disk.reading import is_memory
+    from pfl.imports import plugins
 
     command: Callable[[Any], None]
     try:
         with _terminable():
-            if "--portable" in words:
+            # Before torch is loaded, as a room may start the process anew.
+            for start in plugins.loaded("pfl.starts"):
                 with explained((), RuntimeError):
-                    portable.enter()
+                    start(words)
             if configured:
                 from pfl.cli import preflight
 

@@ -6,6 +6,7 @@ not an example's; ``pytest --hypothesis-profile=explore`` draws new ones.
 
 import os
 import re
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -20,6 +21,7 @@ from _pytest.doctest import DoctestModule
 from hypothesis import settings
 from lightning.fabric.utilities import registry
 
+from pfl.__main__ import main
 from pfl.core import devices
 from tests.tiers import is_long
 
@@ -145,3 +147,27 @@ def pytest_sessionfinish(session):
         reporter.write_line(f"{count} {reason}{note}")
     if not set(reasons) <= {*expected}:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="module")
+def finished(request, tmp_path_factory):
+    """The folder of a run of ``FIT``: what a file of tests gives to ``pfl fit``.
+
+    Its ``CONFIG``, if there is one, is the text of ``c.yaml``.
+    """
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("WANDB_MODE", "disabled")
+        if text := getattr(request.module, "CONFIG", ""):
+            Path("c.yaml").write_text(text)
+        assert main(["fit", *request.module.FIT]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(finished, own_folder):
+    """The folder of the run, in the test's own folder."""
+    shutil.copytree(finished, own_folder, dirs_exist_ok=True)
+    (folder,) = Path("runs").glob("*/*")
+    return folder

@@ -17,7 +17,6 @@ import yaml
 
 from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.row_file import RowFile
-from pfl.core import portable
 from pfl.core.data import FederatedData, ReportsReading, info_of
 from pfl.core.devices import kernels
 from pfl.core.origins import client_names
@@ -28,6 +27,7 @@ from pfl.engines.cores import processor
 from pfl.federation import identity
 from pfl.federation.later import PARTITION, TRANSFORMS, Adopts
 from pfl.federation.run import Run
+from pfl.imports import plugins
 
 READING = "reading.json"
 
@@ -70,14 +70,16 @@ class Records(Analysis):
             "stacked": run.stacked,
             **identity.beside(yaml.safe_load(run.config or "{}"), run.noise),
         }
-        here = environment()
+        brought = {one.name: one.load()() for one in plugins.installed("pfl.records")}
         if run.round > 0:
             before = read_json(no_link(folder / "environment.json"))
             planned["sources"] = _mixed(before.get("sources") or {}, planned["sources"])
-            here["portable"] &= before.get("portable") is True
+            brought = {name: now and before.get(name) is True for name, now in brought.items()}
         tested = {} if run.tested is None else {"evaluated_clients": list(run.tested)}
         columns = {"reports": dict(run.reports), "scores": dict(run.scores)}
-        _write_json(folder / "environment.json", here | planned | tested | columns)
+        _write_json(
+            folder / "environment.json", environment() | brought | planned | tested | columns
+        )
         known = label_counts(run.data)
         counts = {} if known is None else {"label_counts": known}
         # Not indented, because it lists every sample.
@@ -141,7 +143,6 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         # The number of threads changes how sums are rounded.
         "op_threads": torch.get_num_threads(),
-        "portable": portable.active(),
         **kernels(),
         "packages": {name: metadata.version(name) for name in packages},
     }

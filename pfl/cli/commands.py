@@ -1,7 +1,8 @@
 """The commands and their arguments, read without importing their code.
 
 The project's commands are defined in ``commands.yaml`` beside this file. Extras and plug-ins add
-more: a package registered under the entry point group ``pfl.commands`` contains such a file.
+more: a package registered under the entry point group ``pfl.commands`` contains such a file, and
+one under ``pfl.arguments`` has ``arguments.yaml``, with arguments of the others' commands.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _TYPES = {
     **{"float": float, "float or null": float | None},
     **{"int": int, "int or null": int | None, "int or text": int | str, "lower": str.lower},
 }
+# Arguments of each command, by its name.
+_ADDED = dict[str, dict[str, dict[str, Any]]]
 # Arguments of every command with a configuration, besides the configuration itself.
 _COMMON: Mapping[str, Mapping[str, Any]] = {
     "--download_weights": {
@@ -118,6 +121,10 @@ def commands() -> Mapping[str, Command]:
     for point in installed("pfl.commands"):
         brought = _commands_of(point.module, point.module)
         found |= {name: one for name, one in brought.items() if name not in found}
+    for point in installed("pfl.arguments"):
+        for name, more in formed(shipped(point.module, "arguments.yaml"), _ADDED).items():
+            if name in found:
+                found[name] = replace(found[name], arguments={**more, **found[name].arguments})
     return found
 
 

@@ -24,7 +24,7 @@ At: TypeAlias = Literal["last", "mean_last10", "best_by_val", "best_on_test"]
 _ENVIRONMENT: Mapping[str, Any] = {
     **{"header": dict[str, str], "seed": int, "rounds": int, "noise": str},
     **{"packages": dict[str, str], "reports": dict[str, str], "scores": dict[str, bool]},
-    **{"evaluated_clients": list[int], "portable": bool, "sources": dict[str, str]},
+    **{"evaluated_clients": list[int], "sources": dict[str, str]},
 }
 _PARTITION: Mapping[str, Any] = {
     **{"data": str, "hash": str, "split_seed": int, "num_clients": int},

@@ -1,9 +1,9 @@
 """Record the numbers of every method on a toy federation, and compare them with a recorded list.
 
 ``python -m tests.numbers.record --write FILE`` records, ``--add`` adds new methods to the committed
-list, ``--check FILE`` names what differs. All are portable runs (see :mod:`pfl.core.portable`), so
-the committed list, ``numbers.json``, holds on every x86-64 processor under Linux, for the versions
-that it names.
+list, ``--check FILE`` names what differs. All are portable runs (see
+:mod:`pfl.verification.portable`), so the committed list, ``numbers.json``, holds on every x86-64
+processor under Linux, for the versions that it names.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl.core import portable
 from pfl.core.state import named
 from pfl.federation.run import Run
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.testing.compare import distance
+from pfl.verification import portable
 from tests.engines.agreement import SIZES, module_of
 from tests.helpers.discovery import facts, methods
 from tests.helpers.toy import blobs, mlp, normed

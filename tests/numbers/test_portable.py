@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from pfl.core.portable import ENVIRONMENT
+from pfl.verification.portable import ENVIRONMENT
 
 # What they were recorded with: the C library computes exp and log.
 VERSIONS = {"torch": "2.15.0", "numpy": "2.4.6", "glibc": "2.36"}
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(
 # One for each choice of kernels that the environment fixes.
 OPERATIONS = """
 import hashlib, json, math
-from pfl.core import portable
+from pfl.verification import portable
 portable.enter()
 import numpy as np, torch
 draws = np.random.default_rng(0).integers(1, 2**20, 2**16) / 2**18

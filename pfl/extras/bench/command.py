@@ -14,7 +14,6 @@ from pfl.campaign.campaign import work
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
 from pfl.cli.parser import make_parser
-from pfl.core import portable
 from pfl.disk import canonical
 from pfl.disk.writing import write
 from pfl.extras.bench import rows, tables, task
@@ -26,7 +25,8 @@ from pfl.extras.bench.runner import environment
 from pfl.extras.bench.verify import changed, chosen_rows, outcome, place, verified
 from pfl.results.sheets import show
 from pfl.results.sheets import write as write_sheets
-from pfl.results.verdict import places
+from pfl.verification import portable
+from pfl.verification.verdict import places
 
 
 def bench(options: argparse.Namespace) -> None:

@@ -13,9 +13,7 @@ import torch
 
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import FailedError, explained
-from pfl.core import portable
 from pfl.core.data import DataSource
-from pfl.core.rounding import DRAWS, move
 from pfl.engines import cores
 from pfl.extras.bench.blinded import Blinded
 from pfl.extras.bench.contender import Contender
@@ -23,7 +21,9 @@ from pfl.extras.bench.cost import ROUNDS, CountingEngine
 from pfl.extras.bench.pieces import Piece
 from pfl.federation.run import Run
 from pfl.federation.summary import MEANS, summarise
-from pfl.results.verdict import largest
+from pfl.verification import portable
+from pfl.verification.rounding import DRAWS, move
+from pfl.verification.verdict import largest
 
 
 @dataclass(frozen=True)

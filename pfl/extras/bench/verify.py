@@ -21,7 +21,7 @@ from pfl.extras.bench.pieces import Piece
 from pfl.extras.bench.rows import MAJORITY, Leaderboard
 from pfl.extras.bench.runner import by_point
 from pfl.imports.trust import is_listed
-from pfl.results.verdict import Verdict, judged, largest
+from pfl.verification.verdict import Verdict, judged, largest
 
 # Limit of a run's rounds, as a multiple of the task's: methods with cheaper steps than FedAvg's
 # have more.

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
-from pfl.core import portable
 from pfl.disk import canonical
 from pfl.extras.bench.hashed import hashed
+from pfl.verification import portable
 from tests.extras.bench.conftest import EPOCHS, LR, bench, task
 from tests.helpers.messages import parts, says
 

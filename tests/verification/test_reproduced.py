@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from pfl.results.reproduced import compare, largest_of
 from pfl.results.runs import RunFolder
+from pfl.verification.reproduced import compare, largest_of
 from tests.results.folders import write_run
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from pfl.__main__ import main
-from pfl.core import portable
+from pfl.verification import portable
 from tests.helpers.messages import says
 
 FIT = ["--config", "quickstart", "--loop.rounds=2", "--loop.progress=false"]

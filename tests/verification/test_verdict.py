@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pfl.results.verdict import BELIEVED, judged, largest, places
+from pfl.verification.verdict import BELIEVED, judged, largest, places
 
 
 def never():

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pfl.results.runs import RunFolder
-from pfl.results.verdict import Verdict, judged, places, relative
+from pfl.verification.verdict import Verdict, judged, places, relative
 
 _MISSING = "not recorded"
 # Keys of environment.json for what may change the last bits of results.

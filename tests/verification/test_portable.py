@@ -11,8 +11,8 @@ import pytest
 
 from lightning_modules.fedavg import FedAvg
 from pfl.__main__ import main
-from pfl.core import portable
 from pfl.loop import FederatedLoop
+from pfl.verification import portable
 from tests.helpers.toy import blobs, mlp
 
 linux = pytest.mark.skipif(
@@ -44,7 +44,8 @@ def test_a_run_is_portable_if_all_its_rounds_are(began, ended, tmp_path, monkeyp
 
 @linux
 def test_a_process_starts_anew_once_with_its_command_line():
-    code = "import sys; from pfl.core import portable as p; print(1); p.enter(); print(sys.argv)"
+    code = "import sys; from pfl.verification import portable as p; print(1); p.enter(); "
+    code += "print(sys.argv)"
     command = [sys.executable, "-c", code, "two words"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert said.splitlines() == ["1", "1", "['-c', 'two words']"]

@@ -15,13 +15,13 @@ from pfl.cli.explain import FailedError, MissingError, UsageError, explained
 from pfl.cli.parser import make_parser
 from pfl.cli.runs import RUN_REFUSALS
 from pfl.cli.untrusted import PlaceError, UntrustedFile
-from pfl.core import portable
-from pfl.core.rounding import DRAWS, move
 from pfl.disk.writing import write
 from pfl.federation.identity import STARTED
 from pfl.results.files import RunError, read_json
-from pfl.results.reproduced import compare, largest_of
 from pfl.results.runs import RunFolder
+from pfl.verification import portable
+from pfl.verification.reproduced import compare, largest_of
+from pfl.verification.rounding import DRAWS, move
 
 # File of a run's rounding radius, in its folder.
 ROUNDING = "rounding.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pfl.core.rounding import move
+from pfl.verification.rounding import move
 
 
 def test_each_weight_moves_to_a_neighbour():

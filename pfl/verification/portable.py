@@ -22,7 +22,7 @@ ENVIRONMENT: Mapping[str, str] = {
     # and RCPPS, whose results differ between makers of processors.
     "MKL_VML_DEBUG_CPU_TYPE": "1",
     "OPENBLAS_CORETYPE": "Nehalem",
-    # Names from numpy 2.4 on, and earlier ones.
+    # Names from numpy 2.4 on, and those before.
     "NPY_DISABLE_CPU_FEATURES": (
         "X86_V3 X86_V4 AVX512_ICL AVX512_SPR AVX2 FMA3 AVX512F AVX512CD AVX512_SKX"
     ),
@@ -52,6 +52,16 @@ def enter() -> None:
         raise RuntimeError(f"portable runs need Linux on x86_64, and this is {place}")
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | ENVIRONMENT)
+
+
+def start(words: Sequence[str]) -> None:
+    """Make this process portable if the command line says so.
+
+    Raises:
+        RuntimeError: The machine is not x86-64, or its system is not Linux.
+    """
+    if "--portable" in words:
+        enter()
 
 
 def enter_like(environments: Sequence[Mapping[str, Any]]) -> None:
