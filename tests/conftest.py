@@ -11,6 +11,7 @@ import signal
 import sys
 from collections import Counter
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -92,8 +93,26 @@ def pytest_addoption(parser):
     )
 
 
+def _check_entry_points():
+    """Refuse an installation from before the entry points of pyproject.toml, which brings rooms."""
+    try:
+        import tomllib
+    except ImportError:  # Python 3.10
+        return
+    content = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    declared = tomllib.loads(content)["project"]["entry-points"]
+    for group, points in declared.items():
+        found = {one.name: one.value for one in metadata.entry_points(group=group)}
+        if not points.items() <= found.items():
+            raise pytest.UsageError(
+                f"the entry points {group} of pyproject.toml are not installed: repeat pip install "
+                "-e . or, without installing, python setup.py -q egg_info"
+            )
+
+
 def pytest_configure(config):
-    """Print the twenty slowest of the long tier."""
+    """Check the installation, and print the twenty slowest of the long tier."""
+    _check_entry_points()
     if config.option.markexpr == "long" and config.option.durations is None:
         config.option.durations = 20
 
