@@ -28,12 +28,18 @@ ROOT = Path(__file__).parent.parent
 _ROOMS = ("lightning_modules.", "datamodules.")
 # Packages whose classes no configuration names.
 _INTERNAL = ("pfl.campaign.", "pfl.cli.", "pfl.extras.", "pfl.testing.")
+# Classes that enter as those of plug-ins do.
+_BROUGHT = ("pfl.engines.processes", "pfl.engines.ray")
 
 
 def of_this_project():
     """Return every class of this project that a configuration can name."""
     homes = [(item, item.__module__) for item in catalogue._everything()]
-    return [one for one, at in homes if at.startswith(PACKAGES) and not at.startswith(_INTERNAL)]
+    return [
+        one
+        for one, at in homes
+        if at.startswith(PACKAGES) and not at.startswith((*_INTERNAL, *_BROUGHT))
+    ]
 
 
 def content():

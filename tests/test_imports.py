@@ -33,6 +33,16 @@ def imports(file):
     return [(node.module, [alias.name for alias in node.names]) for node in nodes]
 
 
+def test_the_mainland_loads_no_room():
+    """Each room can be removed, and costs nothing until it is used."""
+    rooms = ("campaign", "verification", "engines.transport", "engines.processes", "engines.ray")
+    loaded = "import sys, pfl.cli.runs, pfl.engines.auto, pfl.testing.contract; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, cwd=ROOT)
+    found = done.stdout.split()
+    assert "pfl.loop" in found
+    assert [name for name in found if name.startswith(tuple(f"pfl.{one}" for one in rooms))] == []
+
+
 def test_imports_keep_to_the_layers_that_pyproject_declares():
     """In a process of its own, as the check sets up logging anew and closes what others opened."""
     pytest.importorskip("importlinter")
