@@ -41,7 +41,7 @@ from pfl.federation.run import Callback, Run
 from pfl.federation.sampling import UniformSampler
 from pfl.federation.schema import Content
 from pfl.loop import FederatedLoop
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 
 class Watch(Callback):
@@ -126,14 +126,14 @@ class Elsewhere(Engine):
 
     keeper = SitesKeeper
 
-    def connect(self, context: Context, config: str | None) -> FederatedData:
+    def connect(self, contexts: Contexts, config: str | None) -> FederatedData:
         """Return data of which each client has told its sizes."""
         sizes: dict[SplitName, int] = {"train": 10, "val": 0, "test": 5}
         told = Introduction("0" * 64, sizes)
         # Each has a record of its own, as from its own message.
-        return at_sites(context.data, {c: replace(told) for c in range(context.data.num_clients)})
+        return at_sites(contexts.data, {c: replace(told) for c in range(contexts.data.num_clients)})
 
-    def setup(self, context: Context) -> str:
+    def setup(self, contexts: Contexts) -> str:
         """Do nothing."""
         return "elsewhere"
 

@@ -226,9 +226,9 @@ class FederatedLoop(Settings):
                 if len(samples) == 0:
                     continue
                 with federation.computing():
-                    federation.run.personal(client)
+                    context = federation.run.personal(client)
                     with torch.inference_mode():
-                        outputs, targets = client_round.outputs(federation.context, samples)
+                        outputs, targets = client_round.outputs(context, samples)
                 predicted = data.task.predictions(outputs)
                 yield client, predicted.cpu(), data.task.targets(targets).cpu()
 

@@ -20,7 +20,7 @@ from pfl.cli.parser import FROM_DATA, Parser, from_data, with_class_paths
 from pfl.cli.untrusted import UntrustedFile
 from pfl.core.client import ClientModule
 from pfl.core.data import DataSource
-from pfl.core.per_client import Variants, count
+from pfl.core.per_client import Variants, each_network
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
 from pfl.disk.yaml_text import ambiguous
@@ -169,8 +169,7 @@ class Experiment:
                 module: ClientModule = self.make(
                     "model", model, _each_from(seed) if several else ()
                 )
-            for number in reversed(range(count(module))):
-                module.take_variant(number)
+            for _ in each_network(module):
                 check_fit(module, data)
         return module
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from torch import nn
@@ -124,6 +124,18 @@ def variants(module: nn.Module) -> list[Variants]:
 def count(module: nn.Module) -> int:
     """Return how many variants a module has, at least one."""
     return max((len(one.nets) for one in variants(module)), default=1)
+
+
+def each_network(module: Any) -> Iterator[None]:  # noqa: ANN401
+    """Make a method act as each of its networks in turn, and then as the first.
+
+    Args:
+        module: A :class:`pfl.core.client.ClientModule`.
+    """
+    for number in range(count(module)):
+        module.take_variant(number)
+        yield
+    module.take_variant(0)
 
 
 def named(number: int, name: str) -> str:

@@ -20,6 +20,7 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 OP_THREADS_GAIN = 0.6
 """Largest gain in a client's speed from doubling its op threads; measured from one to two."""
@@ -80,26 +81,26 @@ class AutoEngine(Engine):
         self._stack: VectorisedEngine | None = None
         self._scope = ExitStack()
 
-    def setup(self, context: Context) -> str:
+    def setup(self, contexts: Contexts) -> str:
         """Choose the engine for a run; return the choice and the reason."""
-        self._context, on_cpu = context, on_host(context.fabric.device)
-        size = multiplications(context).total if on_cpu else 0
+        self._contexts, on_cpu = contexts, on_host(contexts.fabric.device)
+        size = multiplications(contexts.first).total if on_cpu else 0
         self._tiny = on_cpu and size <= TINY_TEST
-        alone = self._sequential.setup(context)
-        why = None if self.stacks else _unsuitable_reason(context, size)
+        alone = self._sequential.setup(contexts)
+        why = None if self.stacks else _unsuitable_reason(contexts.first, size)
         if self.stacks is False:
             why = why or "so the run began"
         if why is None:
             stack = VectorisedEngine(STACKED, tested=TESTED) if on_cpu else VectorisedEngine()
-            line, why = stack.setup(context), stack.unsupported
+            line, why = stack.setup(contexts), stack.unsupported
             if why is None:
                 self._stack, self.stacks = stack, True
                 return f"auto: {line}"
         self.stacks = False
         if not on_cpu:
             return f"auto: {alone}; {why}"
-        self._cores = min(self.workers or cores.usable(), context.data.num_clients)
-        reason = threads.unsupported_reason(context, self._cores)
+        self._cores = min(self.workers or cores.usable(), contexts.data.num_clients)
+        reason = threads.unsupported_reason(contexts, self._cores)
         if reason is None and size <= TINY_STEP:
             reason = "steps are too short for threads"
         if reason is not None:
@@ -108,7 +109,7 @@ class AutoEngine(Engine):
             return f"auto: {alone}; {reason}"
         self._parallel = ThreadsEngine(self.workers)
         self._scope.callback(self._parallel.close)
-        line, self.share = self._parallel.setup(context), self._parallel.share
+        line, self.share = self._parallel.setup(contexts), self._parallel.share
         return f"auto: {line}"
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
@@ -120,8 +121,8 @@ class AutoEngine(Engine):
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits."""
         # On a CPU, stacking a forward pass alone pays only if call overhead dominates.
-        apart = not on_host(self._context.fabric.device)
-        fits = bool(self._context.adapt) or apart or self._tiny
+        apart = not on_host(self._contexts.fabric.device)
+        fits = bool(self._contexts.first.adapt) or apart or self._tiny
         if self._stack is not None and fits and _busy(jobs, len(jobs)) >= BUSY:
             return self._stack.test(jobs)
         return self._choose(jobs).test(jobs)

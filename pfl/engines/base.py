@@ -12,7 +12,7 @@ from pfl.core.data import FederatedData
 from pfl.core.types import Job, Result, Scores
 from pfl.engines.cores import Share
 from pfl.engines.keeper import Keeper
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 
 class Engine(Protocol):
@@ -33,18 +33,18 @@ class Engine(Protocol):
     share: Share | None = None
     keeper: Callable[[int | None, Path | None, torch.device], Keeper] = Keeper
 
-    def connect(self, context: Context, config: str | None) -> FederatedData:
+    def connect(self, contexts: Contexts, config: str | None) -> FederatedData:
         """Return the data as the run may use them; called first.
 
         By default, these are the data themselves. An engine with remote clients asks them.
 
         Args:
-            context: The method, with the data that the run was given.
+            contexts: The method, with the data that the run was given.
             config: The run's configuration as YAML; ``None`` for a run started from Python.
         """
-        return context.data
+        return contexts.data
 
-    def setup(self, context: Context) -> str:
+    def setup(self, contexts: Contexts) -> str:
         """Prepare for a run; return one line for its header: what is used, and why."""
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:

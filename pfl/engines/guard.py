@@ -175,7 +175,7 @@ def _played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
 
 def _alone(context: Context, jobs: Sequence[Job]) -> Played:
     results = [client_round.train(context, job) for job in jobs]
-    return results, list(client_round.all_answers(context, jobs))
+    return results, [client_round.answers(context, job) for job in jobs]
 
 
 def _together(context: Context, jobs: Sequence[Job]) -> Played:

@@ -23,7 +23,7 @@ from pfl.engines.absences import OnError
 from pfl.engines.transport.engine import Task
 from pfl.engines.transport.pool import DeathError, Helper, PooledEngine, WorkerError
 from pfl.engines.transport.worker import Recipe, Worker
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 Line: TypeAlias = "Connection[Any, Any]"
 # A forked process shares all that was loaded; outside Linux it may be unable to compute.
@@ -51,22 +51,22 @@ class ProcessesEngine(PooledEngine):
         at_least_one(workers=workers)
         self.workers, self._scope = workers, ExitStack()
 
-    def setup(self, context: Context) -> str:
+    def setup(self, contexts: Contexts) -> str:
         """Start the processes.
 
         Raises:
             ValueError: The loop does not run on a CPU.
             WorkerError: A process does not start.
         """
-        if not on_host(context.fabric.device):
+        if not on_host(contexts.fabric.device):
             raise ValueError(
-                f"the loop runs on {context.fabric.device}, and processes are for CPUs: take "
+                f"the loop runs on {contexts.fabric.device}, and processes are for CPUs: take "
                 "another engine, or set loop.accelerator to cpu"
             )
         self.share = cores.Share(self.workers)
         share = self._scope.enter_context(self.share)
-        count = min(share, context.data.num_clients)
-        self.employ(context, partial(Process, Recipe.of(context)), count, op_threads=1)
+        count = min(share, contexts.data.num_clients)
+        self.employ(contexts, partial(Process, Recipe.of(contexts)), count, op_threads=1)
         return f"processes: {count} clients side by side, one op thread each"
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from pfl.engines.absences import OnError
 from pfl.engines.transport.engine import Task
 from pfl.engines.transport.pool import DeathError, Helper, PooledEngine, WorkerError
 from pfl.engines.transport.worker import Recipe, Worker
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 # Ray is optional, so its types cannot be named here.
 Place: TypeAlias = Any
@@ -140,7 +140,7 @@ class RayEngine(PooledEngine):
         self._connected = False
         self._place: Place | None = None
 
-    def setup(self, context: Context) -> str:
+    def setup(self, contexts: Contexts) -> str:
         """Connect to the cluster and start the actors.
 
         Raises:
@@ -148,7 +148,7 @@ class RayEngine(PooledEngine):
             WorkerError: There is no cluster, it is busy, or an actor does not start.
         """
         strategies = import_module("ray.util.scheduling_strategies")
-        device, gpus = context.fabric.device, self.gpus_per_worker
+        device, gpus = contexts.fabric.device, self.gpus_per_worker
         if not on_host(device) and not gpus:
             raise ValueError(
                 f"the loop runs on {device}, but its Ray workers have no GPU: set "
@@ -162,11 +162,11 @@ class RayEngine(PooledEngine):
             "num_gpus": gpus,
             "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(self._place),
         }
-        recipe = self._ray.put(Recipe.of(context, gpu=gpus > 0))
+        recipe = self._ray.put(Recipe.of(contexts, gpu=gpus > 0))
         # The messages of a round share few distinct common parts.
         put = lru_cache(maxsize=4)(self._ray.put)
         start = partial(Actor, self._ray, options, recipe, put)
-        self.employ(context, start, count, self.cpus_per_worker)
+        self.employ(contexts, start, count, self.cpus_per_worker)
         nodes = sum(node["Alive"] for node in self._ray.nodes())
         each = f"{self.cpus_per_worker} CPU" + (f", {gpus:g} GPU" if gpus else "")
         return f"ray: {count} workers of {each}, on {nodes} node" + ("s" if nodes > 1 else "")

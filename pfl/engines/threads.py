@@ -21,6 +21,7 @@ from pfl.engines.op_threads import an_input
 from pfl.engines.sequential import SequentialEngine
 from pfl.training import client_round
 from pfl.training.context import Context, StoppedError
+from pfl.training.contexts import Contexts
 
 AnswerT = TypeVar("AnswerT", Result, client_round.Answers)
 WorkT = TypeVar("WorkT")
@@ -48,19 +49,19 @@ class ThreadsEngine(SequentialEngine):
         self._pool: ThreadPoolExecutor | None = None
         self._worker = threading.local()
 
-    def setup(self, context: Context) -> str:
+    def setup(self, contexts: Contexts) -> str:
         """Copy the module for each worker and start the threads."""
-        super().setup(context)
+        super().setup(contexts)
         self.share = cores.Share(self.workers)
         share = self._scope.enter_context(self.share)
-        clients = context.data.num_clients
-        if reason := unsupported_reason(context, min(self.workers or cores.usable(), clients)):
+        clients = contexts.data.num_clients
+        if reason := unsupported_reason(contexts, min(self.workers or cores.usable(), clients)):
             return f"sequential, not threads: {reason}"
         # One thread if other runs use the other cores, with the same numbers.
         count = min(share, clients)
-        self._stop, self._scorer = threading.Event(), context.scorer
+        self._stop, self._scorer = threading.Event(), contexts.scorer
         self._pool = self._start(
-            [context.replica(stop=self._stop, beside_others=True) for _ in range(count)]
+            [contexts.replica(stop=self._stop, beside_others=True) for _ in range(count)]
         )
         self._scope.callback(self._pool.shutdown)
         if count == 1:
@@ -84,14 +85,14 @@ class ThreadsEngine(SequentialEngine):
         self._scope.close()
         self._pool = self.share = None
 
-    def _start(self, contexts: list[Context]) -> ThreadPoolExecutor:
-        """Return a pool whose threads each have a context and one op thread."""
+    def _start(self, contexts: list[Contexts]) -> ThreadPoolExecutor:
+        """Return a pool whose threads each have contexts and one op thread."""
         op_threads = torch.get_num_threads()
         everyone = threading.Barrier(len(contexts) + 1)
         remaining = list(contexts)
 
         def start() -> None:
-            self._worker.context = remaining.pop()
+            self._worker.contexts = remaining.pop()
             # A thread's first call copies the global number, which would undo set_num_threads.
             torch.get_num_threads()
             torch.set_num_threads(1)
@@ -113,7 +114,7 @@ class ThreadsEngine(SequentialEngine):
 
         def work(job: Job) -> AnswerT:
             try:
-                return verb(self._worker.context, job)
+                return verb(self._worker.contexts.of(job.info.client), job)
             except BaseException as error:
                 failures.append(error)
                 self._stop.set()
@@ -144,17 +145,17 @@ def submitted(
     return {number: pool.submit(work, jobs[number]) for number in order}
 
 
-def unsupported_reason(context: Context, workers: int) -> str | None:
+def unsupported_reason(contexts: Contexts, workers: int) -> str | None:
     """Return why threads cannot train clients or are no faster; ``None`` if they are suitable."""
-    if not on_host(context.fabric.device):
-        return f"threads bring no gain on {context.fabric.device}"
+    if not on_host(contexts.fabric.device):
+        return f"threads bring no gain on {contexts.fabric.device}"
     if workers == 1:
         return "there is only one core or one client"
     outside = torch.get_default_dtype()
-    with context.fabric.autocast():
+    with contexts.fabric.autocast():
         if torch.get_default_dtype() != outside:
             return "this precision is a global setting, which all threads share"
-    if any(one.drawing and not _draws_alone(one) for one in context.each_variant()):
+    if any(one.drawing and not _draws_alone(one) for one in contexts.each()):
         return "the network's random numbers cannot be drawn from a separate stream in each thread"
     return None
 
@@ -166,7 +167,7 @@ def _draws_alone(context: Context) -> bool:
     within the backward pass, which reseeds torch's default stream, or if a layer draws in some
     other way.
     """
-    copied = context.replica(alone=True)
+    copied = context.replica()
     inputs = each(lambda value: torch.cat([value, value]), an_input(context.data))
     before, found = default_streams(context.fabric.device), []
     for own in (False, True):

@@ -20,6 +20,7 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.stack import round as stack_round
 from pfl.engines.stack.optimizer import ELEMENTWISE
 from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 from pfl.training.optimizer_state import of_all_phases
 from pfl.training.phases import make_optimizer, prepared
 
@@ -57,15 +58,15 @@ class VectorisedEngine(SequentialEngine):
         self.clients = clients
         self.tested = tested
 
-    def setup(self, context: Context) -> str:
+    def setup(self, contexts: Contexts) -> str:
         """Determine whether the method can be stacked."""
-        super().setup(context)
-        reasons = (unsupported_reason(one) or disagreement(one) for one in context.each_variant())
+        super().setup(contexts)
+        reasons = (unsupported_reason(one) or disagreement(one) for one in contexts.each())
         self.unsupported = next(filter(None, reasons), None)
         if self.unsupported:
             return f"sequential, not vectorised: {self.unsupported}"
-        self._size = self.clients or capacity(context.of_variant(0))
-        if self._size >= context.data.num_clients:
+        self._size = self.clients or capacity(contexts.first)
+        if self._size >= contexts.data.num_clients:
             return "vectorised: all clients in one stack"
         why = "" if self.clients else ", which fill half of the free memory"
         return f"vectorised: up to {self._size} clients in one stack{why}"
@@ -80,7 +81,7 @@ class VectorisedEngine(SequentialEngine):
         """Test each job's model on its splits."""
         if self.unsupported:
             return super().test(jobs)
-        tested = None if self._context.adapt else self.tested
+        tested = None if self._contexts.first.adapt else self.tested
         return self._run(stack_round.test, jobs, tested or self._size)
 
     def _run(
@@ -91,26 +92,26 @@ class VectorisedEngine(SequentialEngine):
     ) -> Iterator[AnswerT]:
         """Yield answers in the order of the jobs; the clients of a stack have similar sizes."""
         answers: dict[int, AnswerT] = {}
-        for alike in _alike(self._context, jobs):
+        for alike in _alike(self._contexts, jobs):
             for start in range(0, len(alike), size):
                 chunk = alike[start : start + size]
                 together = [jobs[index] for index in chunk]
                 with during(at_work(together)):
-                    results = verb(self._context, together)
+                    results = verb(self._contexts.of(together[0].info.client), together)
                 answers.update(zip(chunk, results, strict=True))
         for index in range(len(jobs)):
             yield answers[index]
 
 
-def _alike(context: Context, jobs: Sequence[Job]) -> list[list[int]]:
+def _alike(contexts: Contexts, jobs: Sequence[Job]) -> list[list[int]]:
     """Group the indices of jobs that can share a stack, largest clients first."""
     groups: dict[Hashable, list[int]] = {}
     for index in sorted(range(len(jobs)), key=lambda i: -jobs[i].info.samples):
         job = jobs[index]
-        rate = context.module.lr_factor(job.info)
+        rate = contexts.module.lr_factor(job.info)
         kept = frozenset(of_all_phases(job.kept))
-        variant = context.variant_of(job.info.client)
-        key = (variant, job.model, job.broadcast is None, job.splits, rate, kept)
+        network = contexts.number_of(job.info.client)
+        key = (network, job.model, job.broadcast is None, job.splits, rate, kept)
         groups.setdefault(key, []).append(index)
     return list(groups.values())
 

@@ -17,13 +17,13 @@ FILE = "cross.csv"
 
 def rows(federation: Federation) -> Iterator[dict[str, float]]:
     """Yield the main score of each client's model on each client's test data."""
-    context, run = federation.context, federation.run
-    main = next(iter(context.scorer.better))
+    run, scorer = federation.run, federation.contexts.scorer
+    main = next(iter(scorer.better))
     tested = [c for c in range(run.data.num_clients) if len(run.data.split(c, "test"))]
     for model in tested:
-        run.personal(model)
+        context = run.personal(model)
         answers = (client_round.on_splits(context, client, ("test",)) for client in tested)
-        scored = client_round.scored(context.scorer, answers)
+        scored = client_round.scored(scorer, answers)
         for client, scores in zip(tested, scored, strict=True):
             score = scores["test"][main]
             yield {"round": run.round, "model": model, "client": client, "score": score}

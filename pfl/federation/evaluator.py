@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from typing import Literal
 
 from pfl.core.data import FederatedData, holders, members
-from pfl.core.per_client import variants
 from pfl.core.seeds import derive, generator
 from pfl.core.server import ServerState
 from pfl.core.types import EvaluationPoint, Job, Result, Scores, Split
@@ -17,7 +16,7 @@ from pfl.engines.base import Engine
 from pfl.federation import soundness
 from pfl.federation.run import Row, Run
 from pfl.federation.sampling import subset
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 from pfl.training.server_round import Coordinator
 
 # Jobs built at a time: each has its client's kept state, and thousands would fill the memory.
@@ -43,7 +42,7 @@ class Evaluator:
         points: Points at which personalised models are tested; scores of the first are named
             ``personal``, those of others ``personal_<point>``.
         engine: Runs the clients.
-        context: The data, and the method at its initial values; it determines whether there is a
+        contexts: The data, and the method at its initial values; it determines whether there is a
             global model, whether personalised models equal it, and each client's group.
         coordinator: Makes the clients' jobs.
         run: The run, with what clients keep.
@@ -55,24 +54,24 @@ class Evaluator:
     def __init__(
         self,
         engine: Engine,
-        context: Context,
+        contexts: Contexts,
         coordinator: Coordinator,
         run: Run,
         points: Sequence[EvaluationPoint] | None = None,
     ) -> None:
-        self.engine, self.context, self.coordinator, self.run = engine, context, coordinator, run
-        module, self.data, self.scorer = context.module, context.data, context.scorer
+        self.engine, self.contexts, self.coordinator, self.run = engine, contexts, coordinator, run
+        module, self.data, self.scorer = contexts.module, contexts.data, contexts.scorer
         self.points = points or [module.evaluate_at]
         self.clients = coordinator.clients
         self.has_global_model = module.has_global_model()
         self.personal_is_global = module.personal_is_global()
         self.labels = module.groups
         self.groups = [module.group(info) for info in self.clients if self.labels]
-        if not self.labels and (found := variants(module)):
-            self.labels = found[0].labels
-            self.groups = [context.variant_of(info.client) for info in self.clients]
+        if not self.labels and contexts.labels:
+            self.labels = contexts.labels
+            self.groups = [contexts.number_of(info.client) for info in self.clients]
         if not self.labels:
-            self.labels, self.groups = getattr(context.data, "groups", ((), []))
+            self.labels, self.groups = getattr(contexts.data, "groups", ((), []))
 
     def job(self, state: ServerState, client: int) -> Job:
         """Return a client's job from a state of the server."""

@@ -14,7 +14,7 @@ from pfl.federation.resume import Wanted
 from pfl.federation.rounds import Federation
 from pfl.federation.run import Run
 from pfl.federation.schema import Content
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 from pfl.training.server_round import Coordinator
 
 
@@ -41,30 +41,30 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     """
     settings = wanted.settings
     wanted.data.to(settings.fabric.device)
-    context = Context(wanted.module, wanted.data, settings.fabric, settings.gradient_clip_val)
-    content = None if file is None else resume.read(file, wanted, context)
+    contexts = Contexts(wanted.module, wanted.data, settings.fabric, settings.gradient_clip_val)
+    content = None if file is None else resume.read(file, wanted, contexts)
     if content is not None:
-        context.start_from(content.template)
+        contexts.start_from(content.template)
     scope.callback(settings.runner.close)
     # From here on, the data are as the engine's clients describe them.
-    context.data = settings.runner.connect(context, wanted.config)
-    coordinator = _coordinator(wanted, context)
-    run = _run(wanted, coordinator, context, content)
+    contexts.data = settings.runner.connect(contexts, wanted.config)
+    coordinator = _coordinator(wanted, contexts)
+    run = _run(wanted, coordinator, contexts, content)
     coordinator.check_chain(run.server)
     if content is not None:
-        resume.restore(content, run, coordinator.clients, context)
+        resume.restore(content, run, coordinator.clients, contexts)
     if coordinator.server.per_client:
         run.server = replace(run.server, shared=run.keeper.rows(run.server.shared))
     origin = None if file is None else resume.folder_of(file)
-    federation = Federation(settings, context, coordinator, run, wanted.root, origin)
+    federation = Federation(settings, contexts, coordinator, run, wanted.root, origin)
     _start(federation, content)
     return federation
 
 
-def _coordinator(wanted: Wanted, context: Context) -> Coordinator:
+def _coordinator(wanted: Wanted, contexts: Contexts) -> Coordinator:
     """Return the server's side of the rounds, with the steps of the uplink."""
     settings = wanted.settings
-    coordinator = Coordinator(context, settings.rounds, settings.seed)
+    coordinator = Coordinator(contexts.first, settings.rounds, settings.seed)
     if not coordinator.eligible:
         raise ValueError("no client has training data")
     coordinator.bind(settings.uplink or [], data=wanted.data, sampler=settings.sampler)
@@ -72,7 +72,7 @@ def _coordinator(wanted: Wanted, context: Context) -> Coordinator:
 
 
 def _run(
-    wanted: Wanted, coordinator: Coordinator, context: Context, content: Content | None
+    wanted: Wanted, coordinator: Coordinator, contexts: Contexts, content: Content | None
 ) -> Run:
     """Return the run before its first round."""
     settings = wanted.settings
@@ -80,20 +80,20 @@ def _run(
         # Under the default, a resumed run keeps the tested clients it started with.
         tested = content.tested
     else:
-        tested = chosen(settings.evaluate_clients, settings.seed, context.data)
+        tested = chosen(settings.evaluate_clients, settings.seed, contexts.data)
     limits = (step.max_rounds(settings.rounds) for step in coordinator.uplink)
     return Run(
         module=wanted.module,
-        data=context.data,
+        data=contexts.data,
         seed=settings.seed,
         rounds=min([settings.rounds, *limits]),
         name=wanted.name,
         server=coordinator.start(),
         keeper=settings.keeper(wanted.root),
-        template=context.initial_values,
-        constants=context.constants,
+        template=contexts.initial_values,
+        constants=contexts.constants,
         reports=coordinator.server.reports,
-        scores=context.scorer.better,
+        scores=contexts.scorer.better,
         tested=tested,
         callbacks=[*wanted.callbacks],
     )
@@ -101,11 +101,11 @@ def _run(
 
 def _start(federation: Federation, content: Content | None) -> None:
     """Set up the engine, and describe the decisions in the run's header."""
-    engine, context, run = federation.settings.runner, federation.context, federation.run
+    engine, contexts, run = federation.settings.runner, federation.contexts, federation.run
     engine.stacks = None if content is None else content.stacked
-    threads = op_threads.choose(context, None if content is None else content.op_threads)
+    threads = op_threads.choose(contexts.first, None if content is None else content.op_threads)
     federation.op_threads = threads.count
     with federation.computing():
-        line = engine.setup(context)
+        line = engine.setup(contexts)
         run.header = header.describe(federation, line, threads)
     run.stacked = engine.stacks

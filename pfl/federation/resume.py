@@ -22,7 +22,7 @@ from pfl.federation.later import ADVICE
 from pfl.federation.run import Callback, Run, load_states
 from pfl.federation.schema import Content
 from pfl.federation.settings import Settings
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 FILE = Path("checkpoints", "last.ckpt")
 ROUNDS = "loop.rounds"
@@ -143,8 +143,8 @@ def opened(wanted: Wanted) -> Iterator[Path | None]:
         yield file
 
 
-def read(file: Path, wanted: Wanted, context: Context) -> Content:
-    """Return the content of a checkpoint of a wanted run, whose context is before its first round.
+def read(file: Path, wanted: Wanted, contexts: Contexts) -> Content:
+    """Return the content of a checkpoint of a wanted run; its contexts are before round one.
 
     Raises:
         CheckpointError: The checkpoint cannot be used, or belongs to another method, network or
@@ -163,20 +163,20 @@ def read(file: Path, wanted: Wanted, context: Context) -> Content:
     # The hash of data at sites is known once the sites have reported it.
     if wanted.data.description().get("hash") is not None:
         _check_partition(content, wanted.data)
-    schema.check_tensors("template", content.template, context.initial_values)
+    schema.check_tensors("template", content.template, contexts.initial_values)
     return content
 
 
-def restore(content: Content, run: Run, clients: Sequence[ClientInfo], context: Context) -> None:
+def restore(content: Content, run: Run, clients: Sequence[ClientInfo], contexts: Contexts) -> None:
     """Restore a new run to the state in a checkpoint.
 
     Raises:
         CheckpointError: The checkpoint does not fit the run; the run is unchanged.
     """
     _check_partition(content, run.data)
-    schema.check(content, run, clients, context)
+    schema.check(content, run, clients, contexts)
     run.round = content.round
-    run.server = replace(run.server, **checkpoint.move(content.server, context.fabric.device))
+    run.server = replace(run.server, **checkpoint.move(content.server, contexts.fabric.device))
     run.keeper.restore(content.kept, content.tickets)
     run.history = content.history
     run.failures, run.reasons = content.failures, content.reasons

@@ -28,6 +28,7 @@ from pfl.federation.run import Row, Run
 from pfl.federation.settings import Settings
 from pfl.training import client_round
 from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 from pfl.training.gathering import Gathering
 from pfl.training.server_round import Coordinator
 
@@ -71,7 +72,7 @@ class Federation:
 
     Attributes:
         settings: Of the run.
-        context: The method with its data and device.
+        contexts: The method with its data and device.
         coordinator: Makes the clients' jobs and aggregates their uploads.
         run: What callbacks read and a checkpoint stores.
         root: Folder of all runs of this name; ``None`` writes none.
@@ -82,7 +83,7 @@ class Federation:
     """
 
     settings: Settings
-    context: Context
+    contexts: Contexts
     coordinator: Coordinator
     run: Run
     root: Path | None
@@ -94,7 +95,7 @@ class Federation:
     def __post_init__(self) -> None:
         settings = self.settings
         self.evaluator = Evaluator(
-            settings.runner, self.context, self.coordinator, self.run, settings.evaluate_at
+            settings.runner, self.contexts, self.coordinator, self.run, settings.evaluate_at
         )
         own = [kind(self.evaluator) for kind in (Personal, Global, Pooled)]
         others = of_run(settings.evaluations or (), self.run.data)
@@ -110,8 +111,9 @@ class Federation:
         jobs = (one.job(self.run.server, client) for one in self.evaluations)
         if (job := next(filter(None, jobs), None)) is None:
             raise ValueError(f"client {client} is not of the federation, and has no model")
-        client_round.become_tested(self.context, job)
-        return self.context.of(client)
+        context = self.contexts.of(client)
+        client_round.become_tested(context, job)
+        return context
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -172,7 +174,7 @@ class Federation:
         """
         while self.run.round < self.run.rounds:
             # In its own function, so that a round's memory is freed before the next one trains.
-            with soundness.watched_stream(self.context.fabric.device):
+            with soundness.watched_stream(self.contexts.fabric.device):
                 result = self._play_round(done)
             yield result
 

@@ -17,7 +17,7 @@ from pfl.core.types import ClientInfo, Digest, Round, State
 from pfl.federation import checkpoint
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run, by_name
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 from pfl.training.optimizer_state import of_all_phases
 
 
@@ -81,7 +81,7 @@ def read(file: Path) -> Content:
         raise _wrong(f"{place}: {first['msg']}, got {_shown(first['input'])}") from error
 
 
-def check(content: Content, run: Run, clients: Sequence[ClientInfo], context: Context) -> None:
+def check(content: Content, run: Run, clients: Sequence[ClientInfo], contexts: Contexts) -> None:
     """Refuse a checkpoint from which a run cannot be resumed.
 
     The run is before its first round, with the module at its initial values.
@@ -105,12 +105,14 @@ def check(content: Content, run: Run, clients: Sequence[ClientInfo], context: Co
             if not 0 <= client < len(clients):
                 raise _wrong(f"{where}: there is no client {client}, only 0 to {len(clients) - 1}")
     _check_server(content.server, run.server, content.round)
-    _check_kept(content.kept, clients, context)
+    _check_kept(content.kept, clients, contexts)
     for name, callback in by_name(run.callbacks).items():
         _check_callback(name, callback, content.callbacks.get(name, {}))
 
 
-def _check_kept(kept: Mapping[int, State], clients: Sequence[ClientInfo], context: Context) -> None:
+def _check_kept(
+    kept: Mapping[int, State], clients: Sequence[ClientInfo], contexts: Contexts
+) -> None:
     steps = dict[tuple[str, int], tuple[int, str]]()
     for client, state in kept.items():
         where = f"kept of client {client}"
@@ -118,7 +120,7 @@ def _check_kept(kept: Mapping[int, State], clients: Sequence[ClientInfo], contex
         unsent = residuals_of(state)
         apart = optimizer.keys() | unsent.keys()
         held = {name: value for name, value in state.items() if name not in apart}
-        own = context.of(client)
+        own = contexts.of(client)
         names = own.module.kept_names(clients[client])
         check_tensors(where, held, {name: own.template[name] for name in names})
         residuals = {name.partition(":")[2]: value for name, value in unsent.items()}
@@ -130,7 +132,7 @@ def _check_kept(kept: Mapping[int, State], clients: Sequence[ClientInfo], contex
         check_tensors(f"{where}, residual", residuals, entries)
         # Optimisers differ in their state of a parameter, but all clients have the same form.
         for name, value in optimizer.items():
-            key = name, context.variant_of(client)
+            key = name, contexts.number_of(client)
             other, right = steps.setdefault(key, (client, form_of(value)))
             if (form := form_of(value)) != right:
                 raise _wrong(

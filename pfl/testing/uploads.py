@@ -135,7 +135,7 @@ def _computed(federation: ToyFederation, job: Job) -> State:
     """Return what a client computes, in this round and in the next with the same message."""
     found: list[object] = []
     for _ in range(2):
-        found += client_round.all_answers(federation.context, [job])
+        found.append(client_round.answers(federation.context, job))
         result = client_round.train(federation.context, job)
         found.append(result.upload)
         job = replace(job, kept=result.kept)

@@ -6,7 +6,7 @@ the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import torch
@@ -38,8 +38,7 @@ def train(context: Context, job: Job) -> Result:
     Raises:
         TypeError: The module's optimiser configuration is not a single optimiser.
     """
-    context, tally = context.of(job.info.client), Tally()
-    module = context.module
+    module, tally = context.module, Tally()
     with during(at_work([job])):
         with context.isolated(job):
             context.load(job.kept)
@@ -127,14 +126,19 @@ def test(context: Context, job: Job) -> Scores:
 
 def answers(context: Context, job: Job) -> Answers:
     """Return the outputs and targets on the job's splits, of the model that the job tests."""
-    return next(all_answers(context, [job]))
+    return next(all_answers(lambda client: context, [job]))
 
 
-def all_answers(context: Context, jobs: Iterable[Job]) -> Iterator[Answers]:
-    """Yield the answers of several jobs; a global model that they share is loaded once."""
+def all_answers(of: Callable[[int], Context], jobs: Iterable[Job]) -> Iterator[Answers]:
+    """Yield the answers of several jobs; a global model that they share is loaded once.
+
+    Args:
+        of: Returns a client's context.
+        jobs: The jobs.
+    """
     loaded: tuple[Context, Job, Mark] | None = None
     for job in jobs:
-        own = context.of(job.info.client)
+        own = of(job.info.client)
         # A network may change its entries in a test, which the next client must not see.
         if not (
             loaded is not None
@@ -178,7 +182,6 @@ def _scored(scorer: Scorer, answers: Sequence[Answers]) -> list[Scores]:
 
 def become_tested(context: Context, job: Job, adapt: Plan | None = None) -> None:
     """Turn the module into the model that a job tests; ``adapt`` replaces the method's plan."""
-    context = context.of(job.info.client)
     with during(f"{at_work([job])}, before the test"), context.isolated(job):
         context.load(job.kept)
         with torch.no_grad():

@@ -1,26 +1,26 @@
-"""The context of an engine: the module that plays the clients, with data, device and plans."""
+"""The context of clients: the module with their network, its data, device and plans."""
 
 from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.fabric import Fabric
 from torch import nn
 
-from pfl.core import devices, per_client
+from pfl.core import devices
 from pfl.core.batch_norms import batch_norms
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.data_view import Subset
 from pfl.core.failure import ExplainedError
 from pfl.core.layer_draws import layer_draws
-from pfl.core.state import clone, constants, copy_all, fingerprint, form_of, matches, to
-from pfl.core.types import NO_CLIENT, ClientInfo, Job, Pass, Patterns, Phase, Plan, State
+from pfl.core.state import clone, copy_all, form_of, matches
+from pfl.core.types import ClientInfo, Job, Pass, Patterns, Phase, Plan, State
 from pfl.training.declaration import MethodError, check_fits, check_trains, declared, public_of
 from pfl.training.metrics import Scorer
 from pfl.training.structure import Mark, Structure
@@ -31,7 +31,7 @@ class StoppedError(ExplainedError):
 
 
 class Context:
-    """The module that plays every client in turn, with its data, device and plans.
+    """The module with one network, which plays the clients that use it, one after another.
 
     Attributes:
         module: The module on its device; its state belongs to the current job.
@@ -48,19 +48,15 @@ class Context:
             ``True`` if they have no running statistics, and so use the batch in eval mode too.
         plan: The module's plan for training.
         adapt: The module's plan before a test.
-        variants: One context for each network that clients use, this one first; they share the
-            module, which acts as one of them at a time.
 
     Args:
         module: The module; it is moved to the device and converted to the precision.
         data: The federation's data, already on the device.
         stop: An event shared by several contexts; ``None`` creates one.
-        template: Template of another context, for all variants; ``None`` uses the module's current
-            values.
+        template: Template of another context; ``None`` uses the module's current values.
         trainable: Names from another context; ``None`` uses the module's ``requires_grad``.
         beside_others: Whether other threads train clients at the same time, so that layers must not
             draw from torch's default stream.
-        variant: Number of the variant; ``None`` creates the contexts of all variants.
 
     Raises:
         MethodError: A plan is not a declaration, the module overrides ``training_step``, the method
@@ -79,10 +75,7 @@ class Context:
         template: State | None = None,
         trainable: set[str] | None = None,
         beside_others: bool = False,
-        variant: int | None = None,
     ) -> None:
-        number = variant or 0
-        module.take_variant(number)
         check_fits(module, data)
         # Moves the module and converts it to the precision. The wrapper that it returns is not
         # needed, because the training loop enters the precision's context itself.
@@ -94,58 +87,21 @@ class Context:
         self.scorer = Scorer(data.task, data.outputs, data.metrics)
         self.fabric = fabric
         self.gradient_clip_val = gradient_clip_val
-        self.stop = threading.Event() if stop is None else stop
+        self.stop = stop or threading.Event()
         self._structure = Structure(module)
-        own = None if template is None else per_client.of_variant(template, number)
-        self.template = clone(self.entries) if own is None else own
-        wanted = {name for name, p in module.named_parameters() if p.requires_grad}
-        self.trainable = wanted if trainable is None else trainable
+        self.template = template or clone(self.entries)
+        self.trainable = trainable or trained_by_user(module)
         self.beside_others = beside_others
         self.drawing = [layer for layer in module.modules() if drops_out(layer)]
-        norms = {name: module.get_submodule(name) for name in batch_norms(module)}
-        self.batch_norms = {
-            name: norm.running_mean is None
-            for name, norm in norms.items()
-            # A frozen copy stays in eval mode.
-            if norm.training or norm.running_mean is None
-        }
+        self.batch_norms = of_batches(module)
         self.plan, self.adapt = self.declared("plan"), self.declared("adapt")
         self._modules = dict(module.named_modules())
         self._trained: dict[Patterns, frozenset[str]] = {}
         self._modes: dict[Patterns | None, list[bool]] = {}
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)
         self._scaler_start = self.scaler.state_dict() if self.scaler is not None else {}
-        self.variants = [self]
-        self._number, found = number, per_client.variants(module)
-        self._networks = found[0] if found and variant is None else None
-        if self._networks is not None:
-            self._networks.check(data)
-            self._add_variants(len(self._networks.nets), template)
 
-    def _add_variants(self, count: int, template: State | None) -> None:
-        """Create the contexts of the other networks, and check that shared entries agree."""
-        first = {name: self.template[name] for name in self.module.shared_names()}
-        for number in range(1, count):
-            one = Context(
-                self.module,
-                self.data,
-                self.fabric,
-                self.gradient_clip_val,
-                stop=self.stop,
-                template=template,
-                beside_others=self.beside_others,
-                variant=number,
-            )
-            self.variants.append(one)
-            other = {name: one.template[name] for name in self.module.shared_names()}
-            if (apart := per_client.disagreement(first, other)) is not None:
-                raise MethodError(
-                    f"{type(self.module).__name__} sends entries that differ between networks: "
-                    f"{apart}; the networks of clients may differ only in entries that they keep"
-                )
-        self.module.take_variant(0)
-
-    def declared(self, verb: str) -> Plan:
+    def declared(self, verb: Literal["plan", "adapt", "introduce"]) -> Plan:
         """Return what a verb of the module declares, for this network and data.
 
         Raises:
@@ -159,101 +115,35 @@ class Context:
                 public_of(self.data, type(self.module).__name__)
         return plan
 
-    def of(self, client: int) -> Context:
-        """Return the context of a client's network, and switch the module to it.
-
-        Jobs of no client use the first network.
-        """
-        return self.of_variant(self.variant_of(client))
-
-    def of_variant(self, number: int) -> Context:
-        """Return the context of one of the networks, and switch the module to it."""
-        if len(self.variants) == 1:
-            return self
-        one = self.variants[number]
-        one.data = self.data
-        self.module.take_variant(one._number)
-        return one
-
-    def each_variant(self) -> Iterator[Context]:
-        """Yield the context of each network, with the module switched to it.
-
-        Afterwards the module is switched back to the first.
-        """
-        for number in range(len(self.variants)):
-            yield self.of_variant(number)
-        self.of_variant(0)
-
-    def variant_of(self, client: int) -> int:
-        """Return the number of a client's network."""
-        if self._networks is None or client == NO_CLIENT:
-            return 0
-        return self._networks.of_client(client, self.data)
-
     @property
     def entries(self) -> State:
         """The module's own tensors at present, by their names in its state dict."""
         return self._structure.entries
-
-    @property
-    def initial_values(self) -> State:
-        """The templates of all variants, under names from :func:`pfl.core.per_client.named`."""
-        return {
-            per_client.named(one._number, name): value
-            for one in self.variants
-            for name, value in one.template.items()
-        }
-
-    def start_from(self, values: State) -> None:
-        """Use the initial values of a checkpoint as the template, and load them into the module."""
-        for one in self.each_variant():
-            one.template = to(per_client.of_variant(values, one._number), self.fabric.device)
-            one.load({})
-
-    @property
-    def constants(self) -> str:
-        """Hash of values outside the state, such as the frozen parts of a network."""
-        return fingerprint([constants(one.module) for one in self.each_variant()])
 
     def replica(
         self,
         fabric: Fabric | None = None,
         data: FederatedData | None = None,
         template: State | None = None,
-        stop: threading.Event | None = None,
-        beside_others: bool = False,
-        alone: bool = False,
     ) -> Context:
         """Return a context with a copy of the module on another Fabric; the rest is shared.
 
-        By default, the Fabric has the same device and precision. ``alone`` copies this variant
-        only, for all clients of the data.
+        By default, the Fabric has the same device and precision.
         """
-        if fabric is None:
-            fabric = self._like(self.fabric.strategy.precision.precision)
+        fabric = fabric or fabric_like(self.fabric)
         return Context(
-            # The module refers to its Fabric, which must not be copied.
-            copy.deepcopy(self.module, {id(self.fabric): fabric}),
+            copied(self.module, self.fabric, fabric),
             data or self.data,
             fabric,
             self.gradient_clip_val,
-            stop=stop,
-            template=template or self.initial_values,
+            template=template or self.template,
             trainable=self.trainable,
-            beside_others=beside_others,
-            variant=self._number if alone else None,
         )
 
     def in_double(self, data: FederatedData | None = None) -> Context:
-        """Return a copy in float64, to compare two ways, with one network for all clients."""
-        template = {name: doubled(value) for name, value in self.initial_values.items()}
-        return self.replica(self._like("64-true"), data, template, alone=True)
-
-    def _like(self, precision: Any) -> Fabric:  # noqa: ANN401
-        """Return a Fabric on the same device with the given precision."""
-        device = self.fabric.device
-        index: int | list[int] = 1 if device.index is None else [device.index]
-        return devices.fabric(device.type, index, precision)
+        """Return a copy in float64, to compare two ways."""
+        template = {name: doubled(value) for name, value in self.template.items()}
+        return self.replica(fabric_like(self.fabric, "64-true"), data, template)
 
     def samples_of(self, part: Phase | Pass, info: ClientInfo, entries: State) -> ClientSplit:
         """Return a client's samples for a part of a plan.
@@ -399,6 +289,35 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 def doubled(value: torch.Tensor) -> torch.Tensor:
     """Convert a floating-point tensor to float64; return others unchanged."""
     return value.double() if value.is_floating_point() else value
+
+
+def fabric_like(fabric: Fabric, precision: Any = None) -> Fabric:  # noqa: ANN401
+    """Return a Fabric on the same device, with the same precision or another."""
+    device = fabric.device
+    index: int | list[int] = 1 if device.index is None else [device.index]
+    precision = precision or fabric.strategy.precision.precision
+    return devices.fabric(device.type, index, precision)
+
+
+def copied(module: ClientModule, fabric: Fabric, other: Fabric) -> ClientModule:
+    """Return a copy of a module that refers to another Fabric in place of its own."""
+    return copy.deepcopy(module, {id(fabric): other})
+
+
+def trained_by_user(module: nn.Module) -> set[str]:
+    """Return the names of the parameters that the user has not frozen."""
+    return {name for name, p in module.named_parameters() if p.requires_grad}
+
+
+def of_batches(module: nn.Module) -> dict[str, bool]:
+    """Return the batch norms that use statistics of a batch; see :attr:`Context.batch_norms`."""
+    norms = {name: module.get_submodule(name) for name in batch_norms(module)}
+    return {
+        name: norm.running_mean is None
+        for name, norm in norms.items()
+        # A frozen copy stays in eval mode.
+        if norm.training or norm.running_mean is None
+    }
 
 
 def drops_out(layer: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from pfl.__main__ import main
 from pfl.cli.config import Experiment
 from pfl.cli.parser import make_parser
 from pfl.federation import checkpoint
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 from tests.helpers.messages import says
 
 SMALL, DEEP = ({"class_path": "MLP", "init_args": {"hidden": hidden}} for hidden in (8, [9, 8]))
@@ -41,7 +41,7 @@ CONFIG = config(SMALL, DEEP)
 def initial(text):
     Path("c.yaml").write_text(text)
     study = Experiment.parse(make_parser("fit"), FIT)
-    return Context(study.module, study.data, study.loop.fabric).initial_values
+    return Contexts(study.module, study.data, study.loop.fabric).initial_values
 
 
 def test_initial_values_follow_from_the_network_and_the_seed_alone(own_folder):

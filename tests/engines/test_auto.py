@@ -21,7 +21,7 @@ from pfl.engines.auto import AutoEngine, parallelism
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.loop import FederatedLoop
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 from tests.engines.agreement import fit
 from tests.helpers.federation import SGD, job
 from tests.helpers.toy import blobs, mlp
@@ -151,7 +151,7 @@ def test_a_run_has_its_share_of_the_cores_until_it_ends(cores, monkeypatch, limi
     cores(4)
     monkeypatch.setattr(auto, limit, 48)
     engine = AutoEngine()
-    engine.setup(Context(FedAvg(mlp()), blobs((6, 6, 6)), Fabric(accelerator="cpu", devices=1)))
+    engine.setup(Contexts(FedAvg(mlp()), blobs((6, 6, 6)), Fabric(accelerator="cpu", devices=1)))
     with machine.Share() as beside:
         assert beside == 2
     engine.close()
@@ -191,7 +191,7 @@ def test_one_large_client_has_all_cores(cores, monkeypatch):
         lambda self, jobs: seen.append(len(jobs)) or iter(()),
     )
     data = blobs((100, 1, 1))
-    engine.setup(Context(FedAvg(mlp()), data, Fabric(accelerator="cpu", devices=1)))
+    engine.setup(Contexts(FedAvg(mlp()), data, Fabric(accelerator="cpu", devices=1)))
     jobs = [job(data, client, None) for client in range(3)]
     list(engine.train(jobs))
     engine.close()

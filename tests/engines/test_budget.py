@@ -27,7 +27,9 @@ def train_alone(context, jobs):
 
 
 def test_alone(context, jobs):
-    return list(client_round.scored(context.scorer, client_round.all_answers(context, jobs)))
+    return list(
+        client_round.scored(context.scorer, client_round.all_answers(lambda client: context, jobs))
+    )
 
 
 test_alone.__test__ = False

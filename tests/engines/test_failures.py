@@ -20,7 +20,7 @@ from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
 from pfl.training.declaration import MethodError
 from tests.engines.test_workers import OneWorker
-from tests.helpers.federation import SGD, context, fit, job
+from tests.helpers.federation import SGD, contexts, fit, job
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
@@ -104,7 +104,7 @@ def test_memory_that_is_exhausted_in_a_stack_is_told_with_its_clients():
     module = Exhausts(mlp(), optimizer=SGD)
     data = blobs()
     engine = VectorisedEngine()
-    assert engine.setup(context(module, data)).startswith("vectorised")
+    assert engine.setup(contexts(module, data)).startswith("vectorised")
     module.full = True
     jobs = [job(data, client, Broadcast({}), round=4) for client in (1, 2)]
     with pytest.raises(torch.OutOfMemoryError) as found:
@@ -192,7 +192,7 @@ def test_what_says_all_in_its_own_words_gets_no_note():
 def shipped(module, data, client):
     """Send a job to a worker, without another process."""
     engine = OneWorker()
-    engine.setup(context(module, data))
+    engine.setup(contexts(module, data))
     try:
         return list(engine.train([job(data, client, Broadcast({}), round=2)]))
     finally:

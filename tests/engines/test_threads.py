@@ -25,7 +25,7 @@ from pfl.core.types import Broadcast, Phase
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.training import client_round
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 from tests.engines.agreement import fit, same
 from tests.helpers import toy
 from tests.helpers.discovery import build
@@ -64,7 +64,7 @@ def started(module, workers=2, precision="32-true"):
     data = blobs((4, 4, 4))
     engine = ThreadsEngine(workers)
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
-    line = engine.setup(Context(module, data, fabric))
+    line = engine.setup(Contexts(module, data, fabric))
     return engine, [job(data, client, Broadcast({})) for client in range(3)], line
 
 
@@ -89,7 +89,7 @@ def test_large_clients_start_first():
     both_busy = threading.Barrier(2)
     data = blobs((6, 1, 9))
     engine = ThreadsEngine(2)
-    engine.setup(Context(Notes(mlp()), data, Fabric(accelerator="cpu", devices=1)))
+    engine.setup(Contexts(Notes(mlp()), data, Fabric(accelerator="cpu", devices=1)))
     list(engine.train([job(data, client, Broadcast({})) for client in range(3)]))
     engine.close()
     assert sorted(order[:2]) == [6, 9]
@@ -160,7 +160,7 @@ def test_code_that_borrows_the_default_stream_draws_the_same_in_every_thread():
     engine.close()
     sequential = SequentialEngine()
     data = blobs((4, 4, 4))
-    sequential.setup(Context(Draws(mlp()), data, Fabric(accelerator="cpu", devices=1)))
+    sequential.setup(Contexts(Draws(mlp()), data, Fabric(accelerator="cpu", devices=1)))
     for one, other in zip(beside, sequential.train(jobs), strict=True):
         assert equal(one.upload.shared, other.upload.shared)
 

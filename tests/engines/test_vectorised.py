@@ -30,7 +30,7 @@ from pfl.engines.vectorised import VectorisedEngine
 from pfl.testing.federation import ToyFederation
 from tests.engines.agreement import fit, module_of, numbers
 from tests.helpers import toy
-from tests.helpers.federation import SGD
+from tests.helpers.federation import SGD, contexts
 from tests.helpers.toy import blobs
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -181,7 +181,7 @@ def test_jobs_of_both_models_may_be_asked_for_at_once():
         federation = ToyFederation(FedAvg(toy.mlp(), optimizer=SGD), data)
         federation.round()
         first, second = (replace(job, splits=("test",)) for job in federation.jobs())
-        engine.setup(federation.context)
+        engine.setup(contexts(federation.module, data, template=federation.context.template))
         answers[engine] = list(engine.test([first, replace(second, model="global", kept={})]))
     one, other = answers.values()
     assert one == [{"test": pytest.approx(scores["test"], rel=1e-5, abs=1e-5)} for scores in other]

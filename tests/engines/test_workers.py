@@ -43,7 +43,7 @@ from pfl.federation.sampling import UniformSampler
 from tests.engines import agreement
 from tests.engines.agreement import same, without
 from tests.helpers.discovery import build, methods
-from tests.helpers.federation import HEAVY, SGD, context, equal, job
+from tests.helpers.federation import HEAVY, SGD, contexts, equal, job
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp, normed
 
@@ -73,8 +73,8 @@ class Here(Helper):
 
 
 class OneWorker(PooledEngine):
-    def setup(self, context):
-        self.employ(context, partial(Here, Recipe.of(context)), 1, op_threads=1)
+    def setup(self, contexts):
+        self.employ(contexts, partial(Here, Recipe.of(contexts)), 1, op_threads=1)
         return "one worker"
 
 
@@ -99,7 +99,7 @@ def test_batch_norm_clipping_and_kept_momentum_give_the_sequential_bits(engine, 
 
 
 def test_a_worker_has_the_runs_settings_of_torch():
-    recipe = Recipe.of(context(FedAvg(mlp(), optimizer=SGD), blobs(SIZES)))
+    recipe = Recipe.of(contexts(FedAvg(mlp(), optimizer=SGD), blobs(SIZES)))
     usual = torch.get_float32_matmul_precision()
     try:
         Worker(replace(recipe, matmul_precision="high", deterministic=True))
@@ -127,10 +127,10 @@ def test_a_worker_starts_from_the_template_of_a_resumed_run(tmp_path):
 def test_parameters_that_the_user_froze_stay_frozen():
     net = mlp()
     net.head.bias.requires_grad_(False)
-    found = context(FedAvg(net), blobs())
+    found = contexts(FedAvg(net), blobs())
     worker = Worker(Recipe.of(found))
-    assert worker._context.trainable == found.trainable
-    assert "net.head.bias" not in found.trainable
+    assert worker._contexts.trainable == found.trainable
+    assert "net.head.bias" not in found.trainable[0]
 
 
 class Misses(FedPer):
@@ -212,11 +212,11 @@ class Asked(Clients):
 
 def travel(jobs):
     """Return the jobs on arrival, and what was packed for several of them."""
-    clients, stored = Asked(context(FedAvg(mlp(), optimizer=SGD), blobs())), {}
+    clients, stored = Asked(contexts(FedAvg(mlp(), optimizer=SGD), blobs())), {}
     common, engine = wire.Common(jobs), OneWorker()
     for item in jobs:
         # Clients refuse what the method has no entries for.
-        clients._context.template |= item.broadcast.shared if item.broadcast else {}
+        clients._contexts.first.template |= item.broadcast.shared if item.broadcast else {}
         own, shared = common.split(wire.tensors_of(item.broadcast, item.kept))
         stored[id(shared)] = shared
         assert clients.answer("train", wire.packed("train", engine.order(item), own), shared) == b""
@@ -428,7 +428,7 @@ class Computes(type(blobs())):
 
 def test_a_process_does_not_wait_for_op_threads_that_it_lacks():
     (data := blobs()).__class__ = Computes
-    engine, found = ProcessesEngine(1), context(FedAvg(mlp(), optimizer=SGD), data)
+    engine, found = ProcessesEngine(1), contexts(FedAvg(mlp(), optimizer=SGD), data)
 
     def start():
         torch.set_num_threads(2)
@@ -444,7 +444,7 @@ def test_a_process_does_not_wait_for_op_threads_that_it_lacks():
 
 def test_an_error_in_a_process_names_the_client_and_leaves_it_alive():
     engine = ProcessesEngine(1)
-    engine.setup(context(Misses((1, 1)), data := blobs()))
+    engine.setup(contexts(Misses((1, 1)), data := blobs()))
     with pytest.raises(
         JobError, match=r"round 1, client 1 \(.*, line \d+\): ArithmeticError: a st"
     ):
@@ -494,7 +494,7 @@ def alive(process):
 
 def test_a_device_is_not_for_processes():
     engine = ProcessesEngine()
-    found = context(FedAvg(mlp()), blobs())
+    found = contexts(FedAvg(mlp()), blobs())
     found.fabric = type("Elsewhere", (), {"device": torch.device("cuda")})
     with pytest.raises(ValueError, match=parts("cuda ~ processes ~ loop.accelerator ~ cpu")):
         engine.setup(found)

@@ -17,6 +17,7 @@ from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
 from pfl.testing.federation import ToyFederation
 from pfl.training import client_round
+from pfl.training.contexts import Contexts
 from pfl.training.phases import rule_of
 from tests.helpers.toy import mlp
 
@@ -88,6 +89,11 @@ def follow(module, data, rounds=3, **loop):
 def context(module, data, precision="32-true", **options):
     fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
     return client_round.Context(module, data, fabric, **options)
+
+
+def contexts(module, data, precision="32-true", **options):
+    fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+    return Contexts(module, data, fabric, **options)
 
 
 def job(data, client=0, broadcast=None, kept=None, seed=3, round=1, rounds=10, splits=()):

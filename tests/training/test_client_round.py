@@ -365,6 +365,6 @@ def test_a_global_model_that_jobs_share_is_loaded_once_and_another_again(monkeyp
     alone = [client_round.answers(ctx, one)["test"][0] for one in jobs]
     loads, load = [], ctx.load
     monkeypatch.setattr(ctx, "load", lambda kept: loads.append(1) or load(kept))
-    together = [found["test"][0] for found in client_round.all_answers(ctx, jobs)]
+    together = [found["test"][0] for found in client_round.all_answers(lambda client: ctx, jobs)]
     assert len(loads) == 3
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))

@@ -183,7 +183,7 @@ def test_a_global_model_that_changes_in_a_test_is_loaded_for_each_client():
             replace(job(data, client, sent, splits=("test",)), model="global")
             for client in (0, 1, 2)
         ]
-        together = list(client_round.all_answers(ctx, jobs))
+        together = list(client_round.all_answers(lambda client, ctx=ctx: ctx, jobs))
         alone = [client_round.answers(ctx, one) for one in jobs]
         for one, other in zip(together, alone, strict=True):
             assert torch.equal(one["test"][0], other["test"][0])

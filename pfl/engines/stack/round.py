@@ -19,9 +19,8 @@ from pfl.training.context import Context
 def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
     """Run the rounds of several clients, in descending order of their training samples.
 
-    All have the same variant of the network.
+    All use the network of the context.
     """
-    context = context.of(jobs[0].info.client)
     module, stack, tally = context.module, Stack(context, jobs), StackedTally(len(jobs))
     for row, job in enumerate(jobs):
         stack.alone(row, client_round.begin, module, job)
@@ -41,7 +40,6 @@ def test(context: Context, jobs: Sequence[Job]) -> list[Scores]:
 
 def tested(context: Context, jobs: Sequence[Job]) -> Stack:
     """Return a stack of the models that the jobs test."""
-    context = context.of(jobs[0].info.client)
     stack = Stack(context, jobs)
     for row, job in enumerate(jobs):
         stack.alone(row, client_round.load_tested, context.module, job)

@@ -17,7 +17,7 @@ from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.engines.transport import wire
 from pfl.training import client_round
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 from pfl.training.gradients import carried
 from pfl.training.received import check_entries
 
@@ -30,11 +30,11 @@ class Clients:
     """Clients that compute in another process and store nothing there: kept states travel too.
 
     Args:
-        context: The method with its initial values, the data and the device.
+        contexts: The method with its initial values, the data and the device.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, contexts: Contexts) -> None:
+        self._contexts = contexts
         self._packed, self._common = b"", dict[str, Tensor]()
         self._infos: dict[int, ClientInfo] = {}
         # One message at a time: a server may have been killed and restarted meanwhile.
@@ -73,18 +73,20 @@ class Clients:
 
     def _train(self, content: bytes) -> bytes:
         order, tensors = wire.asked("train", wire.Order, content)
-        result = client_round.train(self._context, self._job(order, tensors))
+        job = self._job(order, tensors)
+        result = client_round.train(self._contexts.of(job.info.client), job)
         return wire.written("train", report_of(result), result.upload, result.kept)
 
     def _test(self, content: bytes) -> bytes:
         order, tensors = wire.asked("test", wire.Order, content)
-        scores = client_round.test(self._context, self._job(order, tensors))
+        job = self._job(order, tensors)
+        scores = client_round.test(self._contexts.of(job.info.client), job)
         return wire.written("test", wire.Marks(plain(scores)))
 
     def _info(self, order: wire.Order) -> ClientInfo:
         client = order.client
         if client not in self._infos:
-            self._infos[client] = info_of(self._context.data, client)
+            self._infos[client] = info_of(self._contexts.data, client)
         info = self._infos[client]
         return replace(info, client=NO_CLIENT) if "pooled" in order.splits else info
 
@@ -99,7 +101,7 @@ class Clients:
         """
         if torch.get_num_threads() != order.op_threads:
             torch.set_num_threads(order.op_threads)
-        device = self._context.fabric.device
+        device = self._contexts.fabric.device
         info = self._info(order)
         for key, value in self._common.items():
             part, _, name = key.partition(":")
@@ -107,7 +109,7 @@ class Clients:
         try:
             steps = tuple(record.step() for record in order.steps)
             carried(steps)  # Refuses two rules of gradients.
-            shared, template = to(tensors.shared, device), self._context.template
+            shared, template = to(tensors.shared, device), self._contexts.first.template
             if order.codec is not None:
                 shared = order.codec.step().unpacked(shared, template)
             check_entries(shared, template)

@@ -16,6 +16,7 @@ from pfl.engines.threads import submitted
 from pfl.engines.transport import wire
 from pfl.training import client_round
 from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 FormT = TypeVar("FormT", wire.Report, wire.Marks)
 AnswerT = TypeVar("AnswerT", Result, Scores)
@@ -64,10 +65,10 @@ class CarriedEngine(Engine):
         """Return whether a job runs elsewhere; others run here."""
         return True
 
-    def begin(self, context: Context) -> None:
-        """Store the context of a new run."""
+    def begin(self, contexts: Contexts) -> None:
+        """Store the contexts of a new run."""
         self._absences.clear()
-        self._context, self._device = context, context.fabric.device
+        self._contexts, self._device = contexts, contexts.fabric.device
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round; leave out those that fail, if the run continues then.
@@ -134,7 +135,8 @@ class CarriedEngine(Engine):
                 if index in waiting:
                     yield self._answer(waiting.pop(index), job)
                 else:
-                    yield None if job.info.client in absences else here(self._context, job)
+                    own = self._contexts.of(job.info.client)
+                    yield None if job.info.client in absences else here(own, job)
         finally:
             # Jobs are left only if one failed or the caller stopped early.
             for future in waiting.values():

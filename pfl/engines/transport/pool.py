@@ -14,7 +14,7 @@ from pfl.core.types import Job
 from pfl.engines.absences import OnError, tolerated
 from pfl.engines.transport import wire
 from pfl.engines.transport.engine import CarriedEngine, FormT, Task
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 ATTEMPTS = 3  # worker deaths under one job before the run ends
 # Jobs packed ahead for each busy worker, so that it never waits for the next one.
@@ -150,14 +150,14 @@ class PooledEngine(CarriedEngine):
         self._pool: Pool | None = None
 
     def employ(
-        self, context: Context, start: Callable[[], Helper], count: int, op_threads: int
+        self, contexts: Contexts, start: Callable[[], Helper], count: int, op_threads: int
     ) -> None:
         """Start workers for a run.
 
         Raises:
             WorkerError: One does not start.
         """
-        self.begin(context)
+        self.begin(contexts)
         self._op_threads = op_threads
         self._pool = Pool(start, count)
         self._threads = ThreadPoolExecutor(AHEAD * count, "pfl-worker")

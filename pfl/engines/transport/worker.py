@@ -15,7 +15,7 @@ from pfl.core.devices import repeatable
 from pfl.core.state import to
 from pfl.core.types import State
 from pfl.engines.transport.clients import Clients
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 if TYPE_CHECKING:
     from pfl.core.client import ClientModule
@@ -37,7 +37,7 @@ class Recipe:
     module: ClientModule
     data: FederatedData
     template: State
-    trainable: set[str]
+    trainable: list[set[str]]
     gradient_clip_val: float | None
     accelerator: Literal["cpu", "cuda"]
     precision: Any
@@ -45,9 +45,9 @@ class Recipe:
     deterministic: bool
 
     @classmethod
-    def of(cls, context: Context, gpu: bool = False) -> Recipe:
-        """Return the recipe of a context, with the numerical settings of this process."""
-        fabric, module = context.module.fabric, context.module
+    def of(cls, contexts: Contexts, gpu: bool = False) -> Recipe:
+        """Return the recipe of contexts, with the numerical settings of this process."""
+        fabric, module = contexts.module.fabric, contexts.module
         # A module's Fabric belongs to its process.
         module.fabric = None
         try:
@@ -56,12 +56,12 @@ class Recipe:
             module.fabric = fabric
         return cls(
             module=replica,
-            data=context.data,
-            template=to(context.initial_values, "cpu"),
-            trainable=context.trainable,
-            gradient_clip_val=context.gradient_clip_val,
+            data=contexts.data,
+            template=to(contexts.initial_values, "cpu"),
+            trainable=contexts.trainable,
+            gradient_clip_val=contexts.gradient_clip_val,
             accelerator="cuda" if gpu else "cpu",
-            precision=context.fabric.strategy.precision.precision,
+            precision=contexts.fabric.strategy.precision.precision,
             matmul_precision=torch.get_float32_matmul_precision(),
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )
@@ -79,7 +79,7 @@ class Worker(Clients):
         fabric = Fabric(accelerator=recipe.accelerator, devices=1, precision=recipe.precision)
         recipe.data.to(fabric.device)
         super().__init__(
-            Context(
+            Contexts(
                 recipe.module,
                 recipe.data,
                 fabric,

@@ -89,7 +89,7 @@ class CountingEngine(SequentialEngine):
         self.trained.append(0)
         for job in jobs:
             with _Counting() as counting:
-                result = client_round.train(self._context, job)
+                result = client_round.train(self._contexts.of(job.info.client), job)
             self.trained[-1] += counting.operations
             yield result
 
@@ -98,7 +98,7 @@ class CountingEngine(SequentialEngine):
         if any(job.adapts for job in jobs):
             with _Counting() as counting:
                 for job in jobs:
-                    client_round.become_tested(self._context, job)
+                    client_round.become_tested(self._contexts.of(job.info.client), job)
             self.adapted.append(counting.operations)
         return super().test(jobs)
 

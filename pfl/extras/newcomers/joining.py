@@ -78,18 +78,18 @@ class Joining(Measurement):
     def __init__(
         self, evaluator: Evaluator, every: int | None, join_rounds: int, tune_epochs: int
     ) -> None:
-        context, coordinator = evaluator.context, evaluator.coordinator
-        apart = others(context.data)
+        contexts, coordinator = evaluator.contexts, evaluator.coordinator
+        apart = others(contexts.data)
         self.clients, self._validation = apart.get(UNSEEN, ()), apart.get(VALIDATION, ())
         if not self.clients:
             raise ValueError("Newcomers: no client is held out to join later; set data.unseen")
         check_welcomes(coordinator.server)
         # Refused before the first round, not when the first of them joins.
-        for one in context.each_variant():
+        for one in contexts.each():
             one.declared("introduce")
         self._every, self._join_rounds, self._tune_epochs = every, join_rounds, tune_epochs
         self._evaluator = evaluator
-        self._context, self._coordinator = context, coordinator
+        self._contexts, self._coordinator = contexts, coordinator
 
     def is_due(self, number: int, last: int, regular: bool) -> bool:
         """Return ``True`` after the last round, and every few rounds before."""
@@ -114,7 +114,7 @@ class Joining(Measurement):
         Those without test samples are left out, with a warning. Gaps are relative to the mean
         scores of the clients that trained.
         """
-        evaluator, data, state = self._evaluator, self._context.data, tested.after
+        evaluator, data, state = self._evaluator, self._contexts.data, tested.after
         clients = [client for client in self.clients if len(data.split(client, "test"))]
         _warn_of_untested(sorted({*self.clients} - {*clients}))
         if not clients:
@@ -153,7 +153,7 @@ class Joining(Measurement):
 
     def arrival(self, state: ServerState, client: int) -> Job:
         """Return the job of a newcomer on its arrival."""
-        coordinator, context = self._coordinator, self._context
+        coordinator, context = self._coordinator, self._contexts.of(client)
         info = info_of(context.data, client, coordinator.clients[client].rounds)
         info = replace(info, round=state.round)
         seed = derive(self._evaluator.run.seed, "join", state.round, client)
@@ -165,7 +165,7 @@ class Joining(Measurement):
 
     def _welcomed(self, job: Job, state: ServerState, upload: Upload | None = None) -> Job:
         """Return the job of a newcomer with the server's answer."""
-        context = self._context.of(job.info.client)
+        context = self._contexts.of(job.info.client)
         broadcast, kept = welcome(self._coordinator, state, job.info, upload)
         kept = to(kept, context.fabric.device)
         job = replace(job, kept=kept, broadcast=broadcast)
@@ -194,7 +194,7 @@ class Joining(Measurement):
         Without validation clients, those that trained choose, as if they joined; ``None`` if their
         data are not available.
         """
-        data, (main, more) = self._context.data, self._main
+        data, (main, more) = self._contexts.data, self._main
         clients = [
             client
             for client in self._validation or members(data)
@@ -216,7 +216,7 @@ class Joining(Measurement):
         The optimiser is plain SGD with the method's first learning rate.
         """
         client = job.info.client
-        context = self._context.of(client)
+        context = self._contexts.of(client)
         module, data = context.module, context.data
         job = replace(job, seed=derive(job.seed, "test"))
         untrained = [part for part in context.adapt if isinstance(part, Pass)]
@@ -237,7 +237,7 @@ class Joining(Measurement):
             yield scores["test"]
 
     def _supervised(self, batch: Batch) -> Terms:
-        module = self._context.module
+        module = self._contexts.module
         return module.supervised(module(batch.x), batch)
 
     def _gaps(self, state: ServerState, row: Row, seen: Mapping[str, float]) -> Row:
@@ -256,7 +256,7 @@ class Joining(Measurement):
             reached = [k for k, name in enumerate(columns) if sign * (row[name] - personal) >= 0]
             gaps |= {"unseen/rounds_to_seen": min(reached)} if reached else {}
         tested, job = self._evaluator.test, partial(self._evaluator.job, state)
-        scores = tested(holders(self._context.data, "train", "test"), job, ("train", "test"))
+        scores = tested(holders(self._contexts.data, "train", "test"), job, ("train", "test"))
         # A site that did not answer has no scores.
         both = [one for one in scores.values() if {"train", "test"} <= one.keys()]
         apart = [one["train"][main] - one["test"][main] for one in both]
@@ -265,7 +265,7 @@ class Joining(Measurement):
     @property
     def _main(self) -> tuple[str, bool]:
         """The main score, and whether more of it is better."""
-        return next(iter(self._context.scorer.better.items()))
+        return next(iter(self._contexts.scorer.better.items()))
 
 
 def check_welcomes(server: Server[Any]) -> None:
@@ -302,7 +302,7 @@ def welcome(
 
 def introduced(context: Context, job: Job) -> Upload | None:
     """Return the upload after a newcomer's introduction; ``None`` if the method declares none."""
-    context, tally = context.of(job.info.client), Tally()
+    tally = Tally()
     if not (plan := context.declared("introduce")):
         return None
     with during(f"the introduction of client {job.info.client}"), context.isolated(job):

@@ -35,6 +35,7 @@ from pfl.federation.later import TRANSFORMS, Adopts
 from pfl.imports import plugins
 from pfl.imports.trust import Trust, check_calls
 from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 # Settings of data and loop that the run decides, not the owner.
 _OF_DATA = ("batch_size", "eval_batch_size", "drop_last", "shuffle", "metrics")
@@ -150,8 +151,8 @@ class MethodBuilder:
         given = owner.values.export
         self._file = None if given is None else resume.beside(Path(given), folder)
 
-    def build(self, run: Mapping[str, Any]) -> Context:
-        """Return the context of a run: the server's method on the owner's data and device.
+    def build(self, run: Mapping[str, Any]) -> Contexts:
+        """Return the contexts of a run: the server's method on the owner's data and device.
 
         Raises:
             Refusal: The method cannot be built, or names a class that servers may not use.
@@ -183,7 +184,7 @@ class MethodBuilder:
             module, fabric = study.module, study.loop.fabric
             owner.data.to(fabric.device)
             fabric.strategy.precision.convert_module(module)
-            context = Context(module, owner.data, fabric, study.loop.gradient_clip_val)
+            contexts = Contexts(module, owner.data, fabric, study.loop.gradient_clip_val)
             if isinstance(owner.data, Adopts):
                 # For the owner: the model expects inputs on this scale.
                 content = json.dumps(owner.data.transforms(), indent=1)
@@ -191,7 +192,7 @@ class MethodBuilder:
         except (UsageError, *REFUSALS) as error:
             raise Refusal(f"the run's method cannot be built here: {error}") from error
         self._study = study
-        return context
+        return contexts
 
     def export(self, context: Context) -> None:
         """Write the model that was just tested, if the owner requested it.

@@ -28,7 +28,7 @@ from pfl.extras.sites.data import at_sites
 from pfl.extras.sites.facts import facts
 from pfl.extras.sites.keeper import SitesKeeper
 from pfl.extras.sites.transport import GoneError, LostStateError, SiteError, Transport, Verb
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 RecordT = TypeVar("RecordT")
 
@@ -85,34 +85,36 @@ class RemoteEngine(CarriedEngine):
         self._lock, self._sent, self._received = threading.Lock(), 0, 0
 
     @abstractmethod
-    def open_transport(self, context: Context) -> Transport:
+    def open_transport(self, contexts: Contexts) -> Transport:
         """Return a run's transport, connected to all sites."""
 
-    def connect(self, context: Context, config: str | None) -> FederatedData:
+    def connect(self, contexts: Contexts, config: str | None) -> FederatedData:
         """Connect to the sites, greet each, and return the data that they describe.
 
         Raises:
             SiteError: A site is missing, cannot be reached or refuses the run.
         """
-        self.begin(context)
-        counts = context.module.server().needs_label_counts
-        hello = wire.written("hello", wire.Hello(facts(context), counts, config))
-        self._transport = self.open_transport(context)
+        self.begin(contexts)
+        # What travels is the same in all networks.
+        self._checks = contexts.first
+        counts = contexts.module.server().needs_label_counts
+        hello = wire.written("hello", wire.Hello(facts(contexts), counts, config))
+        self._transport = self.open_transport(contexts)
         self._addresses = dict(self._transport.sites())
         self._threads = ThreadPoolExecutor(self.workers or max(1, len(self._addresses)), "pfl-site")
-        check = partial(answers.check_introduction, context.data)
+        check = partial(answers.check_introduction, contexts.data)
 
         def greet(client: int) -> wire.Introduction:
             return self._call(client, "hello", wire.Introduction, hello, check)[0]
 
         clients = sorted(self._addresses)
         introductions = dict(zip(clients, self._threads.map(greet, clients), strict=True))
-        return at_sites(context.data, introductions, self.real)
+        return at_sites(contexts.data, introductions, self.real)
 
-    def setup(self, context: Context) -> str:
+    def setup(self, contexts: Contexts) -> str:
         """Store the settings of this process that the sites need for equal numbers."""
         if self._transport is None:
-            context.data = self.connect(context, None)
+            contexts.data = self.connect(contexts, None)
         # Greetings do not belong to a round.
         self._sent = self._received = 0
         self._op_threads = torch.get_num_threads()
@@ -171,7 +173,7 @@ class RemoteEngine(CarriedEngine):
             JobError: The method failed there.
         """
         client, order = job.info.client, self.order(job)
-        check = partial(answers.CHECKS[task], self._context, job)
+        check = partial(answers.CHECKS[task], self._checks, job)
         try:
             return self._call(client, task, form, wire.written(task, order, job.broadcast), check)
         except LostStateError as error:

@@ -12,26 +12,26 @@ from typing import Any
 from pfl.core.client import ClientModule
 from pfl.core.plain import plain_value
 from pfl.core.state import digest
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 _SHOWN = 60  # characters of a value in a message
 _NAMED = 4  # differences that are named
 _OF_DATA = ("outputs", "batch_size", "eval_batch_size", "drop_last", "shuffle")
 
 
-def facts(context: Context) -> dict[str, str]:
+def facts(contexts: Contexts) -> dict[str, str]:
     """Return everything besides its data that a client's numbers depend on."""
-    module, data = context.module, context.data
-    precision = context.fabric.strategy.precision.precision
+    module, data = contexts.module, contexts.data
+    precision = contexts.fabric.strategy.precision.precision
     return {
         "pfl": metadata.version("pfl-lightning"),
         **_flat(plain_value(module), "model"),
         "model's source": _source(type(module)),
-        "initial values": digest(context.initial_values),
-        "frozen weights": context.constants,
-        "trainable": " ".join(sorted({n for one in context.variants for n in one.trainable})),
+        "initial values": digest(contexts.initial_values),
+        "frozen weights": contexts.constants,
+        "trainable": " ".join(sorted(set().union(*contexts.trainable))),
         "precision": str(precision),
-        "gradient_clip_val": json.dumps(context.gradient_clip_val),
+        "gradient_clip_val": json.dumps(contexts.gradient_clip_val),
         "data.task": repr(data.task),
         "data.metrics": json.dumps(plain_value(data.metrics), sort_keys=True),
         **{f"data.{name}": str(getattr(data, name)) for name in _OF_DATA},

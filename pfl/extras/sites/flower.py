@@ -14,7 +14,7 @@ from typing import Any
 from pfl.extras.sites.relay import RelayTransport
 from pfl.extras.sites.relayed import RelayedEngine
 from pfl.extras.sites.transport import SiteError
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 # Our runs must not send usage statistics or check for newer versions.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -68,7 +68,7 @@ class FlowerEngine(RelayedEngine):
         super().__init__(**options)
         self.superlink = superlink
 
-    def start(self, transport: RelayTransport, context: Context, count: int) -> None:
+    def start(self, transport: RelayTransport, contexts: Contexts, count: int) -> None:
         """Submit our app to the SuperLink."""
         app = transport.folder / "app"
         app.mkdir()

@@ -15,6 +15,7 @@ from pfl.engines.transport.clients import Refusal
 from pfl.extras.sites.relay import Header
 from pfl.extras.sites.site import Allowed, Site
 from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 
 class Host:
@@ -25,7 +26,7 @@ class Host:
         local: Number of the client in the owner's data.
         folder: Folder of kept states and the last hello.
         allowed: What the owner allows.
-        build: Function from a run's configuration to its context.
+        build: Function from a run's configuration to its contexts.
         notify: Called with messages for the owner.
         tested: See :class:`~pfl.extras.sites.site.Site`.
     """
@@ -36,7 +37,7 @@ class Host:
         local: int,
         folder: Path,
         allowed: Allowed,
-        build: Callable[[dict[str, Any]], Context],
+        build: Callable[[dict[str, Any]], Contexts],
         notify: Callable[[str], None],
         tested: Callable[[Context], None] = lambda _: None,
     ) -> None:
@@ -86,9 +87,9 @@ class Host:
             return
         self.close()
         run = _read(hello.config)
-        name, context = self._check(run), self._build(run)
+        name, contexts = self._check(run), self._build(run)
         self._site = Site(
-            *(context, self._client, self._folder),
+            *(contexts, self._client, self._folder),
             local=self._local,
             allowed=self._allowed,
             tested=self._tested,

@@ -15,7 +15,7 @@ from pfl.extras.sites.engine import RemoteEngine
 from pfl.extras.sites.keeper import TemporaryKeeper
 from pfl.extras.sites.site import Site
 from pfl.extras.sites.transport import SiteError, Transport, Verb
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 
 class Loopback(Transport):
@@ -77,27 +77,27 @@ class LoopbackEngine(RemoteEngine):
         if folder is None:
             self.keeper = TemporaryKeeper
 
-    def open_transport(self, context: Context) -> Transport:
+    def open_transport(self, contexts: Contexts) -> Transport:
         """Return a transport to a site for each client that trains."""
         temporary = None if self.folder else TemporaryDirectory(prefix="pfl-sites-")
         folder = Path(self.folder or temporary.name)  # type: ignore[union-attr]
-        clients = members(context.data)
-        together = threads.unsupported_reason(context, len(clients)) is None
-        return Loopback(made(context, clients, folder, together), together, temporary)
+        clients = members(contexts.data)
+        together = threads.unsupported_reason(contexts, len(clients)) is None
+        return Loopback(made(contexts, clients, folder, together), together, temporary)
 
 
 def made(
-    context: Context, clients: Sequence[int], folder: Path, together: bool = False
+    contexts: Contexts, clients: Sequence[int], folder: Path, together: bool = False
 ) -> dict[int, Site]:
     """Return a site for each client, with its own copy of the module and its own folder.
 
     Args:
-        context: The method with its data.
+        contexts: The method with its data.
         clients: The clients.
         folder: Parent of the sites' folders.
         together: Whether several sites may work at a time.
     """
     return {
-        client: Site(context.replica(beside_others=together), client, folder / str(client))
+        client: Site(contexts.replica(beside_others=together), client, folder / str(client))
         for client in clients
     }

@@ -14,7 +14,7 @@ from pfl.disk.reading import read_json
 from pfl.extras.sites.relay import SITE_SOCKET, RelayTransport, Trouble
 from pfl.extras.sites.relayed import RelayedEngine
 from pfl.extras.sites.transport import SiteError
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 LOGIN_SECONDS, END_SECONDS = 30.0, 30.0
 _JOB = "pfl.extras.sites.nvflare_job"
@@ -49,7 +49,7 @@ class NVFlareEngine(RelayedEngine):
             )
         self.kit = Path(kit)
 
-    def start(self, transport: RelayTransport, context: Context, count: int) -> Trouble:
+    def start(self, transport: RelayTransport, contexts: Contexts, count: int) -> Trouble:
         """Submit a job to the server."""
         kit, job = self.kit, write_job(transport.folder, count, self.answer_seconds)
         try:

@@ -11,7 +11,7 @@ from pfl.core.data import members
 from pfl.extras.sites.engine import RemoteEngine
 from pfl.extras.sites.relay import RelayTransport, Trouble
 from pfl.extras.sites.transport import Transport
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 
 class RelayedEngine(RemoteEngine):
@@ -51,12 +51,12 @@ class RelayedEngine(RemoteEngine):
         self.sites, self.answer_seconds, self.start_seconds = sites, answer_seconds, start_seconds
 
     @abstractmethod
-    def start(self, transport: RelayTransport, context: Context, count: int) -> Trouble | None:
+    def start(self, transport: RelayTransport, contexts: Contexts, count: int) -> Trouble | None:
         """Start a relay through the framework, and add its end to ``transport.scope``.
 
         Args:
             transport: Transport that the relay connects to the sites.
-            context: The method and the data.
+            contexts: The method and the data.
             count: Number of sites to wait for.
 
         Returns:
@@ -66,11 +66,11 @@ class RelayedEngine(RemoteEngine):
             SiteError: The framework refuses.
         """
 
-    def open_transport(self, context: Context) -> Transport:
+    def open_transport(self, contexts: Contexts) -> Transport:
         """Start a relay, and wait for its sites."""
         transport = RelayTransport()
         try:
-            trouble = self.start(transport, context, self.sites or len(members(context.data)))
+            trouble = self.start(transport, contexts, self.sites or len(members(contexts.data)))
             transport.wait(self.start_seconds, trouble)
         except BaseException:
             transport.close()

@@ -24,6 +24,7 @@ from pfl.extras.sites.states import KeptVersions
 from pfl.extras.sites.transport import LostStateError
 from pfl.training import client_round
 from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 
 
 class Budget(Protocol):
@@ -78,7 +79,7 @@ class Site(Clients):
         client: Index of the client for the server.
 
     Args:
-        context: The method with its initial values, the data and the device.
+        contexts: The method with its initial values, the data and the device.
         client: Index of the client for the server.
         folder: Folder of the client's kept states, with a subfolder for each method and data.
         local: Index of the client in the data; ``None`` for the server's.
@@ -93,7 +94,7 @@ class Site(Clients):
 
     def __init__(
         self,
-        context: Context,
+        contexts: Contexts,
         client: int,
         folder: Path,
         local: int | None = None,
@@ -101,13 +102,13 @@ class Site(Clients):
         tested: Callable[[Context], None] = lambda _: None,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(context)
+        super().__init__(contexts)
         self.client, self._allowed, self._scores = client, allowed, allowed.scores
         self._budget, self._tested, self._notify = allowed.budget, tested, notify
-        context.data = one_client(context.data, client if local is None else local, client)
-        self._own = info_of(context.data, client)
-        self._facts = facts.facts(context)
-        data = str(context.data.description().get("hash", ""))
+        contexts.data = one_client(contexts.data, client if local is None else local, client)
+        self._own = info_of(contexts.data, client)
+        self._facts = facts.facts(contexts)
+        data = str(contexts.data.description().get("hash", ""))
         run = {**self._facts, "data": data, "client": client}
         if self._budget is not None:
             # A state kept without noise is never resumed.
@@ -155,7 +156,7 @@ class Site(Clients):
             )
         counts = self._own.label_counts if hello.counts else None
         splits: tuple[Split, ...] = ("train", "val", "test")
-        data = self._context.data
+        data = self._contexts.data
         introduction = wire.Introduction(
             data=self._data,
             sizes={name: len(data.split(self.client, name)) for name in splits},
@@ -165,17 +166,17 @@ class Site(Clients):
 
     def _train(self, content: bytes) -> bytes:
         order, tensors = wire.asked("train", wire.Order, content)
-        job = self._job(order, tensors)
+        job, context = self._job(order, tensors), self._contexts.of(self.client)
         if self._budget is not None:
-            self._budget.charge(self._context, job)
-        result = client_round.train(self._context, job if self._scores else replace(job, splits=()))
+            self._budget.charge(context, job)
+        result = client_round.train(context, job if self._scores else replace(job, splits=()))
         if not self._scores:
             result = replace(result, train={}, logged={})
         if order.splits and result.finite:
             if not self._scores:
                 with torch.no_grad():
-                    self._context.module.personalise(None, job.info)
-            self._tested(self._context)
+                    context.module.personalise(None, job.info)
+            self._tested(context)
         kept = None
         if result.kept:
             kept = self._kept.store(result.kept, order.round, order.kept)
@@ -186,11 +187,12 @@ class Site(Clients):
     def _test(self, content: bytes) -> bytes:
         order, tensors = wire.asked("test", wire.Order, content)
         job, scores = self._job(order, tensors), Scores()
+        context = self._contexts.of(job.info.client)
         try:
             if self._scores:
-                scores = client_round.test(self._context, job)
+                scores = client_round.test(context, job)
             else:
-                client_round.become_tested(self._context, job)
+                client_round.become_tested(context, job)
         except Exception as error:
             if self._scores:
                 raise
@@ -198,8 +200,8 @@ class Site(Clients):
             self._notify(f"failed test: {in_words(error)}")
         else:
             # If personalised models equal the global one, only that one is tested.
-            if order.model == "personal" or self._context.module.personal_is_global():
-                self._tested(self._context)
+            if order.model == "personal" or context.module.personal_is_global():
+                self._tested(context)
         return wire.written("test", wire.Marks(plain(scores)))
 
     def _bye(self, content: bytes) -> bytes:

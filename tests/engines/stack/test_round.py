@@ -13,7 +13,7 @@ from pfl.core.types import Broadcast, Pass
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.stack.tally import StackedTally
 from pfl.engines.vectorised import VectorisedEngine
-from tests.helpers.federation import SGD, context, fit, job
+from tests.helpers.federation import SGD, contexts, fit, job
 from tests.helpers.toy import blobs, mlp
 from tests.testing.broken import Method
 
@@ -45,7 +45,7 @@ def test_either_the_loss_or_the_weights_are_enough(method, engine):
         data.splits["train"][1][0][:, 0] = math.inf
     module = method(mlp(), optimizer=SGD)
     used = engine()
-    line = used.setup(context(module, data))
+    line = used.setup(contexts(module, data))
     assert engine is SequentialEngine or line.startswith("vectorised"), line
     sent = Broadcast({name: module.state_dict()[name].clone() for name in module.shared_names()})
     results = list(used.train([job(data, client, sent) for client in range(3)]))
@@ -63,7 +63,7 @@ def test_the_global_model_is_tested_as_it_was_sent(engine):
     for method in (FedAvg, FedAvgP):
         module = method(mlp(), optimizer=SGD)
         used = engine()
-        used.setup(context(module, data))
+        used.setup(contexts(module, data))
         sent = Broadcast({n: module.state_dict()[n].clone() for n in module.shared_names()})
         for model in ("global", "personal"):
             asked = [
@@ -80,7 +80,7 @@ def test_without_a_common_test_set_there_is_no_score_on_it(engine, monkeypatch):
     data = blobs()
     monkeypatch.setattr(data, "pooled_test", lambda: None)
     used = engine()
-    used.setup(context(FedAvg(mlp()), data))
+    used.setup(contexts(FedAvg(mlp()), data))
     asked = [job(data, client, splits=("test", "pooled")) for client in range(3)]
     assert [[*found] for found in used.test(asked)] == [["test"]] * 3
 

@@ -209,8 +209,8 @@ def test_noise_and_cohorts_of_the_system_have_no_seed():
 
 
 class Real(SequentialEngine):
-    def connect(self, context, config):
-        return replace(DataView.of(context.data), real=True)
+    def connect(self, contexts, config):
+        return replace(DataView.of(contexts.data), real=True)
 
 
 def test_real_clients_get_no_noise_of_a_seed():

@@ -32,8 +32,8 @@ class Recorded(LoopbackEngine):
         super().__init__(folder, **options)
         self.calls, self.before, self.after, self.data = [], before, after, data
 
-    def open_transport(self, context):
-        whole = context.replica(context.fabric, data=self.data)
+    def open_transport(self, contexts):
+        whole = contexts.replica(self.data)
         self.at = made(whole, members(whole.data), Path(self.folder))
         engine = self
 

@@ -29,7 +29,7 @@ from pfl.extras.sites.site import Allowed, Refusal, Site
 from pfl.extras.sites.transport import SiteError
 from pfl.testing.toy import ToyNet
 from tests.extras.sites.hosts import OWNER, RUN, Looks, host, owner, ran
-from tests.helpers.federation import SGD, ToyFederation, context
+from tests.helpers.federation import SGD, ToyFederation, contexts
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
@@ -162,7 +162,7 @@ def test_a_mistake_in_the_budget_is_told_in_one_line(options, told, capsys):
 
 def privately(tmp_path, data=None, scores=False, module=None, epsilon=50.0, **level):
     """Return a site with an owner's epsilon, and a message to train."""
-    found = context(module or FedPer(mlp(), optimizer=SGD), data or blobs((6,), batch_size=3))
+    found = contexts(module or FedPer(mlp(), optimizer=SGD), data or blobs((6,), batch_size=3))
     budget = Budget(tmp_path / "spent.json", epsilon, 1e-2)
     allowed = Allowed(class_counts=True, scores=scores, budget=budget)
     site = Site(found, 0, tmp_path / "site", allowed=allowed)
@@ -214,7 +214,7 @@ def test_that_a_sample_fails_is_told_to_the_owner_alone(tmp_path):
     with pytest.warns(UserWarning, match=parts("a sample ~ counts as zero ~ index out of range")):
         report = told(site, "train", order)
     assert (report.steps, report.samples, report.finite) == (1, 6, True)
-    sent = Broadcast(clone(site._context.template))
+    sent = Broadcast(clone(site._contexts.first.template))
     tuned = replace(order, sent=True, steps=[])
     assert told(site, "test", tuned, sent).scores == {}
     assert lines[-1].startswith("failed test: ")
@@ -247,7 +247,7 @@ def test_a_private_site_goes_on_from_no_state_of_a_run_without_noise(tmp_path):
     site, _ = privately(tmp_path)
     folder = site._kept.folder
     site.close()
-    found = context(FedPer(mlp(), optimizer=SGD), blobs((6,), batch_size=3))
+    found = contexts(FedPer(mlp(), optimizer=SGD), blobs((6,), batch_size=3))
     assert Site(found, 0, tmp_path / "site")._kept.folder != folder
 
 

@@ -21,7 +21,7 @@ from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.sampling import UniformSampler
 from tests.extras.sites.sites import Recorded, fit, same, small
 from tests.helpers.discovery import build
-from tests.helpers.federation import SGD, context
+from tests.helpers.federation import SGD, contexts
 from tests.helpers.messages import parts
 from tests.helpers.toy import ToyData, blobs, mlp
 
@@ -63,8 +63,8 @@ def test_class_counts_are_told_only_to_a_server_that_declares_it(method, told, t
 
 def test_an_owner_may_keep_class_counts_to_himself(tmp_path):
     def greeted(method, counts):
-        found = context(build(method, mlp(), optimizer=SGD), blobs(SIZES))
-        site = Site(found.replica(found.fabric), 0, tmp_path, allowed=Allowed(class_counts=counts))
+        found = contexts(build(method, mlp(), optimizer=SGD), blobs(SIZES))
+        site = Site(found.replica(), 0, tmp_path, allowed=Allowed(class_counts=counts))
         facts = wire.Hello(site._facts, method.__name__ == "FedSimSup")
         record, _ = wire.read(
             "hello", wire.Introduction, site.answer("hello", wire.written("hello", facts))
@@ -127,9 +127,9 @@ def test_a_site_s_own_number_of_its_client_does_not_matter(tmp_path):
     alone = ToyData(*([whole.splits[name][2]] for name in ("train", "test", "val")))
 
     class Lone(Recorded):
-        def open_transport(self, context):
-            transport = super().open_transport(context)
-            own = context.replica(context.fabric, data=alone)
+        def open_transport(self, contexts):
+            transport = super().open_transport(contexts)
+            own = contexts.replica(alone)
             self.at[2] = transport._sites[2] = Site(own, 2, tmp_path, local=0)
             return transport
 
@@ -148,8 +148,8 @@ def test_samples_are_asked_for_in_vain(tmp_path):
     found = []
 
     class Asks(Recorded):
-        def connect(self, context, config):
-            found.append(super().connect(context, config))
+        def connect(self, contexts, config):
+            found.append(super().connect(contexts, config))
             return found[0]
 
     fit(small(), Asks(tmp_path), 1, blobs(SIZES))
@@ -253,7 +253,7 @@ def order(**changes):
     ],
 )
 def test_a_site_refuses_by_name_what_it_does_not_understand(verb, content, told, tmp_path):
-    found = context(small(), blobs(SIZES))
+    found = contexts(small(), blobs(SIZES))
     site = Site(found, 0, tmp_path)
     record, _ = wire.read("answer", wire.Empty, site.answer(verb, content))
     assert record.kind == "refused"
@@ -270,7 +270,7 @@ def test_the_hash_of_a_sites_data_has_a_key_that_stays_there(tmp_path):
     """So that nobody can try out what the data are; it is the same for a resumed run."""
 
     def hash_at(folder, data):
-        found = context(small(), blobs(SIZES))
+        found = contexts(small(), blobs(SIZES))
         found.data.description = lambda: {"hash": data}
         site = Site(found, 0, folder)
         message = wire.written("hello", wire.Hello(site._facts, False))
@@ -309,7 +309,7 @@ def test_a_site_decodes_nothing_of_another_size(codec, tensors, told, tmp_path, 
     monkeypatch.setattr(torch.Tensor, "repeat_interleave", spread)
     codec = codec and {"name": ENCODED, "values": {"codec": codec, "names": []}}
     content = {**asdict(ORDER), "sent": True, "codec": codec}
-    site = Site(context(small(), blobs(SIZES)), 0, tmp_path)
+    site = Site(contexts(small(), blobs(SIZES)), 0, tmp_path)
     answer = site.answer("train", container.pack({"train": content}, tensors))
     record, _ = wire.read("train", wire.Report, answer)
     assert record.kind == "refused"
@@ -333,7 +333,7 @@ SAMPLES, LEVEL = "privacy.sample_level.PrivateSamples", {"clip": 1.0, "sigma": 1
     ],
 )
 def test_a_site_checks_the_ranges_of_steps_before_it_trains(name, values, told, tmp_path):
-    site = Site(context(small(), blobs(SIZES)), 0, tmp_path)
+    site = Site(contexts(small(), blobs(SIZES)), 0, tmp_path)
     steps = [{"name": f"pfl.extras.{name}", "values": values}]
     record, _ = wire.read("train", wire.Report, site.answer("train", order(steps=steps)))
     assert record.kind == "refused"

@@ -23,7 +23,7 @@ from pfl.extras.sites import nvflare
 from pfl.extras.sites.site import Allowed, Refusal, Site
 from pfl.extras.sites.transport import SiteError
 from tests.extras.sites.hosts import OWNER, RUN, host, owner, ran, workshop
-from tests.helpers.federation import context
+from tests.helpers.federation import contexts
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
@@ -71,7 +71,7 @@ def test_what_the_owner_does_not_allow_ends_the_run_with_both_values(allowed, to
 
 
 def test_rounds_beyond_the_last_are_refused_whatever_the_run_said(tmp_path):
-    found = context(FedPer(mlp()), blobs())
+    found = contexts(FedPer(mlp()), blobs())
     site = Site(found, 0, tmp_path, allowed=Allowed(most_rounds=3))
     order = wire.Order(0, 4, 9, 1, [], "personal", False, op_threads=1)
     for name, form in (("train", wire.Report), ("test", wire.Marks)):

@@ -29,7 +29,7 @@ from pfl.federation.sampling import UniformSampler
 from pfl.training import client_round
 from tests.extras.sites.sites import Recorded, fit, same
 from tests.helpers.discovery import build, methods
-from tests.helpers.federation import HEAVY, SGD, context, equal, job
+from tests.helpers.federation import HEAVY, SGD, contexts, equal, job
 from tests.helpers.toy import blobs, mlp, normed
 
 JOINING = [Newcomers(join_rounds=2)]
@@ -135,11 +135,11 @@ def test_bytes_of_tensors_are_the_traffic_and_those_of_messages_are_counted(tmp_
 def test_what_a_client_does_to_its_upload_happens_at_its_site(tmp_path):
     """The clip of a private run travels with the job; what arrives is the clipped difference."""
     engine = Recorded(tmp_path)
-    found, here = (context(FedAvg(mlp(), optimizer=SGD), blobs()) for _ in range(2))
+    found, here = (contexts(FedAvg(mlp(), optimizer=SGD), blobs()) for _ in range(2))
     engine.setup(found)
-    whole = job(blobs(), 0, Broadcast(clone(select(found.template, ("net.*",)))))
+    whole = job(blobs(), 0, Broadcast(clone(select(found.first.template, ("net.*",)))))
     private = replace(whole, steps=(Clip(0.01, ("a", "b")),))
-    (result,), wanted = engine.train([private]), client_round.train(here, private)
+    (result,), wanted = engine.train([private]), client_round.train(here.first, private)
     engine.close()
     assert equal(result.upload.shared, wanted.upload.shared)
     assert norm(result.upload) == pytest.approx(0.01)

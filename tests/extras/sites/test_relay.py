@@ -20,7 +20,7 @@ from pfl.extras.sites.child import end, start_child
 from pfl.extras.sites.relay import LineError, RelayTransport, SocketServer, ask, relay
 from pfl.extras.sites.relayed import RelayedEngine
 from pfl.extras.sites.transport import SiteError
-from tests.helpers.federation import context
+from tests.helpers.federation import contexts
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
@@ -191,7 +191,7 @@ class Ends(RelayedEngine):
 def test_what_a_framework_has_started_ends_if_its_relay_does_not_come(options, count):
     engine = Ends(**options)
     with pytest.raises(SiteError, match=r"^the job ended$"):
-        engine.open_transport(context(FedPer(mlp()), blobs((3, 4, 5))))
+        engine.open_transport(contexts(FedPer(mlp()), blobs((3, 4, 5))))
     assert (engine.count, engine.ended) == (count, ["job"])
     assert not engine.board.folder.exists()
 

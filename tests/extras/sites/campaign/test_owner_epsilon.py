@@ -37,7 +37,7 @@ from pfl.extras.privacy.budget import Budget
 from pfl.extras.sites.site import Allowed, Site
 from pfl.testing.toy import ToyNet
 from tests.extras.sites.hosts import Looks
-from tests.helpers.federation import context
+from tests.helpers.federation import contexts
 from tests.helpers.toy import ToyData, mlp
 
 pytest.importorskip("dp_accounting")
@@ -202,12 +202,12 @@ def answers(attack, record, tmp_path):
     method = FedAvg(
         attack.net(), optimizer=partial(torch.optim.SGD, lr=attack.lr), epochs=attack.epochs
     )
-    found = context(method, data)
+    found = contexts(method, data)
     ledger = tmp_path / "spent.json"
     budget = Budget(ledger, 1e9, DELTA)
     allowed = Allowed(class_counts=True, scores=False, budget=budget)
     site = Site(found, 0, tmp_path / str(record), allowed=allowed)
-    sent = clone({name: found.template[name] for name in found.module.shared_names()})
+    sent = clone({name: found.first.template[name] for name in found.module.shared_names()})
     attack.weights(sent)
     # Not an Order, which would check what a hostile server sends.
     order = {
