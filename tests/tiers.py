@@ -13,7 +13,7 @@ from lightning_modules.base import ClientModule
 # distributions; a network for each client at the server; gradients of gradients; learnt mixtures.
 REPRESENTATIVES = {"FedPer", "FedAS", "PFedVEM", "FedSimSup", "PerFedAvg", "FedALA"}
 # What needs the simulated device, which takes a tenth of the time that all promises take.
-SIMULATED = {"works_on_any_device"}
+SIMULATED = {"works_on_any_device", "welcome_works_on_any_device"}
 # What a method's own code could break, whatever loop and engines do.
 OWN_PROMISES = {
     *("builds", "refuses_unknown_arguments", "refuses_wrong_values", "patterns_match"),
@@ -21,7 +21,7 @@ OWN_PROMISES = {
     *("bytes_follow_the_formula", "broadcasts_are_read", "streams_are_left_alone"),
     *("functions_are_pure", "padding_does_not_count", "upload_changes_nothing"),
     *("servers_are_pure", "clients_are_independent", "clients_change_nothing_but_themselves"),
-    *("the_server_holds_nothing_kept", "resumes"),
+    *("the_server_holds_nothing_kept", "resumes", "welcome_is_pure"),
 }
 
 
