@@ -149,6 +149,45 @@ def test_a_baseline_takes_over_no_number_of_another_method():
                 assert not taken, f"{overlay} on {setting}"
 
 
+def parts_of(content):
+    """Yield the keys and the words of a configuration, a table or a search, at any depth."""
+    for value in content.values() if isinstance(content, dict) else content:
+        if isinstance(value, dict | list):
+            yield from parts_of(value)
+        else:
+            yield str(value)
+    if isinstance(content, dict):
+        yield from (f"{key}".rpartition(".")[2] + ":" for key in content)
+
+
+@cache
+def told(file):
+    """Return the keys and words of a file, and the words of the configurations that it names."""
+    found = {*parts_of(yaml.safe_load(file.read_text(encoding="utf-8")))}
+    named = (home / word for home in (file.parent, ROOT) for word in found if ".yaml" in word)
+    words = {word for other in {*named} if other.is_file() for word in told(other)[1]}
+    keys = {part for part in found if part.endswith(":")}
+    return keys, words | found - keys
+
+
+def test_every_option_of_a_method_stands_in_a_configuration():
+    """An option that nobody sets does not exist; an overlay of a paper is too little for one.
+
+    A required argument is filled in from the data.
+    """
+    files = (path for home in ("configs", "sweeps") for path in (ROOT / home).rglob("*.yaml"))
+    about = [told(file) for file in files if file.parent.name != "overlays"]
+    missing = []
+    for method in METHODS:
+        names = {one.__name__ for one in METHODS if issubclass(one, method)}
+        stated = {key for keys, words in about if words & names for key in keys}
+        start = vars(method).get("__init__")
+        for one in inspect.signature(start).parameters.values() if start else ():
+            if one.default is not one.empty and one.name not in COMMON:
+                missing += [(method.__name__, one.name)] * (f"{one.name}:" not in stated)
+    assert missing == []
+
+
 # What pFedVEM compares with, where the optimiser has momentum and all clients train.
 COMPARED = (
     *("local", "fedavg", "fedprox", "scaffold", "fedper"),
