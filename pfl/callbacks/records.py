@@ -17,7 +17,7 @@ import yaml
 
 from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.row_file import RowFile
-from pfl.core.data import FederatedData, ReportsReading, info_of
+from pfl.core.data import Adopts, FederatedData, ReportsReading, info_of
 from pfl.core.devices import kernels
 from pfl.core.origins import client_names
 from pfl.core.types import RoundResult
@@ -25,8 +25,7 @@ from pfl.disk.reading import read_json
 from pfl.disk.writing import no_link, write
 from pfl.engines.cores import processor
 from pfl.federation import identity
-from pfl.federation.later import PARTITION, TRANSFORMS, Adopts
-from pfl.federation.run import Run
+from pfl.federation.run import PARTITION, TRANSFORMS, Run
 from pfl.imports import plugins
 
 READING = "reading.json"

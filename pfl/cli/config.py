@@ -8,7 +8,7 @@ from argparse import ArgumentError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from jsonargparse import Namespace
@@ -17,7 +17,6 @@ from torch import nn
 from pfl.cli import catalogue, names, shipped
 from pfl.cli.explain import MissingError, UsageError, UserSettings, explained, placed, sources
 from pfl.cli.parser import FROM_DATA, Parser, from_data, with_class_paths
-from pfl.cli.untrusted import UntrustedFile
 from pfl.core.client import ClientModule
 from pfl.core.data import DataSource
 from pfl.core.per_client import Variants, each_network
@@ -28,6 +27,9 @@ from pfl.imports.hints import types_of
 from pfl.imports.trust import Trust, TrustError, check_argument, mapping_of
 from pfl.loop import FederatedLoop
 from pfl.training.phases import single
+
+if TYPE_CHECKING:
+    from pfl.cli.untrusted import UntrustedFile
 
 # (function that builds the objects, their class, whether it also builds those of subclasses)
 Instantiator: TypeAlias = tuple[Callable[..., Any], type, bool]

@@ -289,3 +289,8 @@ def message_at(place: str, keys: Keys, what: str) -> str:
 
 def _path(keys: Keys) -> Keys:
     return tuple(key for key in keys if key != "class_path")
+
+
+def run_folder(checkpoint: Path) -> Path:
+    """Return the run folder named by ``--ckpt_path``, directly or through a file in it."""
+    return checkpoint if checkpoint.is_dir() else checkpoint.absolute().parent.parent

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pfl.cli import known
-from pfl.cli.explain import UsageError, flags
+from pfl.cli.explain import UsageError, flags, run_folder
 
 FLAG = "--join"
 
@@ -45,8 +45,3 @@ def separated(argv: Sequence[str]) -> tuple[list[str], Path | None]:
     if "--config" not in values:
         left = ["--config", str(run_folder(Path(run)) / "config.yaml"), *left]
     return left, Path(file)
-
-
-def run_folder(checkpoint: Path) -> Path:
-    """Return the run folder named by ``--ckpt_path``, directly or through a file in it."""
-    return checkpoint if checkpoint.is_dir() else checkpoint.absolute().parent.parent

@@ -8,8 +8,8 @@ from typing import cast
 
 from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
-from pfl.cli.explain import UsageError
-from pfl.cli.joining import FLAG, run_folder
+from pfl.cli.explain import UsageError, run_folder
+from pfl.cli.joining import FLAG
 from pfl.core.checks import not_negative
 from pfl.core.data import DataSource
 from pfl.core.origins import client_names

@@ -18,8 +18,7 @@ from typing import Any
 from jsonargparse import Namespace
 
 from pfl.cli import catalogue
-from pfl.cli.explain import Keys, UsageError, flags, short_keys
-from pfl.cli.joining import run_folder
+from pfl.cli.explain import Keys, UsageError, flags, run_folder, short_keys
 from pfl.disk import reading
 from pfl.engines import named
 from pfl.imports import hints

@@ -115,6 +115,21 @@ class Reading(Protocol):
 
 
 @runtime_checkable
+class Adopts(Protocol):
+    """Data that can be read with what another data module of its class learnt."""
+
+    def transforms(self) -> dict[str, Any]:
+        """Return what was learnt of the data, in plain values."""
+
+    def adopt(self, transforms: Mapping[str, Any]) -> None:
+        """Read the data with the transforms of another data set.
+
+        Raises:
+            ValueError: They are damaged.
+        """
+
+
+@runtime_checkable
 class ReportsReading(Protocol):
     """Federated data that report how they were read."""
 

@@ -6,34 +6,16 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pfl.core.data import ClientSplit, DataSource
+from pfl.core.data import Adopts, ClientSplit, DataSource
 from pfl.core.data_view import DataView, EmptySplit
 from pfl.core.types import Split
 from pfl.disk import reading
-
-TRANSFORMS, PARTITION = "transforms.json", "partition.json"
-# Shown if a run is tested with other data than its own.
-ADVICE = "to let clients of other data join the run: pfl test --ckpt_path RUN --data FILE --join 5"
-
-
-@runtime_checkable
-class Adopts(Protocol):
-    """Data that can be read with what another data module of its class learnt."""
-
-    def transforms(self) -> dict[str, Any]:
-        """Return what was learnt of the data, in plain values."""
-
-    def adopt(self, transforms: Mapping[str, Any]) -> None:
-        """Read the data with the transforms of another data set.
-
-        Raises:
-            ValueError: They are damaged.
-        """
+from pfl.federation.run import PARTITION, TRANSFORMS
 
 
 def adopt(data: Adopts, run: Path) -> None:

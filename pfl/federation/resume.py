@@ -18,7 +18,6 @@ from pfl.disk.lock import locked
 from pfl.federation import checkpoint, identity, schema
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.identity import Identity
-from pfl.federation.later import ADVICE
 from pfl.federation.run import Callback, Run, load_states
 from pfl.federation.schema import Content
 from pfl.federation.settings import Settings
@@ -31,6 +30,9 @@ _TESTS = (
     *("loop.evaluate_at", "loop.evaluate_every", "loop.evaluate_from", "loop.evaluate_clients"),
     *("loop.evaluations", "loop.callbacks", "loop.on_nonfinite"),
 )
+
+# Shown if a run is tested with other data than its own.
+ADVICE = "to let clients of other data join the run: pfl test --ckpt_path RUN --data FILE --join 5"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ Row: TypeAlias = dict[str, float]
 # What happened (discarded, untested, undefined), client -> number of rounds.
 Failures: TypeAlias = Mapping[str, Mapping[int, int]]
 
+# Files of a run folder: how samples are divided, and how data of the same kind are read.
+PARTITION, TRANSFORMS = "partition.json", "transforms.json"
+
 
 @dataclass
 class Run:

@@ -19,6 +19,7 @@ from pfl.cli.parser import make_parser
 from pfl.cli.trained import recipe_of
 from pfl.core import export
 from pfl.core.client import ClientModule
+from pfl.core.data import Adopts
 from pfl.core.devices import repeatable
 from pfl.core.failure import last_words
 from pfl.disk.lock import locked
@@ -31,7 +32,7 @@ from pfl.extras.sites.host import Host
 from pfl.extras.sites.relay import SocketServer, private_folder
 from pfl.extras.sites.site import Allowed, Budget
 from pfl.federation import resume
-from pfl.federation.later import TRANSFORMS, Adopts
+from pfl.federation.run import TRANSFORMS
 from pfl.imports import plugins
 from pfl.imports.trust import Trust, check_calls
 from pfl.training.context import Context

@@ -32,9 +32,10 @@ from pfl.cli.runs import fit as main_fit
 from pfl.core.seeds import scoped
 from pfl.extras.newcomers.newcomers import Newcomers
 from pfl.federation.evaluator import Evaluated
-from pfl.federation.later import TRANSFORMS, adopt, joining
+from pfl.federation.later import adopt, joining
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import FILE, Wanted
+from pfl.federation.run import TRANSFORMS
 from pfl.loop import FederatedLoop
 from tests.helpers.messages import parts, says
 from tests.helpers.tables import csv_rows
