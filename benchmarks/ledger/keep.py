@@ -29,7 +29,10 @@ PACKED = ("clients.csv", "partition.json")
 FILES = ("config.yaml", "environment.json", "metrics.csv", "summary.json", *PACKED)
 LONG = 50_000  # bytes
 # Settings of where images are, in the form of an identity; and what reads a data set's own images.
-_IMAGES = {"data.root", "data.mean", "data.std", "data.grayscale"}
+_IMAGES = {
+    *("data.root", "data.mean", "data.std", "data.grayscale"),
+    *("data.exif_orientation", "data.over_white", "data.on_unreadable"),
+}
 _FOLDERS = {"ImageFolder", "CIFAR100Folder"}
 
 
