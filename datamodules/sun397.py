@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.checks import existing, require
+from datamodules.downloads import tidied
 from datamodules.filedata import FileData, Listing
 from datamodules.finding import image_files
 from pfl.core.checks import at_least_one
@@ -94,7 +95,11 @@ class SUN397(FileData):
         if self.download and not names.is_file():
             import torchvision
 
-            torchvision.datasets.SUN397(str(self.root), download=True)
+            try:
+                with tidied(self.root):
+                    torchvision.datasets.SUN397(str(self.root), download=True)
+            except (RuntimeError, OSError) as error:
+                raise FileNotFoundError(f"SUN397 cannot be downloaded ({error})") from error
         existing(names, hint=self.layout)
         files: list[str] = []
         classes: list[str] = []

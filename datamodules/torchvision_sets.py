@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from datamodules.arrays import ArrayData, Arrays
 from datamodules.checks import require
+from datamodules.downloads import tidied
 from datamodules.idx import find_idx, read_idx
 from datamodules.superclasses import CIFAR100 as CIFAR100_SUPERCLASSES
 from datamodules.superclasses import CIFAR100_CLASSES, CIFAR100_PARENTS
@@ -72,9 +73,10 @@ class TorchvisionData(ArrayData):
         import torchvision
 
         try:
-            part = getattr(torchvision.datasets, self.source)(
-                self.root, download=self.download, **arguments
-            )
+            with tidied(self.root):
+                part = getattr(torchvision.datasets, self.source)(
+                    self.root, download=self.download, **arguments
+                )
         except (RuntimeError, OSError) as error:
             advice = "" if self.download else "; set download: true to download it"
             raise FileNotFoundError(

@@ -130,8 +130,8 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
 
         print(overview(name).format_help(), end="")
         return 0
+    from pfl.cli.catalogue import BrokenError
     from pfl.cli.explain import UsageError, explained
-    from pfl.cli.known import BrokenError
     from pfl.disk.reading import is_memory
     from pfl.imports import plugins
 

@@ -1,23 +1,37 @@
-"""Lookup of classes by name."""
+"""What there is: the classes that a configuration may name, and the options of the loop.
+
+Lists and helps are read from the classes' source (:mod:`pfl.imports.stubs`) and import nothing
+heavy; :func:`load` imports the classes.
+"""
 
 from __future__ import annotations
 
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
+from inspect import isabstract
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pfl.cli import known
-from pfl.cli.known import KINDS, BrokenError, Known
+from pfl.cli.commands import LOOP_DEFAULTS
 from pfl.core.failure import error_line
-from pfl.imports import plugins
+from pfl.imports import hints, plugins, stubs
 from pfl.imports.plugins import PACKAGES
 
+# What can be listed, with the base class of each kind.
+KINDS = {
+    "methods": "lightning_modules.base.ClientModule",
+    "nets": "lightning_modules.nets.SplitNet",
+    "data": "datamodules.FederatedDataModule",
+    "partitions": "datamodules.Partitioner",
+}
+# Function that shows data. pfl imports no methods or data sets itself; it finds them by name.
+INSPECT = "datamodules.inspect"
 # Listed beside :data:`KINDS`; they have no base class in this project.
 METRICS = "metrics"
 # Base classes of everything else that a configuration may name.
@@ -32,6 +46,22 @@ _OTHERS = (
     "datamodules.Augmentation",
     "lightning.pytorch.loggers.Logger",
 )
+
+
+class BrokenError(ImportError):
+    """A module exists but cannot be imported."""
+
+
+class Listed(NamedTuple):
+    """A class in a list.
+
+    Attributes:
+        name: Name, preceded by the package for a plug-in.
+        sentence: First line of the docstring, without markup.
+    """
+
+    name: str
+    sentence: str
 
 
 @cache
@@ -60,12 +90,12 @@ def load() -> None:
         print(f"pfl: {file} is skipped because it cannot be imported: {fault}", file=sys.stderr)
 
 
-def listed(kind: str) -> list[Known]:
+def listed(kind: str) -> list[Listed]:
     """Return the classes of the project and its plug-ins of one of :data:`KINDS`, or ``metrics``.
 
     Abstract and private classes are left out; metrics come from plug-ins only.
     """
-    items = [item for item in known.classes().values() if item.kind == kind]
+    items = [] if kind == METRICS else [*_own(KINDS[kind])]
     groups = (group for group in plugins.GROUPS if (group == "pfl.metrics") == (kind == METRICS))
     if points := plugins.installed(*groups):
         load()
@@ -74,8 +104,46 @@ def listed(kind: str) -> list[Known]:
             with suppress(Exception):  # load() has reported it
                 if issubclass(item := point.load(), base):
                     name = f"{point.module.partition('.')[0]}.{item.__name__}"
-                    items.append(Known(name, known.sentence(item)))
+                    items.append(Listed(name, sentence(item)))
     return sorted(items, key=lambda item: item.name.lower())
+
+
+def _own(path: str) -> Iterator[Listed]:
+    """Yield the project's classes that derive from the one at a path."""
+    base, room = stubs.stub(path), f"{path.partition('.')[0]}."
+    for name, paths in stubs.named().items():
+        for one in paths:
+            if one.startswith(room) and name[0] != "_":
+                made = stubs.stub(one)
+                if made not in (None, base) and base in made.__mro__ and not isabstract(made):
+                    yield Listed(name, sentence(made))
+
+
+def sentence(described: type) -> str:
+    """Return the first line of a class's docstring, without markup."""
+    return unmarked((described.__doc__ or "").partition("\n")[0])
+
+
+def unmarked(text: str) -> str:
+    """Remove the markup of a docstring."""
+    return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text).replace("``", "")
+
+
+@cache
+def loop_options() -> dict[str, str]:
+    """Return the help of each option of the loop: what it is, its type and its default."""
+    loop = stubs.resolved("pfl.loop.FederatedLoop")
+    settings = stubs.resolved("pfl.federation.settings.Settings")
+    args = re.search(r"\nArgs:\n(.*?)\n\n", settings.__doc__, re.DOTALL)
+    lines = re.split(r"^    (?=\w)", args[1] if args else "", flags=re.MULTILINE)[1:]
+    said, helps = dict(line.split(": ", 1) for line in lines), {}
+    for name, option in (stubs.parameters(loop) or {}).items():
+        usual = LOOP_DEFAULTS.get(name)
+        usual = usual if isinstance(usual, str) else repr(option.default)
+        text = " ".join(unmarked(said[name]).split())
+        helps[name] = f"{text} ({hints.spelt(option.annotation)}, default: {usual})"
+    del helps["seed"]
+    return helps
 
 
 def import_from_working_folder(path: str) -> None:
@@ -116,10 +184,11 @@ def spelling(name: str) -> str:
     return clashes().get(name, name)
 
 
-def neighbours(path: str) -> list[str]:
-    """Return the dotted paths of all members of a path's module, if it is imported."""
+def neighbours(path: str) -> dict[str, Any]:
+    """Return all members of a path's module by their dotted paths, if it is imported."""
     home = path.rpartition(".")[0]
-    return [f"{home}.{name}" for name in dir(sys.modules[home])] if home in sys.modules else []
+    module = sys.modules.get(home)
+    return {} if module is None else {f"{home}.{n}": getattr(module, n, None) for n in dir(module)}
 
 
 def classes() -> dict[str, type]:

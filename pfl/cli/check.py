@@ -13,7 +13,7 @@ from pfl.cli import catalogue
 from pfl.cli.commands import commands
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
-from pfl.cli.names import imported
+from pfl.cli.imported import Imported
 from pfl.cli.parser import Parser, from_data, make_parser
 from pfl.core.client import ClientModule
 from pfl.testing.contract import PROMISES
@@ -71,8 +71,11 @@ def check(argv: Sequence[str]) -> None:
 def _named(path: str) -> Subject:
     """Find a method by its class name; type annotations are not needed."""
     catalogue.load()
-    method = imported(path)
-    if method is None or not issubclass(method, ClientModule):
+    try:
+        method = Imported().find(path, ClientModule)
+    except LookupError as error:
+        raise UsageError(str(error)) from error
+    if not (inspect.isclass(method) and issubclass(method, ClientModule)):
         raise UsageError(
             f"{path} is not a method: it is not a subclass of lightning_modules.ClientModule"
         )

@@ -8,14 +8,15 @@ one under ``pfl.arguments`` has ``arguments.yaml``, with arguments of the others
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pfl.disk.form import formed
-from pfl.disk.yaml_text import shipped
+from pfl.disk.nearest import hint
+from pfl.disk.yaml_text import ambiguous, shipped
 from pfl.imports.plugins import installed
 
 _TYPES = {
@@ -51,6 +52,30 @@ class HelpFormatter(argparse.HelpFormatter):
         filled = super()._fill_text
         blocks = text.split("\n\n")
         return "\n\n".join(one if "\n  " in one else filled(one, width, indent) for one in blocks)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, which name the nearest word."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401
+        if action.choices is not None and value not in action.choices:
+            what = f"there is no {value!r}{hint(str(value), map(str, action.choices))}"
+            raise argparse.ArgumentError(action, what)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def _as_in_files(kind: type) -> Callable[[str], Any]:
+    """Return a reader of numbers that refuses what files refuse, such as 010."""
+
+    def read(text: str) -> Any:  # noqa: ANN401
+        if what := ambiguous(text):
+            raise argparse.ArgumentTypeError(what)
+        return kind(text)
+
+    read.__name__ = kind.__name__
+    return read
 
 
 @dataclass(frozen=True)
@@ -136,7 +161,7 @@ def _commands_of(package: str, home: str) -> dict[str, Command]:
 def parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of a command's own arguments."""
     command = commands()[name]
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog=f"pfl {name}",
         usage=command.usage,
         formatter_class=HelpFormatter,
@@ -147,6 +172,8 @@ def parser(name: str) -> argparse.ArgumentParser:
     for argument, how in command.typed_arguments.items():
         # Only jsonargparse accepts unions of types.
         plain = {key: value for key, value in how.items() if key != "type" or callable(value)}
+        if plain.get("type") in (int, float):
+            plain["type"] = _as_in_files(plain["type"])
         made.add_argument(argument, **plain)
     return made
 

@@ -14,15 +14,25 @@ import torch
 from jsonargparse import Namespace
 from torch import nn
 
-from pfl.cli import catalogue, names, shipped
-from pfl.cli.explain import MissingError, UsageError, UserSettings, explained, placed, sources
-from pfl.cli.parser import FROM_DATA, Parser, from_data, with_class_paths
+from pfl.cli import catalogue, shipped
+from pfl.cli.explain import (
+    MissingError,
+    UsageError,
+    UserSettings,
+    explained,
+    in_plain_words,
+    placed,
+    sources,
+)
+from pfl.cli.imported import Imported
+from pfl.cli.parser import Parser, from_data, with_class_paths
+from pfl.cli.walk import FROM_DATA, Walk
+from pfl.core.checks import needs_public
 from pfl.core.client import ClientModule
 from pfl.core.data import DataSource
 from pfl.core.per_client import Variants, each_network
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
-from pfl.disk.yaml_text import ambiguous
 from pfl.imports.hints import types_of
 from pfl.imports.trust import Trust, TrustError, check_argument, mapping_of
 from pfl.loop import FederatedLoop
@@ -59,16 +69,24 @@ class Experiment:
 
     @classmethod
     def parse(
-        cls, parser: Parser, argv: Sequence[str], untrusted: UntrustedFile | None = None
+        cls,
+        parser: Parser,
+        argv: Sequence[str],
+        untrusted: UntrustedFile | None = None,
+        usual: Sequence[str] = (),
     ) -> Experiment:
         """Parse a command line.
 
-        ``untrusted`` is a configuration file of someone else, which the command line overrides.
+        Args:
+            parser: The parser of the command.
+            argv: The command line.
+            untrusted: A configuration file of someone else, which the command line overrides.
+            usual: Flags that the files and flags of the command line override.
 
         Raises:
             UsageError: The command line or a configuration file is wrong.
         """
-        argv = shipped.with_config_files(argv)
+        argv = [*usual, *shipped.with_config_files(argv)]
         if untrusted is not None:
             argv = ["--config", str(untrusted.file), *untrusted.flags(), *argv]
             if untrusted.note:
@@ -79,29 +97,14 @@ class Experiment:
         own = None if untrusted is None else ()
         trust = Trust(own, weights, command=True, filled=parser.filled)
         for item in settings:
-            if item.keys == ("loop", "seed"):
-                raise item.error("seed is a top-level key, beside loop")
-            if item.keys[0] in _FLAGS_ALONE and not item.place.startswith("--"):
+            if item.keys[0] in _FLAGS_ALONE and not item.is_flag:
                 raise item.error(_FLAGS_ALONE[item.keys[0]])
-        names.check(settings, parser.command_arguments)
+        types = types_of(parser)
         try:
-            types = types_of(parser)
             if untrusted is not None:
                 untrusted.check(types, trust)
-            for item in settings:
-                # Check before the parser imports it.
-                if item.keys[-1] == "class_path" and "." in (item.text or ""):
-                    trust.check_name(str(item.text), item.keys[:-1])
+            Walk(settings, parser.verb, Imported(trust)).check()
             values = parser.parse_args(with_class_paths(argv, settings))
-            for item in settings:
-                # The parser accepts ambiguous texts of numbers.
-                what = ambiguous(item.text or "")
-                if what and not isinstance(_at(values, item.keys), str):
-                    raise item.error(what)
-            # The parser reads a number in the place of a section as an empty section.
-            for section in {key.partition(".")[0] for key in types if "." in key}:
-                if not all(key in values for key in types if key.startswith(f"{section}.")):
-                    raise TrustError("expected keys and values", (section,))
             for key, hint in types.items():
                 if key in values:
                     check_argument(values[key], hint, key.split("."), trust)
@@ -110,7 +113,7 @@ class Experiment:
                 given = [item.keys for item in settings if not item.place.startswith(theirs)]
                 untrusted.check_values(values, given, trust)
         except ArgumentError as error:
-            raise UsageError(names.explain(error, settings)) from error
+            raise UsageError(in_plain_words(str(error))) from error
         except TrustError as error:
             raise UsageError(placed(error.what, error.keys, settings)) from error
         return cls(parser, values, settings)
@@ -150,7 +153,9 @@ class Experiment:
     def model(self) -> Namespace:
         """Class and arguments of the method, completed from the data."""
         model: Namespace = self.values.model.clone()
-        fill(model, self.data)
+        data = self.data
+        with explained(self.settings, *REFUSALS, part="model"):
+            fill(model, data)
         with explained(self.settings, *REFUSALS, part="data"):
             # Also rejects a loss that does not suit the task.
             task = self.data.task
@@ -221,23 +226,15 @@ def as_in_yaml(value: Any) -> Any:  # noqa: ANN401
 def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
     """Fill in the arguments of networks that are determined by the data."""
     if isinstance(value, Namespace | Mapping) and "class_path" in value:
-        for name in from_data(catalogue.find(value["class_path"])):
+        made = catalogue.find(value["class_path"])
+        for name in from_data(made):
             if value["init_args"][name] is None:
-                value["init_args"][name] = getattr(data, FROM_DATA[name].source)
+                found = getattr(data, FROM_DATA[name].source)
+                if name == "public_samples" and not found:
+                    raise ValueError(needs_public(made.__name__))
+                value["init_args"][name] = found
     for item in inner_values(value):
         fill(item, data)
-
-
-def _at(values: Any, keys: Sequence[str]) -> Any:  # noqa: ANN401
-    """Return the value at keys without ``init_args``; a text if there is none."""
-    for key in keys:
-        content = mapping_of(values)
-        if not isinstance(content, Mapping):
-            return ""
-        inner = mapping_of(content.get("init_args"))
-        arguments = inner if isinstance(inner, Mapping) else {}
-        values = content[key] if key in content else arguments.get(key, "")
-    return values
 
 
 def inner_values(value: Any) -> Iterable[Any]:  # noqa: ANN401

@@ -8,7 +8,6 @@ from pathlib import Path
 from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import explained
-from pfl.cli.known import INSPECT
 from pfl.cli.parser import make_parser
 from pfl.results.sheets import show
 
@@ -17,7 +16,7 @@ def inspect(argv: Sequence[str]) -> None:
     """Show how the data are divided among the clients, as tables and a picture."""
     experiment = Experiment.parse(make_parser("data inspect"), argv)
     data = experiment.data
-    picture = catalogue.find(INSPECT)
+    picture = catalogue.find(catalogue.INSPECT)
     loop = experiment.loop
     name = loop.name or type(data).__name__.lower()
     file = Path(experiment.values.out or Path(loop.default_root_dir or "", name, "partition.png"))

@@ -16,7 +16,7 @@ import yaml
 from pfl.core.failure import failure_line
 from pfl.disk import reading
 from pfl.disk.nearest import nearest, nearest_file
-from pfl.disk.yaml_text import YamlError, loaded
+from pfl.disk.yaml_text import YamlError, composed, content_of
 from pfl.federation.identity import STARTED
 
 Keys = tuple[str, ...]
@@ -54,11 +54,29 @@ class UserSetting:
         keys: Its keys from the top, without ``init_args``.
         text: The value, if it is a scalar.
         place: ``<file>:<line>``, or the flag.
+        node: The value in a file; ``None`` for a flag, whose text is read by its argument's type.
+        extra: Whether it is one of ``dict_kwargs``, which a class may take without declaring them.
     """
 
     keys: Keys
     text: str | None
     place: str
+    node: yaml.Node | None = None
+    extra: bool = False
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is a flag, and not a key of a file."""
+        return self.place.startswith("--")
+
+    @property
+    def value(self) -> Any:  # noqa: ANN401
+        """The value: plain data in a file, the text of a flag."""
+        return self.text if self.node is None else content_of(self.node)
+
+    def inner(self, node: yaml.Node) -> Iterator[UserSetting]:
+        """Yield the settings in a flag's text, which was composed to a node."""
+        return _walk(node, self.keys, lambda key: self.place)
 
     def error(self, what: str) -> UsageError:
         """Return an error about the setting, with its place."""
@@ -116,10 +134,7 @@ def _file(path: Path) -> list[UserSetting]:
         what = "this is a folder" if path.is_dir() else f"there is no such file{nearest_file(path)}"
         raise UsageError(f"--config {path}: {what}")
     try:
-        content = reading.text(path) or ""
-        # Rejects cyclic content; the walk over the nodes, which have line numbers, would not end.
-        loaded(content)
-        node = yaml.compose(content, yaml.SafeLoader)
+        node = composed(reading.text(path) or "")
     except reading.FileError as error:
         raise UsageError(str(error)) from error
     except YamlError as error:
@@ -128,19 +143,24 @@ def _file(path: Path) -> list[UserSetting]:
         raise UsageError(f"{path}:1: expected keys and values at the top level")
     if any(key.value == STARTED for key, _ in node.value):
         raise UsageError(f"{path} describes a run started from Python: repeat it from Python")
-    return list(_walk(node, (), path))
+    return list(_walk(node, (), lambda key: f"{path}:{key.start_mark.line + 1}"))
 
 
-def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[UserSetting]:
+def _walk(
+    node: yaml.Node, keys: Keys, place_of: Callable[[yaml.Node], str], extra: bool = False
+) -> Iterator[UserSetting]:
     if isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):
-            yield from _walk(item, (*keys, str(number)), path)
+            inner = (*keys, str(number))
+            if isinstance(item, yaml.ScalarNode):
+                yield UserSetting(inner, item.value, place_of(item), item)
+            yield from _walk(item, inner, place_of)
     if not isinstance(node, yaml.MappingNode):
         return
     seen = set[str]()
     # A class precedes its arguments, whatever their order in the file.
     for key, value in sorted(node.value, key=lambda pair: pair[0].value != "class_path"):
-        place = f"{path}:{key.start_mark.line + 1}"
+        place = place_of(key)
         if key.value in seen:
             raise UsageError(f"{place}: the key {key.value!r} is given twice")
         seen.add(key.value)
@@ -150,8 +170,8 @@ def _walk(node: yaml.Node, keys: Keys, path: Path) -> Iterator[UserSetting]:
         inner = short_keys((*keys, *str(key.value).split(".")))
         if inner != keys:
             text = value.value if isinstance(value, yaml.ScalarNode) else None
-            yield UserSetting(inner, text, place)
-        yield from _walk(value, inner, path)
+            yield UserSetting(inner, text, place, value, extra)
+        yield from _walk(value, inner, place_of, key.value == "dict_kwargs")
 
 
 def _misshapen(key: str, value: yaml.Node, of_class: bool) -> str | None:
@@ -206,35 +226,51 @@ def settings_of(settings: UserSettings, path: Keys) -> list[UserSetting]:
 
 
 def locate(message: str, settings: UserSettings, part: str) -> str:
-    """Prefix a message with the place of the setting that it mentions by name or value.
+    """Prefix a message of a class with the place of the setting that it is about.
 
     Only settings below the top-level key ``part`` are searched; its own place is the fallback.
     """
-    words = re.findall(r"\w+", message)
     there = [item for item in reversed(settings) if item.keys[0] == part]
     # A part is recognised by its class: in a message, "data" is an ordinary word.
     itself = [item for item in there if _path(item.keys) == (part,) and item.text]
-    inner = [item for item in there if len(_path(item.keys)) > 1]
-    named = [item for word in words for item in inner if _path(item.keys)[-1] == word]
-    # A short value such as 3 could belong to any setting, unless it is quoted.
-    quoted = [item for item in inner if item.text and repr(item.text) in message]
-    shown = [item for item in inner if _shows(message, item.text or "")]
-    # A flag is more likely wrong than a file that it overrides, even if only a number fits.
-    added = [item for item in inner if item.place.startswith("--")]
-    flags = [item for item in (*named, *quoted, *shown) if item in added]
-    counted = [item for item in added if _numbers(item.text or "") & _numbers(message)]
-    for item in (*flags, *named, *quoted, *shown, *counted, *itself):
+    inner = [one for one in there if len(_path(one.keys)) > 1 and not one.keys[-1].isdigit()]
+    ranked = [(_rank(message, item), item) for item in inner]
+    ranked.sort(key=lambda pair: pair[0])
+    found = [item for rank, item in ranked if rank < _UNFIT]
+    for item in (*found, *itself):
         return message_at(item.place, item.keys, message)
     return message
 
 
-def _shows(message: str, text: str) -> bool:
-    """Return ``True`` if a message contains a value, or the last part of a dotted path."""
-    return any(len(word) > 3 and word in message for word in (text, text.rpartition(".")[2]))
+# The rank of a setting that a message does not show in any way.
+_UNFIT = 9
+
+
+def _rank(message: str, item: UserSetting) -> int:
+    """Return how well a setting fits a message: 0 is best."""
+    text, name = item.text or "", _path(item.keys)[-1]
+    # A short value such as 3 could belong to any setting, unless it is quoted.
+    if text and repr(text) in message:
+        return 0
+    if len(text) > 3 and message.startswith(text) and _stands(text, message[: len(text) + 2]):
+        return 1
+    # A flag is more likely wrong than a file that it overrides, even if only a number fits.
+    later = 0 if item.is_flag else 2
+    if name in re.findall(r"\w+", message):
+        return 2 + later
+    if any(len(word) > 3 and _stands(word, message) for word in (text, text.rpartition(".")[2])):
+        return 3 + later
+    return 7 if item.is_flag and _numbers(text) & _numbers(message) else _UNFIT
+
+
+def _stands(word: str, message: str) -> bool:
+    """Return ``True`` if a message has a word that is no part of another, such as of a path."""
+    return re.search(rf"(?<![\w./-]){re.escape(word)}(?![\w/-]|\.\w)", message) is not None
 
 
 def _numbers(text: str) -> set[float]:
-    return {float(number) for number in re.findall(r"-?\d+\.?\d*(?:[eE][+-]?\d+)?", text)}
+    numbers = re.findall(r"(?<![\w.-])-?\d+\.?\d*(?:[eE][+-]?\d+)?(?!\w)", text)
+    return {float(number) for number in numbers}
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from pfl.cli import known
 from pfl.cli.explain import UsageError, flags, run_folder
+from pfl.imports import stubs
 
 FLAG = "--join"
 
@@ -22,7 +22,7 @@ def separated(argv: Sequence[str]) -> tuple[list[str], Path | None]:
     """
     values = dict(flags(argv))
     file, run = values.get("--data"), values.get("--ckpt_path")
-    is_class = file is None or known.is_class(file)
+    is_class = file is None or file in stubs.named()
     if FLAG not in values:
         if file is not None and not is_class and Path(file).exists():
             raise UsageError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pfl.cli import catalogue, known
+from pfl.cli import catalogue
 from pfl.cli.commands import CONFIG_HELP, SEED_HELP, Needs, commands
 from pfl.cli.commands import parser as own_arguments
 
@@ -38,7 +38,7 @@ def overview(command: str) -> argparse.ArgumentParser:
         group.add_argument(f"--{part}.help", metavar="CLASS", help="show the class's arguments")
         group.add_argument(f"--{part}.ARGUMENT", metavar="VALUE", help="set one of its arguments")
     group = parser.add_argument_group("loop")
-    for name in known.loop() if needs.loop is None else needs.loop:
-        what = known.loop()[name].replace("%", "%%")
+    for name in catalogue.loop_options() if needs.loop is None else needs.loop:
+        what = catalogue.loop_options()[name].replace("%", "%%")
         group.add_argument(f"--loop.{name}", metavar="VALUE", help=what)
     return parser

@@ -13,7 +13,7 @@ from argparse import Action
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from jsonargparse import (
@@ -26,37 +26,18 @@ from jsonargparse import (
 )
 from torch import nn
 
-from pfl.cli import catalogue, known
-from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, Needs, commands
+from pfl.cli import catalogue
+from pfl.cli.catalogue import KINDS
+from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, Command, Needs, commands
 from pfl.cli.explain import UserSettings, with_values
-from pfl.cli.known import KINDS
+from pfl.cli.walk import FROM_DATA
 from pfl.core.client import ClientModule
 from pfl.disk.yaml_text import YamlError, dumped, loaded
 from pfl.engines.named import NAMES, engine_class
-from pfl.imports.hints import declared
+from pfl.imports.hints import declared, inherited
 from pfl.imports.plugins import PACKAGES
 from pfl.loop import FederatedLoop
 
-
-class _FromData(NamedTuple):
-    """An argument of networks and methods whose value comes from the data.
-
-    Attributes:
-        hint: Type of the argument.
-        source: Attribute of the data with the value.
-    """
-
-    hint: Any
-    source: str
-
-
-# Arguments of networks and methods that come from the data, by name.
-FROM_DATA = {
-    "num_classes": _FromData(int, "outputs"),
-    "input_shape": _FromData(tuple[int, ...], "input_shape"),
-    "num_clients": _FromData(int, "num_clients"),
-    "public_samples": _FromData(int, "public_samples"),
-}
 # Packages whose classes are listed in the help without their path.
 _SHORT = (*PACKAGES, "torch.optim.")
 # Name in jsonargparse of the YAML reader set by make_parser.
@@ -70,14 +51,14 @@ class Formatter(DefaultHelpFormatter):
     """
 
     def _expand_help(self, action: Action) -> str:
-        text = known.unmarked(super()._expand_help(action))
+        text = catalogue.unmarked(super()._expand_help(action))
         # The choices of an option already stand beside its name.
         text = re.sub(r"type: Literal\[.*?\], |<class '(\w+)'>", r"\1", text)
         return re.sub(r"known subclasses: ([\w., ]+)", self._own, text)
 
     def start_section(self, heading: str | None) -> None:
         """Start a section and wrap its heading, the first sentence of a class."""
-        super().start_section(heading and fill(known.unmarked(heading), self._width))
+        super().start_section(heading and fill(catalogue.unmarked(heading), self._width))
 
     @staticmethod
     def _own(listed: re.Match[str]) -> str:
@@ -99,31 +80,45 @@ class Parser(ArgumentParser):
     The help of a class is made by such a parser as well.
 
     Args:
-        command_arguments: Names of the command's arguments besides the configuration.
+        verb: The command whose command lines it reads, if it is not the parser of a class.
         args: Passed on to jsonargparse.
         options: Passed on to jsonargparse.
     """
 
     command = "fit"  # a command that accepts a class's arguments
 
-    def __init__(self, *args: Any, command_arguments: Sequence[str] = (), **options: Any) -> None:
+    def __init__(self, *args: Any, verb: Command | None = None, **options: Any) -> None:
         if wanted := re.fullmatch(r"Help for (\S+)\.help=(\S+)", options.get("description") or ""):
             flag, name = wanted[1], wanted[2].rpartition(".")[2]
             usage = f"pfl {self.command} {flag} {name} [{flag}.ARGUMENT VALUE ...]"
             options |= {"description": None, "usage": usage}
         super().__init__(*args, formatter_class=Formatter, **options)
-        self.command_arguments = command_arguments
+        # Parsers of nested classes are made by jsonargparse, and read no command line.
+        self.verb = verb or commands()[self.command]
 
     def add_class_arguments(
         self, class_type: type, nested_key: str | None = None, *args: Any, **options: Any
     ) -> list[str]:
-        """Add a class's arguments, with those that are filled in later as optional."""
-        filled = self.filled(class_type)
-        options["skip"] = {*(options.get("skip") or ()), *filled}
+        """Add a class's arguments; those that are filled in later are optional.
+
+        An argument without a type has that of the base's argument of the same name.
+        """
+        parameters = inspect.signature(class_type).parameters
+        given: dict[str, dict[str, Any]] = {}
+        for name, hint in inherited(class_type).items():
+            default = parameters[name].default
+            required = default is inspect.Parameter.empty
+            given[name] = {
+                "type": hint,
+                **({"required": True} if required else {"default": default}),
+            }
+        for name, (hint, text) in self.filled(class_type).items():
+            given[name] = {"type": hint | None, "default": None, "help": text}
+        options["skip"] = {*(options.get("skip") or ()), *given}
         added: list[str] = super().add_class_arguments(class_type, nested_key, *args, **options)
-        for name, (hint, text) in filled.items():
+        for name, how in given.items():
             key = f"{nested_key}.{name}" if nested_key else name
-            self.add_argument(f"--{key}", type=hint | None, default=None, help=text)
+            self.add_argument(f"--{key}", **how)
             added.append(key)
         return added
 
@@ -134,8 +129,8 @@ class Parser(ArgumentParser):
     def dump(self, namespace: Namespace, *args: Any, **options: Any) -> str:
         """Return the configuration as YAML, without the command's arguments."""
         lasting = namespace.clone()
-        for name in self.command_arguments:
-            lasting.pop(name, None)
+        for name in self.verb.typed_arguments:
+            lasting.pop(name.removeprefix("--"), None)
         text: str = super().dump(lasting, *args, **options)
         return text
 
@@ -212,7 +207,7 @@ def _parser(command: str, parser_class: Callable[..., Parser]) -> Parser:
     needs = verb.configuration or Needs()
     parser = parser_class(
         prog=f"pfl {command}",
-        command_arguments=[name.removeprefix("--") for name in verb.typed_arguments],
+        verb=verb,
         exit_on_error=False,
         allow_abbrev=False,
         parser_mode=MODE,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pfl.cli import joining, names, shipped
+from pfl.cli import joining, shipped
 from pfl.cli.commands import Command, Needs, commands
 from pfl.cli.explain import UsageError, UserSettings, sources
+from pfl.cli.walk import Sources, Walk
 
 # Files that users give where the class that reads them is expected.
 _TABLES = (".csv", ".arff", ".parquet")
@@ -35,7 +36,7 @@ def check(verb: str, argv: Sequence[str]) -> None:
             listed = {"model": "methods"}.get(item.keys[0], "data")
             what = f"name a class; 'pfl list {listed}' shows them"
             raise item.error(what)
-    names.check(settings, (flag.lstrip("-") for flag in command.typed_arguments))
+    Walk(settings, command, Sources(settings)).check()
     for path in [item.text for item in settings if item.keys == ("ckpt_path",) and item.text]:
         if path not in ("last", "null") and not Path(path).exists():
             raise UsageError(f"there is no checkpoint at {path}")

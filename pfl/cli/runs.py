@@ -50,11 +50,10 @@ class _RunHolder(Callback):
 
 def fit_experiment(argv: Sequence[str]) -> Experiment:
     """Return the experiment that ``pfl fit`` runs with these arguments."""
-    # Set by a W&B agent. The runs of a sweep share a folder; the flag comes first, so that the
-    # user's own overrides it.
-    if sweep := os.environ.get("WANDB_SWEEP_ID"):
-        argv = [f"--loop.default_root_dir={Path('runs', 'sweeps', sweep)}", *argv]
-    return Experiment.parse(make_parser("fit"), argv)
+    # Set by a W&B agent. The runs of a sweep share a folder, unless the user gives one.
+    sweep = os.environ.get("WANDB_SWEEP_ID")
+    usual = [f"--loop.default_root_dir={Path('runs', 'sweeps', sweep)}"] if sweep else []
+    return Experiment.parse(make_parser("fit"), argv, usual=usual)
 
 
 def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:

@@ -52,11 +52,19 @@ def names() -> list[str]:
 def with_config_files(argv: Sequence[str]) -> list[str]:
     """Replace names of shipped configurations in a command line by their files.
 
+    The files come first, so that flags override them wherever they stand.
+
     Raises:
         UsageError: See :func:`config`.
     """
+    files, rest = list[str](), list[str]()
+    for word, before in zip(argv, ["", *argv], strict=False):
+        given = before == "--config" and not word.startswith("--")
+        (files if given or word.partition("=")[0] == "--config" else rest).append(word)
     try:
-        return with_values(argv, lambda flag, word: config(word) if flag == "--config" else word)
+        return with_values(
+            [*files, *rest], lambda flag, word: config(word) if flag == "--config" else word
+        )
     except UsageError as error:
         raise UsageError(f"--config {error}") from error
 

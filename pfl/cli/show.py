@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pfl.cli.catalogue import METRICS, listed
-from pfl.cli.known import KINDS
+from pfl.cli.catalogue import KINDS, METRICS, listed
 from pfl.core.sheet import Sheet
 from pfl.results.sheets import show as show_sheets
 

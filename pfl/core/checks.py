@@ -189,3 +189,11 @@ def _annotations(owner: type) -> Mapping[str, Any]:
 def _code(owner: type) -> CodeType | None:
     start = inspect.unwrap(vars(owner).get("__init__", owner))
     return start.__code__ if isfunction(start) else None
+
+
+def needs_public(who: str) -> str:
+    """Return the message about a method whose public data are missing."""
+    return (
+        f"{who} needs public data, and the data have none: set data.public to a data set that "
+        "belongs to no client"
+    )

@@ -27,6 +27,10 @@ class YamlError(ValueError):
         self.line = line
 
 
+class AmbiguousError(YamlError):
+    """A number that can be read in two ways."""
+
+
 class _Reader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """YAML 1.2's words and numbers: only true and false are truth values, and 1e-3 is a number."""
 
@@ -77,12 +81,21 @@ def loaded(text: str) -> Any:  # noqa: ANN401
         >>> loaded("{positive: yes, lr: 1e-3, day: 2026-01-01}")
         {'positive': 'yes', 'lr': 0.001, 'day': '2026-01-01'}
     """
+    return content_of(composed(text))
+
+
+def composed(text: str) -> yaml.Node | None:
+    """Return the top node of a YAML text, whose nodes know their lines; ``None`` if it is empty.
+
+    Raises:
+        YamlError: See :func:`loaded`.
+    """
     if len(text) > LENGTH:
         raise YamlError(1, f"there are {len(text):,} characters; at most {LENGTH:,} are read")
     try:
         _check(text)
-        content = yaml.load(text, _Reader)
-        check_bounds(content)
+        node = yaml.compose(text, _Reader)
+        check_bounds(content_of(node))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise YamlError(line, f"this is not YAML ({error.problem})") from error
@@ -91,7 +104,12 @@ def loaded(text: str) -> Any:  # noqa: ANN401
         raise YamlError(line, f"YAML has no character {ord(text[error.position]):#04x}") from error
     except BoundsError as error:
         raise YamlError(1, str(error)) from error
-    return content
+    return node
+
+
+def content_of(node: yaml.Node | None) -> Any:  # noqa: ANN401
+    """Return the plain values of a node."""
+    return None if node is None else _Reader("").construct_document(node)
 
 
 def _check(text: str) -> None:
@@ -109,7 +127,7 @@ def _check(text: str) -> None:
             if bad := re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", event.value):
                 raise YamlError(line, f"text must not have the control character {bad[0]!a}")
             if event.implicit[0] and not event.style and (what := ambiguous(event.value)):
-                raise YamlError(line, what)
+                raise AmbiguousError(line, what)
 
 
 class _Writer(yaml.SafeDumper):

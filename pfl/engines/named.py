@@ -12,9 +12,11 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from pfl.disk.nearest import nearest
-from pfl.engines.base import Engine
 from pfl.imports import plugins
 from pfl.imports.hints import declared
+
+if TYPE_CHECKING:
+    from pfl.engines.base import Engine
 
 _GROUP = "pfl.engines"
 OWN: Mapping[str, EntryPoint] = {
@@ -43,7 +45,12 @@ def engine_class(name: str) -> type[Engine]:
     if name not in _POINTS:
         near = nearest(name, NAMES)
         raise ValueError(f"there is no engine {name!r}; choose from {', '.join(NAMES)}{near}")
-    return cast(type[Engine], _POINTS[name].load())
+    return cast("type[Engine]", _POINTS[name].load())
+
+
+def path_of(name: str) -> str:
+    """Return the path of the class of an engine that exists."""
+    return _POINTS[name].value.replace(":", ".")
 
 
 def name_of(kind: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache, reduce
 from operator import or_
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _VALUES = (type(None), bool, int, float, complex, str, bytes)
 _PLAIN = (*_VALUES, object, list, tuple, dict, set)
 MAPPINGS, CALLABLES = (dict, Mapping), (Callable, type)
+LISTS = (list, tuple, set, Sequence)
 # Types whose parameters are the types of their values.
 _CONTAINERS = (list, tuple, set, dict, Sequence, Mapping)
 
@@ -25,11 +27,25 @@ _CONTAINERS = (list, tuple, set, dict, Sequence, Mapping)
 def declared(target: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the declared types of the arguments of a class or a function.
 
-    They include arguments that it passes on to its bases or to a function.
+    They include arguments that it passes on to its bases or to a function. An argument without a
+    type has that of the base's argument of the same name.
     """
     names, parser = _arguments(target)
     types = types_of(parser)
-    return {name: types.get(name) for name in names}
+    return {**{name: types.get(name) for name in names}, **inherited(target)}
+
+
+@cache
+def inherited(target: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return the types of the arguments that a class's constructor leaves to its bases'."""
+    if not inspect.isclass(target) or "__init__" not in vars(target):
+        return {}
+    own = [*inspect.signature(vars(target)["__init__"]).parameters.values()][1:]
+    named = [one for one in own if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    untyped = [one.name for one in named if one.annotation is one.empty]
+    bases = [declared(base) for base in target.__mro__[1:-1]] if untyped else []
+    found = {name: [base[name] for base in bases if base.get(name) is not None] for name in untyped}
+    return {name: types[0] for name, types in found.items() if types}
 
 
 @cache
@@ -84,12 +100,87 @@ def takes(hint: Any, types: Collection[Any]) -> bool:
     return within and any(takes(part, types) for part in get_args(hint))
 
 
-def values_of(hint: Any) -> Any:
-    """Return the type of the values of a declared mapping."""
-    if get_origin(hint) in MAPPINGS:
-        return get_args(hint)[1]
-    inner = [values_of(part) for part in get_args(hint) if takes(part, MAPPINGS)]
+def values_of(hint: Any, containers: Collection[Any] = MAPPINGS) -> Any:
+    """Return the type of the values of a declared mapping, or of another container."""
+    if get_origin(hint) in containers:
+        return get_args(hint)[1 if get_origin(hint) in MAPPINGS else 0]
+    inner = [values_of(part, containers) for part in get_args(hint) if takes(part, containers)]
     return reduce(or_, inner) if inner else None
+
+
+def parts(hint: Any) -> tuple[Any, ...]:
+    """Return the alternatives of a union; another type is its only one."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def words(hint: Any) -> tuple[Any, ...]:
+    """Return the words that a type allows, if it lists them."""
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def all_words(hint: Any) -> list[Any]:
+    """Return the words that a type or one of its alternatives lists."""
+    return [word for part in parts(hint) for word in words(part)]
+
+
+def is_known(hint: Any) -> bool:
+    """Return ``True`` if a type says which values an argument takes."""
+    # jsonargparse marks arguments without a type by types of its own.
+    return not any(
+        part in (None, Any, object) or type(part).__module__.startswith("jsonargparse")
+        for part in parts(hint)
+    )
+
+
+def is_record(kind: Any) -> bool:
+    """Return ``True`` for a class whose fields are given without its name."""
+    return is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, dict))
+
+
+def plain_part(hint: Any) -> Any:
+    """Return the alternatives of a type that take no objects; ``None`` if there are none."""
+    plain = [part for part in parts(hint) if is_plain(part) and part is not NoneType]
+    return reduce(or_, plain) if plain else None
+
+
+def alone(hint: Any) -> Any:
+    """Return the alternatives of a type that are no containers; ``None`` if there are none."""
+    left = [
+        one for one in parts(hint) if not takes(one, (*LISTS, *MAPPINGS)) and one is not NoneType
+    ]
+    return reduce(or_, left) if left else None
+
+
+def said(hint: Any) -> str:
+    """Return a type in words."""
+    given = [part for part in parts(hint) if part is not NoneType]
+    return " or ".join(dict.fromkeys(map(_said, given)))
+
+
+def _said(part: Any) -> str:
+    if words(part):
+        return f"one of {', '.join(map(repr, words(part)))}"
+    if takes(part, LISTS):
+        return "list"
+    if takes(part, MAPPINGS):
+        return "dict"
+    made = [*classes(part)]
+    if made and all(map(is_record, made)):
+        return "keys and values"
+    names = [one.__name__ for one in made]
+    if names:
+        return f"{' or '.join(names)} (a class name, or class_path and init_args)"
+    return getattr(part, "__name__", str(part))
+
+
+def spelt(hint: Any) -> str:
+    """Return a type as a source writes it."""
+    inner = get_args(hint)
+    if get_origin(hint) in (Union, UnionType, Literal):
+        return " | ".join(map(spelt, inner))
+    if get_origin(hint) is not None:
+        return f"{get_origin(hint).__name__}[{', '.join(map(spelt, inner))}]"
+    return "None" if hint is NoneType else getattr(hint, "__name__", repr(hint))
 
 
 def is_plain(hint: Any) -> bool:

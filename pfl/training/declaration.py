@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from pfl.core.checks import needs_public
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.failure import ExplainedError, during
@@ -172,8 +173,5 @@ def public_of(data: FederatedData, who: str) -> ClientSplit:
     """
     public = data.public_split()
     if public is None:
-        raise MethodError(
-            f"{who} needs public data, and the data have none: set data.public to a data set "
-            "that belongs to no client"
-        )
+        raise MethodError(needs_public(who))
     return public

@@ -78,7 +78,7 @@ def refusal(net="MLP", **data):
                 "class_path": "torch.nn.Linear",
                 "init_args": {"in_features": 2, "out_features": 2, "device": str(CALL)},
             },
-            "c.yaml:14: model.net: names os.system",
+            "c.yaml:16: model.net.device: names os.system",
         ),
     ],
     ids=lambda value: value.get("class_path") if isinstance(value, dict) else None,
@@ -200,7 +200,7 @@ def test_a_class_that_does_not_exist_is_told_where_any_value_may_stand(capsys):
     net["init_args"]["device"] = {"class_path": "planted.Net"}
     assert main(["fit", "--config", "quickstart", "--model.net", json.dumps(net)]) == 2
     said = capsys.readouterr().err
-    assert "--model.net: model.net.device: there is no planted" in said
+    assert "--model.net: model.net.device: there is no class 'planted.Net'" in said
 
 
 def test_a_message_repeats_no_escape_sequences_and_no_long_text(capsys):

@@ -124,7 +124,8 @@ def test_a_class_of_a_broken_file_is_an_error_of_one_line(folder, capsys, text, 
     (folder / "broken.py").write_text(text)
     with pytest.raises(catalogue.BrokenError, match=fault):
         catalogue.find("lightning_modules.broken.Method")
-    assert main(["fit", "--model", "lightning_modules.broken.Method", "--data", "Digits"]) == 2
+    words = ["--model", "lightning_modules.broken.Method", "--data", "Digits"]
+    assert main(["fit", *words, "--data.partition=IID"]) == 2
     assert "--model" in capsys.readouterr().err.splitlines()[-1]
 
 

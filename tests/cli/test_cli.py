@@ -250,7 +250,7 @@ lr: 0.005 | lr: .inf | c.yaml:10: model.optimizer.lr: ~ finite ~ inf
 samples: 200 | samples: 200\n    mean: .nan | c.yaml:18: data.mean: ~ number ~ nan
 {class_path: UniformSampler, init_args: {fraction: 0.5}} | {class_path: BernoulliSampler, init_args: {probability: 1.0e-12}} | ~ probability=1e-12 ~ minimum=2 ~ 4
 {class_path: torch.optim.SGD, init_args: {lr: 0.005}} | {class_path: os.system, init_args: {command: touch ran}} | c.yaml:10: model.optimizer: ~ os.system ~ torch.nn
-{class_path: UniformSampler, init_args: {fraction: 0.5}} | 0.5 | c.yaml:5: loop.sampler: expected Sampler: ~ class_path ~ got 0.5
+{class_path: UniformSampler, init_args: {fraction: 0.5}} | 0.5 | c.yaml:5: loop.sampler: expected Sampler ~ class_path ~ got 0.5
 {class_path: MLP, init_args: {hidden: 7}} | {hidden: 7} | c.yaml:9: model.net: no class ~ class_path ~ init_args
 samples: 200 | samples: 200\n    metrics: torchmetrics.AUROC | c.yaml:18: data.metrics: expected list, got torchmetrics.AUROC
 rounds: 2 | name: ../../x | c.yaml:3: loop.name: name ~ default_root_dir ~ '../../x'
@@ -277,9 +277,9 @@ IN_FLAGS = """
 --data.metrics=[{name: x}] | metrics: {'name': 'x'} ~ metric ~ torchmetrics.Metric
 --config=/ | --config /: this is a folder
 --loop.seed=2 | --loop.seed: seed is a top-level key, beside loop
---model.net={class_path: MLP, hidden: 7} | --model.net: put ~ under init_args
+--model.net={class_path: MLP, hidden: 7} | --model.net: model.net.hidden: put hidden under init_args
 --ckpt_path=last | --ckpt_path last: ~ checkpoint ~ runs/fedper_digits
---ckpt_path | argument --ckpt_path: expected one argument
+--ckpt_path | --ckpt_path: expected a value
 stray | unrecognized arguments: stray
 --loop.callbacks+=EarlyStopping | ~ 'val/personal/acc' ~ test/personal/acc,
 """  # noqa: E501
@@ -310,12 +310,21 @@ CLASSES = ("data.class_path Digits c.yaml:14", "data TensorData --data")
 MODEL = ("model.class_path FedPer c.yaml:7", "model.epochs 2 --model.epochs")
 RATE = "model.optimizer.lr -1 --model.lr"
 FEW = "80 samples are too few for 1000 domains"
+GAP = "hospital.csv, line 9, column 'bmi': '' is a missing value"
 LOCATED = [
     ([SAMPLES], FEW, "c.yaml:3: data.samples: "),
     # The flag rather than the file.
     ([SAMPLES, "data.num_clients 1000 --data.num_clients"], FEW, "--data.num_clients: "),
     # A value in quotes rather than another that the message lists.
     (COLUMNS, "t.csv has no column 'Y', only a, hospital, y", "--target: "),
+    # The file that lacks a value, and no column that is not the one.
+    (
+        ["data.path hospital.csv c.yaml:4", "data.partition.column age --column", COLUMNS[2]],
+        GAP,
+        "c.yaml:4: data.path: ",
+    ),
+    # No number in another word.
+    ([*CLASSES, "data.num_clients 3 --data.num_clients"], "no idx3 in STL-3x", "--data: "),
     # The class that stands in the place of the file's.
     (CLASSES, "the data need x and y", "--data: "),
     (CLASSES[:1], "the data need x and y", "c.yaml:14: data: "),

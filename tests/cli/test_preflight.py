@@ -61,11 +61,40 @@ SLIPS = {
         ["data", "inspect", *QUICK[1:], "--loop.rounds=3"],
         "--loop.rounds: pfl data inspect ignores this option",
     ),
+    "a flag without its value": ([*QUICK, "--data.num_clients"], "--data.num_clients: ~ a value"),
+    "a number of a method": ([*QUICK, "--model.epochs=0.5"], "--model.epochs: ~ int ~ 0.5"),
+    "a number of an optimiser": ([*QUICK, "--model.optimizer.lr=low"], "lr: ~ float ~ low"),
+    "a list": ([*QUICK, "--loop.callbacks=EarlyStopping"], "callbacks: ~ list ~ EarlyStopping"),
+    "a class of another kind": (
+        [*QUICK, "--data.partition=FedPer"],
+        "partition: FedPer ~ Partitioner",
+    ),
+    "an argument that is needed": (
+        [*QUICK, "--model=FedSimSup"],
+        "--model: ~ required: supervisor",
+    ),
+    "data that are needed": ([*QUICK, "--model=FedMD"], "--model: FedMD needs ~ set data.public"),
+    "a key in a flag's text": (
+        [*QUICK, "--loop.uplink=[{class_path: Privacy, init_args: {sigm: 1}}]"],
+        "--loop.uplink: loop.uplink.0.sigm: ~ 'sigma'",
+    ),
+    "a class of one's own module": (["check", "own.Nothing"], "'own.Nothing' ~ 'own.Something'"),
+    "a split": (["predict", *QUICK[1:], "--ckpt_path=last", "--split=tets"], "--split: ~ 'test'"),
     "runs": (["compare", "no"], "there is no folder no"),
 }
 
 
-pytestmark = pytest.mark.usefixtures("own_folder")
+OWN = """
+from lightning_modules.base import ClientModule
+
+class Something(ClientModule):
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_module(own_folder):
+    (own_folder / "own.py").write_text(OWN)
 
 
 @pytest.mark.parametrize("case", SLIPS)
@@ -108,7 +137,7 @@ RIGHT = {
     "print": ["--print_config=skip_null"],
     "the full keys": ["--model.init_args.net.init_args.hidden=3"],
     "a list": ["--loop.callbacks+=EarlyStopping", "--loop.callbacks.patience=3"],
-    "null": ["--ckpt_path", "null", "--loop.workers=null", "--loop.sampler=null"],
+    "null": ["--ckpt_path", "null", "--loop.workers=null", "--loop.cost=null"],
     "no model": ["--model=null"],
     "a checkpoint": ["--ckpt_path", "after.yaml"],
     "one of some words": ["--loop.on_nonfinite=skip", "--loop.precision=bf16-mixed"],

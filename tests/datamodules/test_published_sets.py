@@ -447,3 +447,21 @@ def test_femnist_with_a_damaged_cache(femnist, tmp_path, damage):
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ValueError, match=parts(f"{file} ~ damaged ~ remove")):
         femnist(cache_dir=str(cache)).setup()
+
+
+def test_a_download_that_fails_leaves_no_empty_folder(tmp_path, monkeypatch):
+    """Files that it brought stay, and so do folders that were there."""
+
+    def fail(root, **arguments):
+        Path(root, "MNIST", "raw").mkdir(parents=True, exist_ok=True)
+        raise RuntimeError("no network")
+
+    monkeypatch.setattr("torchvision.datasets.MNIST", fail)
+    data = MNIST(str(tmp_path / "new" / "data"), num_clients=2, partition="IID", download=True)
+    with pytest.raises(FileNotFoundError, match="no network"):
+        data.setup()
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "new" / "data" / "mine").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="no network"):
+        data.setup()
+    assert [one.name for one in (tmp_path / "new" / "data").iterdir()] == ["mine"]

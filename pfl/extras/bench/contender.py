@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from pfl.cli import catalogue, shipped
+from pfl.cli.catalogue import KINDS
 from pfl.cli.config import Experiment, as_in_yaml
 from pfl.cli.explain import UsageError, as_flags, sources
-from pfl.cli.known import KINDS
 from pfl.cli.parser import Parser, with_class_paths
 from pfl.core.client import ClientModule
 from pfl.core.space import Dimension

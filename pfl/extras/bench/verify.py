@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from pfl.cli import known
+from pfl.cli import catalogue
 from pfl.cli.explain import UsageError
 from pfl.disk.nearest import hint
 from pfl.extras.bench.bench import Bench
@@ -54,8 +54,8 @@ def chosen_rows(board: Leaderboard, names: Sequence[str], trusted: bool) -> list
         if name not in board.rows:
             raise UsageError(f"--row {name}: there is no such row{hint(name, board.rows)}")
     for name in names or board.rows:
-        kind = getattr(known.classes().get(name), "kind", None)
-        if not (trusted or name == MAJORITY or kind == "methods" or is_listed(name)):
+        own = name == MAJORITY or any(name == one.name for one in catalogue.listed("methods"))
+        if not (trusted or own or is_listed(name)):
             raise UsageError(
                 f"the row {name} names a class that is neither of this project nor of a "
                 "plug-in: give --trust if the file is yours"

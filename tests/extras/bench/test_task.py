@@ -29,7 +29,7 @@ def test_a_file_becomes_a_task(tmp_path):
         ),
         ({"shared": {LR: {"low": "a", "high": 1.0}}}, "toys.yaml:5: ~ lr.low: ~ number ~ 'a'"),
         ({"tuning_seeds": [1, 1]}, "toys.yaml:12: tuning_seeds: ~ different ~ [1, 1]"),
-        ({"tuning_seeds": [-1]}, "toys.yaml:12: tuning_seeds.0: ~ at least 0 ~ -1"),
+        ({"tuning_seeds": [-1]}, "toys.yaml:13: tuning_seeds.0: ~ at least 0 ~ -1"),
         ({"config": "nowhere"}, "toys.yaml:2: config: nowhere: ~ pfl init"),
     ],
 )
