@@ -26,8 +26,9 @@ from datamodules.reader import DataReader
 from datamodules.report import Report, counted
 from datamodules.targets import Catalogue
 from datamodules.view import Prepared, Store, View, batches, channel_values, checked, count
-from pfl.core.checks import at_least_one, positive
+from pfl.core.checks import check_arguments, positive
 from pfl.core.data import MetricSpec
+from pfl.core.ranges import AtLeastOne
 from pfl.core.task import LossOptions
 from pfl.core.types import Batch, Split
 
@@ -88,10 +89,10 @@ class FederatedDataModule(DataReader):
 
     def __init__(
         self,
-        num_clients: int | None,
+        num_clients: AtLeastOne | None,
         partition: Partitioner | str,
-        batch_size: int = 32,
-        eval_batch_size: int = 250,
+        batch_size: AtLeastOne = 32,
+        eval_batch_size: AtLeastOne = 250,
         drop_last: bool = False,
         shuffle: bool = True,
         test_protocol: TestProtocol = "pooled",
@@ -113,9 +114,7 @@ class FederatedDataModule(DataReader):
         frames = collect_init_args(sys._getframe(), [], classes=(FederatedDataModule,))
         # Those of a subclass come first, as it may pass on other values.
         self.given = {name: value for frame in frames for name, value in frame.items()}
-        at_least_one(
-            num_clients=num_clients, batch_size=batch_size, eval_batch_size=eval_batch_size
-        )
+        check_arguments(self)
         self.partition = partition
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size

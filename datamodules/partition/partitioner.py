@@ -16,7 +16,8 @@ import numpy as np
 from datamodules.checks import require
 from datamodules.partition import draws
 from datamodules.targets import Ints, Targets
-from pfl.core.checks import at_least_one, finite, not_negative, positive
+from pfl.core.checks import at_least_one, check_arguments, finite
+from pfl.core.ranges import AtLeastOne, NotNegative, Positive
 from pfl.core.seeds import derive
 
 
@@ -107,16 +108,14 @@ class Dirichlet(Partitioner):
         ValueError: A number is out of range.
     """
 
-    alpha: float = 0.1
-    min_samples: int = 10
+    alpha: Positive[float] = 0.1
+    min_samples: NotNegative[int] = 10
     cap: bool = True
-    max_tries: int = 1000
+    max_tries: AtLeastOne = 1000
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         finite(alpha=self.alpha)
-        positive(alpha=self.alpha)
-        not_negative(min_samples=self.min_samples)
-        at_least_one(max_tries=self.max_tries)
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""
@@ -179,11 +178,11 @@ class ClientDirichlet(Partitioner):
         ValueError: ``alpha`` is not a positive number.
     """
 
-    alpha: float = 1.0
+    alpha: Positive[float] = 1.0
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         finite(alpha=self.alpha)
-        positive(alpha=self.alpha)
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""

@@ -141,7 +141,7 @@ def loop_options() -> dict[str, str]:
         usual = LOOP_DEFAULTS.get(name)
         usual = usual if isinstance(usual, str) else repr(option.default)
         text = " ".join(unmarked(said[name]).split())
-        helps[name] = f"{text} ({hints.spelt(option.annotation)}, default: {usual})"
+        helps[name] = f"{text} ({hints.spelt(hints.bare(option.annotation))}, default: {usual})"
     del helps["seed"]
     return helps
 

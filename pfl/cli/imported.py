@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from inspect import Parameter
-from typing import Any, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 from pfl.cli import catalogue
 from pfl.cli.catalogue import BrokenError
 from pfl.cli.walk import no_class
+from pfl.core.checks import ranges
+from pfl.core.ranges import Range
 from pfl.imports import hints
 from pfl.imports.trust import CONFIGURATION, Trust, TrustError, is_path
 
@@ -66,21 +68,30 @@ class Imported:
         """Return the arguments of a class or a function; ``None`` of anything else."""
         if not inspect.isclass(made) and not inspect.isroutine(made):
             return None
+        made = cast(Any, made)
         if inspect.isclass(made) and issubclass(made, dict):
             fields = get_type_hints(made).items()
             return {
                 name: Parameter(name, _KEYWORD, default=..., annotation=t) for name, t in fields
             }
-        usual = hints.defaults(made)
+        usual, bare = hints.defaults(made), hints.untyped(made)
+        limits = ranges(made) if inspect.isclass(made) else {}
         return {
             name: Parameter(
                 name,
                 _KEYWORD,
-                default=usual.get(name, Parameter.empty),
-                annotation=Parameter.empty if declared is None else declared,
+                default=Parameter.empty if name in bare else usual.get(name, Parameter.empty),
+                annotation=_with(None if name in bare else declared, limits.get(name)),
             )
             for name, declared in hints.declared(made).items()
         }
+
+
+def _with(declared: Any, limits: Range | None) -> Any:
+    """Return a type as a parameter has it, with its range."""
+    if declared is None:
+        return Parameter.empty
+    return declared if limits is None else Annotated[declared, limits]
 
 
 def _unlike(path: str, protocol: type) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from argparse import ArgumentError
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from inspect import Parameter
@@ -24,6 +24,7 @@ from pfl.callbacks import foreign
 from pfl.cli.commands import Command, Needs
 from pfl.cli.explain import Keys, UsageError, UserSetting, UserSettings, message_at, settings_of
 from pfl.core.checks import needs_public
+from pfl.core.ranges import Range, ranges_in
 from pfl.disk.nearest import hint, nearest
 from pfl.disk.yaml_text import AmbiguousError, YamlError, ambiguous, composed, loaded
 from pfl.engines import named
@@ -52,6 +53,7 @@ FROM_DATA = {
     "public_samples": _FromData(int, "public_samples"),
 }
 LOOP = "pfl.loop.FederatedLoop"
+SAMPLER = "pfl.federation.sampling.UniformSampler"  # if no other is named
 METHOD = "pfl.core.client.ClientModule"
 DATA = "datamodules.base.FederatedDataModule"
 NETWORK = "torch.nn.modules.module.Module"
@@ -76,14 +78,14 @@ class Kind:
         types: The declared types of its arguments; ``None`` where none is declared.
         needed: The arguments that must be given, in order.
         filled: Those that are filled in later.
-        made: The class, or its stand-in.
+        ranges: The ranges of numbers that stand beside types.
     """
 
     name: str
     types: Mapping[str, Any]
     needed: Sequence[str] = ()
     filled: Collection[str] = ()
-    made: Any = None
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
 
 class Lookup(Protocol):
@@ -128,6 +130,7 @@ class Walk:
         # What takes the arguments below a key; ``None`` if that cannot be told.
         self._kinds: dict[Keys, Kind | None] = {(): Kind("", top)}
         self._enter(("loop",), lookup.base(LOOP))
+        self._enter(("loop", "sampler"), lookup.base(SAMPLER))
 
     def check(self) -> None:
         """Check all settings.
@@ -163,6 +166,11 @@ class Walk:
         if item.place.endswith("+"):
             declared = hints.values_of(declared, hints.LISTS)
         self._check_value(item, declared)
+        if kind is not None and name in kind.ranges and hints.is_plain(declared):
+            try:
+                kind.ranges[name].check(name, _read(item, declared))
+            except ValueError as error:
+                raise item.error(str(error)) from error
 
     def _types(self, keys: Keys) -> Mapping[str, Any]:
         kind = self._kinds[keys]
@@ -208,14 +216,16 @@ class Walk:
         types |= {name: types[name] | None for name in filled}
         needed = [name for name, one in found.items() if one.default is one.empty]
         # What is needed in the place of a class that is not known cannot be told.
-        known = hints.is_known(declared) or made is self._kinds[()].types["loop"]
+        known = hints.is_known(declared) or made is self._lookup.base(LOOP)
         needed = needed[_given_by_caller(declared) :] if known else []
         needed = [name for name in needed if not (types[name] and hints.takes_null(types[name]))]
         # Arguments that the class before it had, and this one has not, are dropped.
         for inner in [one for one in self._kinds if one[: len(keys)] == keys and one != keys]:
             if inner[len(keys)] not in types:
                 del self._kinds[inner]
-        self._kinds[keys] = Kind(made.__name__, types, needed, filled, made)
+        several = {name: [*ranges_in(one.annotation)] for name, one in found.items()}
+        ranges = {name: those[0] for name, those in several.items() if those}
+        self._kinds[keys] = Kind(made.__name__, types, needed, filled, ranges)
 
     def _filled(self, made: Any, arguments: Mapping[str, Parameter]) -> list[str]:
         """Return the arguments of a class that are filled in later."""
@@ -434,7 +444,8 @@ def _type_of(argument: Parameter) -> Any:
     """Return the declared type of an argument; ``None`` if there is none."""
     if argument.annotation is argument.empty:
         return None
-    return argument.annotation | None if argument.default is None else argument.annotation
+    declared = hints.bare(argument.annotation)
+    return declared | None if argument.default is None else declared
 
 
 def _given_by_caller(declared: Any) -> int:
@@ -480,14 +491,22 @@ def _expected(declared: Any, text: str) -> str:
     return f"expected {hints.said(declared)}, got {text}{nearest(text, words)}"
 
 
+def _read(item: UserSetting, declared: Any) -> Any:
+    """Return a value as the parser reads one of a plain type.
+
+    Raises:
+        ArgumentError: It is of another type.
+    """
+    parser = _reader(declared)
+    if item.node is None:
+        return parser.parse_args([f"--value={item.text}"]).value
+    return parser.parse_object({"value": item.value}).value
+
+
 def _fits(item: UserSetting, declared: Any) -> bool:
     """Return ``True`` if the parser reads a value as one of a plain type."""
-    parser = _reader(declared)
     try:
-        if item.node is None:
-            read = parser.parse_args([f"--value={item.text}"]).value
-        else:
-            read = parser.parse_object({"value": item.value}).value
+        read = _read(item, declared)
     except ArgumentError:
         return False
     # The parser would also read ambiguous texts of numbers.

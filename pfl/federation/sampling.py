@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 import torch
 from scipy.special import bdtrc
 
-from pfl.core.checks import not_negative, within
+from pfl.core.checks import check_arguments
+from pfl.core.ranges import Fraction, NotNegative, Range
 from pfl.core.seeds import generator
 from pfl.core.types import Cohort
 
@@ -46,14 +47,13 @@ class UniformSampler(Sampler):
         ValueError: ``fraction`` is outside (0, 1], or ``numpy_seed`` outside [0, 2**32 - 1].
     """
 
-    fraction: float = 1.0
+    fraction: Annotated[float, Range("(0, 1]")] = 1.0
     train_all: bool = False
-    numpy_seed: int | None = None
+    # The range of seeds of numpy's legacy generator.
+    numpy_seed: Annotated[int, Range("[0, 4294967295]")] | None = None
 
     def __post_init__(self) -> None:
-        within("(0, 1]", fraction=self.fraction)
-        # The range of seeds of numpy's legacy generator.
-        within("[0, 4294967295]", numpy_seed=self.numpy_seed)
+        check_arguments(self)
 
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""
@@ -84,14 +84,13 @@ class BernoulliSampler(Sampler):
             so many uploads are too unlikely with the given clients.
     """
 
-    probability: float = 0.1
-    minimum: int = 2
+    probability: Annotated[float, Range("(0, 1]")] = 0.1
+    minimum: NotNegative[int] = 2
     train_all: bool = True
-    numpy_seed: int | None = None
+    numpy_seed: NotNegative[int] | None = None
 
     def __post_init__(self) -> None:
-        within("(0, 1]", probability=self.probability)
-        not_negative(minimum=self.minimum, numpy_seed=self.numpy_seed)
+        check_arguments(self)
 
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""
@@ -128,13 +127,12 @@ class FixedStragglers(Sampler):
         ValueError: A number is out of its range.
     """
 
-    share: float = 0.5
-    probability: float = 0.2
+    share: Annotated[float, Range("[0, 1)")] = 0.5
+    probability: Fraction = 0.2
     seed: int = 0
 
     def __post_init__(self) -> None:
-        within("[0, 1)", share=self.share)
-        within("[0, 1]", probability=self.probability)
+        check_arguments(self)
 
     def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
         """Draw the round's cohort."""

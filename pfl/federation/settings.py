@@ -11,7 +11,8 @@ from lightning.fabric import Fabric
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from pfl.core import devices as core_devices
-from pfl.core.checks import at_least_one, finite, not_negative, one_of, positive
+from pfl.core.checks import check_arguments, finite, one_of
+from pfl.core.ranges import AtLeastOne, NotNegative, Positive
 from pfl.core.types import EvaluationPoint
 from pfl.engines.base import Engine
 from pfl.engines.keeper import Keeper
@@ -82,19 +83,19 @@ class Settings:
         TypeError: A callback is not a :class:`pfl.federation.run.Callback`.
     """
 
-    rounds: int = 10
+    rounds: AtLeastOne = 10
     sampler: Sampler = UniformSampler()  # noqa: RUF009 (frozen)
     engine: Engine | EngineName = "auto"
-    workers: int | None = None
-    evaluate_every: int = 1
-    evaluate_from: int | None = None
-    evaluate_clients: int | Literal["auto"] | None = "auto"
+    workers: AtLeastOne | None = None
+    evaluate_every: AtLeastOne = 1
+    evaluate_from: AtLeastOne | None = None
+    evaluate_clients: AtLeastOne | Literal["auto"] | None = "auto"
     evaluate_at: list[EvaluationPoint] | None = None
     evaluations: list[Evaluation] | None = None
     accelerator: str = "auto"
     devices: int | str = 1
     precision: Precision = "32-true"
-    gradient_clip_val: float | None = None
+    gradient_clip_val: Positive[float] | None = None
     cost: Cost | None = None
     uplink: list[UplinkStep] | None = None
     on_nonfinite: Literal["stop", "skip"] = "stop"
@@ -102,20 +103,13 @@ class Settings:
     loggers: list[Logger] | None = None
     default_root_dir: str | None = None
     name: str | None = None
-    checkpoint_every: int = 10
-    kept_memory: float | None = None
+    checkpoint_every: AtLeastOne = 10
+    kept_memory: NotNegative[float] | None = None
     progress: bool = True
     seed: int = 42
 
     def __post_init__(self) -> None:
-        at_least_one(
-            rounds=self.rounds, workers=self.workers, checkpoint_every=self.checkpoint_every
-        )
-        at_least_one(evaluate_every=self.evaluate_every, evaluate_from=self.evaluate_from)
-        if self.evaluate_clients != "auto":
-            at_least_one(evaluate_clients=self.evaluate_clients)
-        positive(gradient_clip_val=self.gradient_clip_val)
-        not_negative(kept_memory=self.kept_memory)
+        check_arguments(self)
         finite(kept_memory=self.kept_memory)
         one_of("on_nonfinite", self.on_nonfinite, ("stop", "skip"))
         for point in self.evaluate_at or ():

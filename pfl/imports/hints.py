@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cache, reduce
 from operator import or_
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -36,16 +36,27 @@ def declared(target: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 @cache
-def inherited(target: Callable[..., Any]) -> Mapping[str, Any]:
+def inherited(target: Any) -> Mapping[str, Any]:
     """Return the types of the arguments that a class's constructor leaves to its bases'."""
+    names = [*_without_type(target)]
+    bases = [declared(base) for base in inspect.getmro(target)[1:-1]] if names else []
+    found = {name: [base[name] for base in bases if base.get(name) is not None] for name in names}
+    return {name: types[0] for name, types in found.items() if types}
+
+
+def untyped(target: Any) -> set[str]:
+    """Return the arguments that need a value and have no type, of a class or of its bases."""
+    needed = {name for name, one in _without_type(target).items() if one.default is one.empty}
+    return needed - inherited(target).keys() if needed else needed
+
+
+def _without_type(target: Any) -> dict[str, inspect.Parameter]:
+    """Return the arguments of a class's own constructor that have no annotation."""
     if not inspect.isclass(target) or "__init__" not in vars(target):
         return {}
     own = [*inspect.signature(vars(target)["__init__"]).parameters.values()][1:]
-    named = [one for one in own if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    untyped = [one.name for one in named if one.annotation is one.empty]
-    bases = [declared(base) for base in target.__mro__[1:-1]] if untyped else []
-    found = {name: [base[name] for base in bases if base.get(name) is not None] for name in untyped}
-    return {name: types[0] for name, types in found.items() if types}
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {one.name: one for one in own if one.kind not in several and one.annotation is one.empty}
 
 
 @cache
@@ -106,6 +117,16 @@ def values_of(hint: Any, containers: Collection[Any] = MAPPINGS) -> Any:
         return get_args(hint)[1 if get_origin(hint) in MAPPINGS else 0]
     inner = [values_of(part, containers) for part in get_args(hint) if takes(part, containers)]
     return reduce(or_, inner) if inner else None
+
+
+def bare(hint: Any) -> Any:
+    """Return a type without what stands beside it, such as a range."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return bare(inner[0])
+    if origin in (Union, UnionType):
+        return Union[tuple(map(bare, inner))]  # noqa: UP007 (of values)
+    return origin[tuple(map(bare, inner))] if origin in _CONTAINERS else hint
 
 
 def parts(hint: Any) -> tuple[Any, ...]:

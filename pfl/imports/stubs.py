@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from inspect import Parameter
 from itertools import chain, repeat
@@ -24,7 +25,14 @@ from pfl.imports.plugins import PACKAGES
 # Packages whose source is read: this project's, and torch.
 _READ = (*(name.rstrip(".") for name in PACKAGES), "torch")
 # Modules whose names are types, and those that compute types and import nothing heavy.
-_IMPORTED = ("typing", "collections.abc", "pathlib", "types", "pfl.engines.named")
+_IMPORTED = (
+    "typing",
+    "collections.abc",
+    "pathlib",
+    "types",
+    "pfl.engines.named",
+    "pfl.core.ranges",
+)
 # Bases that say how a class is built, not what it is.
 _FORMAL = {"ABC", "Protocol", "Generic", "NamedTuple", "TypedDict", "object"}
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
@@ -157,11 +165,20 @@ class _Module:
                 return self._subscripted(self.evaluated(outer), inner)
         raise UnreadableError(ast.unparse(node))
 
+    def _range(self, node: ast.expr) -> Any:
+        """Return the range that stands beside a type."""
+        match node:
+            case ast.Call(func=called, args=[ast.Constant(value=str(interval))]):
+                kind = self.evaluated(called)
+                if kind is resolved("pfl.core.ranges.Range"):
+                    return kind(interval)
+        raise UnreadableError(ast.unparse(node))
+
     def _subscripted(self, outer: Any, inner: ast.expr) -> Any:
         items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-        if outer is Annotated:
-            return self.evaluated(items[0])
         try:
+            if outer is Annotated:
+                return Annotated[self.evaluated(items[0]), self._range(items[1])]
             if outer is Literal:
                 return Literal[tuple(ast.literal_eval(item) for item in items)]
             return outer[tuple(self.evaluated(item) for item in items)]
@@ -187,14 +204,24 @@ def _folder(package: str) -> Path | None:
     return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
 
 
+def _own_folder(top: str) -> Path | None:
+    """Return the place of a package or module, without suffix, if it is in the working folder."""
+    here = Path.cwd()
+    spec = PathFinder.find_spec(top)
+    # One of this name that is installed comes first.
+    elsewhere = (
+        spec is not None and spec.origin is not None and here not in Path(spec.origin).parents
+    )
+    return None if elsewhere else here / top
+
+
 def _module(name: str) -> _Module | None:
     """Return the source of a module of a package that is read, or of the working folder."""
     top, *rest = name.split(".")
     if not all(part.isidentifier() for part in (top, *rest)):
         return None
-    folder = _folder(top) if top in _READ else Path.cwd() / top
-    # A module of this name that is installed comes first.
-    if folder is None or (top not in _READ and _folder(top) not in (None, folder, Path.cwd())):
+    folder = _folder(top) if top in _READ else _own_folder(top)
+    if folder is None:
         return None
     place = folder.joinpath(*rest)
     for file in (place / "__init__.py", place.with_suffix(".py")):
@@ -215,9 +242,10 @@ def _parsed(name: str, file: Path, changed: int) -> _Module | None:
 def named() -> Mapping[str, list[str]]:
     """Return the dotted paths of this project's classes, by name."""
     found: dict[str, list[str]] = {}
-    for package in _READ[:-1]:
-        folder = _folder(package)
-        for file in sorted(folder.rglob("*.py")) if folder is not None else ():
+    for package, folder in ((one, _folder(one)) for one in _READ[:-1]):
+        if folder is None:
+            continue
+        for file in sorted(folder.rglob("*.py")):
             home = ".".join([package, *file.relative_to(folder).with_suffix("").parts])
             for name in _CLASS.findall(file.read_text(encoding="utf-8")):
                 found.setdefault(name, []).append(f"{home.removesuffix('.__init__')}.{name}")
@@ -302,7 +330,7 @@ def is_protocol(kind: type) -> bool:
 def _built(module: _Module, node: ast.ClassDef) -> type:
     words = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
     bases = dict.fromkeys([*_bases(module, node), *([dict] if "TypedDict" in words else [])])
-    content = {
+    content: dict[str, Any] = {
         "__module__": module.name,
         "__doc__": ast.get_docstring(node),
         "_is_protocol": "Protocol" in words,
@@ -393,7 +421,8 @@ def _fields(module: _Module, node: ast.ClassDef) -> Iterator[tuple[str, Paramete
 def _parameter(
     module: _Module, name: str, hint: ast.expr | None, default: ast.expr | None
 ) -> Parameter:
-    declared, value = Parameter.empty, Parameter.empty
+    declared: Any = Parameter.empty
+    value: Any = Parameter.empty
     if hint is not None:
         try:
             declared = module.evaluated(hint)

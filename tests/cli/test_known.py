@@ -92,7 +92,7 @@ def test_a_source_says_of_each_class_what_the_class_itself_says():
 
 
 def spelt(hint):
-    return hints.spelt(hint).replace("torch._tensor.", "torch.")
+    return hints.spelt(hints.bare(hint)).replace("torch._tensor.", "torch.")
 
 
 SOURCES = {
