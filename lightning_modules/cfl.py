@@ -6,7 +6,7 @@ under Privacy Constraints", IEEE TNNLS 2020, arXiv 1910.01991; the authors' rele
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -180,39 +180,48 @@ class CFLServer(fl.Server[CFLState]):
 
     def merge(self, state: CFLState, uploads: Sequence[fl.Upload]) -> CFLState:
         """Return the state with split clusters and their new models."""
-        cluster, models, report = [*state.cluster], [*state.models], dict[str, float]()
-        known, splits = dict(state.last), [*state.splits]
+        last = dict(state.last)
         for upload in uploads:
-            model = models[cluster[upload.client]]
-            (known[upload.client],) = changes_of([upload.shared], model, self.parameters)
-        for number, model in enumerate(state.models):
-            members = [client for client, own in enumerate(cluster) if own == number]
-            if not known.keys() >= {*members}:
-                continue
-            changes = torch.stack([known[client] for client in members])
-            report[f"mean_norm_{number}"] = float(changes.mean(0).norm())
-            report[f"max_norm_{number}"] = float(changes.norm(dim=1).max())
-            leaves = self.splitting.leaves(changes, state.round + 1)
-            for client in (one for one, leaving in zip(members, leaves, strict=True) if leaving):
-                cluster[client] = len(models)
-            if any(leaves):
-                left = torch.tensor(leaves)
-                split = (number, len(models), changes[~left], changes[left])
-                splits += [split] if self.newcomers == "walk" else []
-                models.append(model)
+            model = state.models[state.cluster[upload.client]]
+            (last[upload.client],) = changes_of([upload.shared], model, self.parameters)
+        after = self._split(state, last)
+        models = [*after.models]
         for number in range(len(models)):
-            own = [upload for upload in uploads if cluster[upload.client] == number]
+            own = [upload for upload in uploads if after.cluster[upload.client] == number]
             if own:
                 models[number] = fl.weighted_mean([one.shared for one in own], self.weights(own))
-        clients = {"cluster": {u.client: float(cluster[u.client]) for u in uploads}}
         return replace(
-            state,
+            after,
             shared=models[0],
             models=models,
-            cluster=tuple(cluster),
             root=models[0] if len(models) == 1 else state.root,
-            last=known if self.stale else {},
-            splits=splits,
-            report={**report, "clusters": len(models)},
-            client_report=clients,
+            last=last if self.stale else {},
+            client_report={"cluster": {u.client: float(after.cluster[u.client]) for u in uploads}},
         )
+
+    def _split(self, state: CFLState, last: Mapping[int, Tensor]) -> CFLState:
+        """Return the state with new clusters, which start from the models of those they leave.
+
+        Args:
+            state: The state.
+            last: (P,) the last change of each client; a cluster may split if all are known.
+        """
+        cluster, models, splits = [*state.cluster], [*state.models], [*state.splits]
+        report: dict[str, float] = {}
+        for number, model in enumerate(state.models):
+            members = [client for client, own in enumerate(state.cluster) if own == number]
+            if not last.keys() >= {*members}:
+                continue
+            changes = torch.stack([last[client] for client in members])
+            report[f"mean_norm_{number}"] = float(changes.mean(0).norm())
+            report[f"max_norm_{number}"] = float(changes.norm(dim=1).max())
+            left = torch.tensor(self.splitting.leaves(changes, state.round + 1))
+            if not left.any():
+                continue
+            for place in left.nonzero()[:, 0].tolist():
+                cluster[members[place]] = len(models)
+            if self.newcomers == "walk":
+                splits.append((number, len(models), changes[~left], changes[left]))
+            models.append(model)
+        report["clusters"] = len(models)
+        return replace(state, cluster=tuple(cluster), models=models, splits=splits, report=report)

@@ -205,33 +205,50 @@ class PFedBayes(fl.ClientModule):
             The gradient by the names of q, the cross-entropy, the new batch-norm statistics, and
             the moments of q.
         """
-        draws, weight = batch.noise or {}, self.kl_weight * self.per_sample
+        weight = self.kl_weight * self.per_sample
         means = {n.removeprefix("mean."): v for n, v in q.items() if n.startswith("mean.")}
         raws = {name: q[f"raw_std.{name}"] for name in prior}
-        stds = {name: fl.softplus_std(raw) for name, raw in raws.items()}
-        posterior = {name: (means[name], std) for name, std in stds.items()}
+        posterior = {name: (means[name], fl.softplus_std(raw)) for name, raw in raws.items()}
         of_means = {n: torch.zeros_like(mean) for n, mean in means.items() if n not in prior}
         of_stds: fl.State = {}
         for name, (of_mean, of_std) in fl.mean_field_kl_slopes(posterior, prior).items():
             of_means[name], of_stds[name] = of_mean.mul_(weight), of_std.mul_(weight)
+        noise = {name: (batch.noise or {})[f"{step}:{name}"] for name in prior}
+        ce, after = self._add_slopes_of_loss((of_means, of_stds), means, posterior, batch, noise)
+        gradient = {f"mean.{name}": slope for name, slope in of_means.items()}
+        for name, slope in of_stds.items():
+            std = posterior[name][1]
+            gradient[f"raw_std.{name}"] = fl.softplus_std_slope(raws[name], std, slope)
+        return gradient, ce, {f"mean.{n}": v for n, v in after.items()}, posterior
+
+    def _add_slopes_of_loss(
+        self,
+        slopes: tuple[fl.State, fl.State],
+        means: fl.State,
+        posterior: fl.Moments,
+        batch: fl.Batch,
+        noise: fl.State,
+    ) -> tuple[Tensor, fl.State]:
+        """Add the gradient of the cross-entropy to those of means and standard deviations.
+
+        Returns:
+            The cross-entropy, averaged over draws, and the new batch-norm statistics.
+        """
+        of_means, of_stds = slopes
         personal = self.personal.module
         after = {name: personal.get_buffer(f"mean.{name}") for name in self._statistics}
-        ce = weight.new_zeros(())
+        ce = self.per_sample.new_zeros(())
         for draw in range(self.mc_samples):
-            noise = {n: draws[f"{step}:{n}"][draw] for n in prior}
-            drawn = {n: torch.addcmul(means[n], std, noise[n]) for n, std in stds.items()}
+            drawn = {n: torch.addcmul(*moments, noise[n][draw]) for n, moments in posterior.items()}
             weights, loss = means | drawn, self.task.loss
-            slopes, value, after = fl.slopes_at(self.net.mean, weights, after, batch, loss)
+            found, value, after = fl.slopes_at(self.net.mean, weights, after, batch, loss)
             ce = ce + value / self.mc_samples
-            for name, slope in slopes.items():
+            for name, slope in found.items():
                 share = slope / self.mc_samples
                 of_means[name].add_(share)
                 if name in noise:
-                    of_stds[name] = torch.addcmul(of_stds[name], share, noise[name])
-        gradient = {f"mean.{name}": slope for name, slope in of_means.items()}
-        for name, slope in of_stds.items():
-            gradient[f"raw_std.{name}"] = fl.softplus_std_slope(raws[name], stds[name], slope)
-        return gradient, ce, {f"mean.{n}": v for n, v in after.items()}, posterior
+                    of_stds[name] = torch.addcmul(of_stds[name], share, noise[name][draw])
+        return ce, after
 
     def _divergence(self, posterior: fl.Moments, prior: fl.Moments) -> Tensor:
         """Compute ``zeta / n_i KL(posterior || prior)``."""

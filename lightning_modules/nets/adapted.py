@@ -14,7 +14,7 @@ from torch import nn
 
 from lightning_modules.layers import LowRankLinear, make_constant
 from lightning_modules.nets.split import SplitNet, must_be_split
-from pfl.method import matches
+from pfl.method import Patterns, matches
 
 
 class FrozenParts(SplitNet):
@@ -92,13 +92,7 @@ class LoRA(SplitNet):
             if type(layer) is nn.Linear and f"{name}.weight" in names
         }
         adapted = {name: layer for name, layer in layers.items() if matches(name, tuple(targets))}
-        attentions = [
-            name
-            for name, layer in self.named_modules()
-            if isinstance(layer, nn.MultiheadAttention)
-            and any(matches(part, tuple(targets)) for part in (name, f"{name}.out_proj"))
-            and any(entry in names for entry in _entries(layer, name))
-        ]
+        attentions = _attentions(self, tuple(targets), names)
         why = (
             f"{', '.join(attentions)}: LoRA cannot adapt torch's MultiheadAttention, which "
             "computes with its weights without calling its linear layers. Name its entries in "
@@ -117,9 +111,15 @@ class LoRA(SplitNet):
         make_constant(self, tuple(names))
 
 
-def _entries(layer: nn.Module, name: str) -> list[str]:
-    """Return the names of a layer's entries within the network."""
-    return [f"{name}.{entry}" for entry in layer.state_dict()]
+def _attentions(net: nn.Module, targets: Patterns, names: Sequence[str]) -> list[str]:
+    """Return the names of torch's attention layers that are targets and have one of the entries."""
+    found = {n: one for n, one in net.named_modules() if isinstance(one, nn.MultiheadAttention)}
+    return [
+        name
+        for name, layer in found.items()
+        if any(matches(part, targets) for part in (name, f"{name}.out_proj"))
+        and any(f"{name}.{entry}" in names for entry in layer.state_dict())
+    ]
 
 
 def _check(net: nn.Module, **options: Sequence[str]) -> None:

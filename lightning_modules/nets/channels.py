@@ -74,27 +74,27 @@ ChannelDivision(dim=0, channels=1, width=2))
     linears = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
     if not linears:
         raise ValueError(f"{type(net).__name__} has no linear layer to classify with")
-    classifier = linears[-1]
     known = {name: ChannelDivision(0, 1, len(v)) for name, v in net.state_dict().items() if v.dim()}
     before = 0
     for name, module in net.named_modules():
-        if name == classifier:
-            inputs = layers[name].weight.shape[1]
-            channels = before or inputs
-            if inputs % channels:
-                raise ValueError(
-                    f"the classifier {name!r} has {inputs} inputs, which is not a multiple of the "
-                    f"{channels} channels of the layer before it"
-                )
-            known[f"{name}.weight"] = ChannelDivision(1, channels, inputs // channels)
+        if name == linears[-1]:
+            known[f"{name}.weight"] = _by_inputs(name, layers[name].weight.shape[1], before)
         elif name in layers or isinstance(module, NORMALISATIONS):
-            held = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-            for entry, value in held:
-                if value.dim():
-                    known[f"{name}.{entry}"] = ChannelDivision(0, len(value), 1)
+            entries = (f"{name}.{entry}" for entry in module.state_dict())
+            known |= {n: ChannelDivision(0, known[n].size, 1) for n in entries if n in known}
             before = len(layers[name].weight) if name in layers else before
-    entries = net.state_dict()
-    return {name: division for name, division in known.items() if name in entries}
+    return known
+
+
+def _by_inputs(name: str, inputs: int, channels: int) -> ChannelDivision:
+    """Divide a classifier by the channels of the layer before it, or by inputs if there is none."""
+    channels = channels or inputs
+    if inputs % channels:
+        raise ValueError(
+            f"the classifier {name!r} has {inputs} inputs, which is not a multiple of the "
+            f"{channels} channels of the layer before it"
+        )
+    return ChannelDivision(1, channels, inputs // channels)
 
 
 def shared_part(state: Mapping[str, Tensor], private: Mapping[str, tuple[int, int]]) -> State:
