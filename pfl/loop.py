@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import nn
@@ -20,7 +20,9 @@ from pfl.core import export
 from pfl.core.data import FederatedData, members
 from pfl.core.seeds import derive, scoped
 from pfl.core.types import Result, RoundResult, Split
+from pfl.disk.writing import csv_text, write
 from pfl.federation import soundness
+from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.described import described
 from pfl.federation.evaluator import Evaluated
 from pfl.federation.prepare import prepared
@@ -157,6 +159,29 @@ class FederatedLoop(Settings):
                 row |= one.measure(tested)
             federation.evaluator.undefined([*tested.rows.values()])
         return row
+
+    def tabulate(
+        self,
+        table: Any,  # noqa: ANN401
+        module: ClientModule,
+        data: FederatedData,
+        ckpt_path: str,
+        config: str | None = None,
+    ) -> Path:
+        """Measure a checkpoint and write a table into its run folder; return the file.
+
+        ``table`` is one of :func:`pfl.federation.evaluation.tables`; the other arguments are those
+        of :meth:`fit`.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be used, or is not in a run folder.
+        """
+        wanted = Wanted(self, module, data, ckpt_path, config)
+        with prepared(wanted) as federation, federation.computing():
+            if (folder := federation.origin) is None:
+                raise CheckpointError(f"the checkpoint {ckpt_path} is not in a run folder")
+            write(folder / table.FILE, csv_text(list(table.rows(federation.evaluator))))
+        return folder / str(table.FILE)
 
     def personal(
         self,

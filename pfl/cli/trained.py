@@ -26,7 +26,8 @@ from pfl.core.per_client import Variants, variants
 from pfl.core.sheet import Sheet
 from pfl.core.types import Split
 from pfl.disk.writing import csv_text, no_link, write
-from pfl.federation import cross, reliability, resume
+from pfl.federation import resume
+from pfl.federation.evaluation import tables
 from pfl.results.sheets import show
 
 
@@ -34,8 +35,10 @@ def test(argv: Sequence[str]) -> None:
     """Test the models of a checkpoint or of clients that join its run."""
     experiment = _experiment("test", argv)
     values = experiment.values
-    if values.join is not None and (values.reliability or values.cross):
-        raise UsageError("--join tests the clients that join: leave out --reliability and --cross")
+    asked = [table for name, table in tables().items() if getattr(values, name, False)]
+    if values.join is not None and asked:
+        flags = " and ".join(f"--{name}" for name in tables())
+        raise UsageError(f"--join tests the clients that join: leave out {flags}")
     loop, data, module = experiment.loop, experiment.data, experiment.module
     with explained(experiment.settings, *REFUSALS):
         source = checkpoint_of(experiment)
@@ -43,11 +46,8 @@ def test(argv: Sequence[str]) -> None:
             show(later.sheets_of_joining(experiment, source))
             return
         row = loop.test(module, data, source, experiment.text)
-        wanted = resume.Wanted(loop, module, data, source, experiment.text)
-        if values.reliability:
-            print(f"wrote {reliability.tabulated(wanted, reliability.FILE, reliability.rows)}")
-        if values.cross:
-            print(f"wrote {reliability.tabulated(wanted, cross.FILE, cross.rows)}")
+        for table in asked:
+            print(f"wrote {loop.tabulate(table, module, data, source, experiment.text)}")
     _show_scores(experiment, row)
 
 

@@ -118,6 +118,15 @@ def installed() -> Iterator[type[Evaluation]]:
     yield from plugins.loaded(GROUP)
 
 
+def tables() -> dict[str, Any]:
+    """Return the modules of tables that are written on demand, by the names of their flags.
+
+    ``pfl test --<name>`` writes the table ``FILE`` of the group ``pfl.tables`` into a run's folder;
+    ``rows(evaluator)`` yields its rows.
+    """
+    return {point.name: point.load() for point in plugins.installed("pfl.tables")}
+
+
 def find(name: str) -> Any:  # noqa: ANN401
     """Return the class of an evaluation by the name of its entry point.
 

@@ -1,8 +1,4 @@
-"""Pictures of the tables that analyses wrote into run folders, and of reliability.
-
-See :mod:`pfl.callbacks.analysis`, and :mod:`pfl.federation.reliability` for the counts of
-reliability.
-"""
+"""Pictures of the tables that analyses wrote into run folders."""
 
 from __future__ import annotations
 
@@ -18,9 +14,6 @@ from pfl.imports import plugins
 from pfl.results.files import RunError, read_table
 from pfl.results.runs import At, RunFolder
 from pfl.results.settings import Setting
-from pfl.results.style import WIDTH, Look, legend_above, per_cent
-
-RELIABILITY = "reliability.csv"
 
 # The table of each setting that has one, by its label.
 Tables: TypeAlias = Mapping[str, pd.DataFrame]
@@ -84,53 +77,3 @@ def brought() -> Mapping[str, Kind]:
     """
     modules = plugins.loaded("pfl.pictures")
     return {name: picture for module in modules for name, picture in module.PICTURES.items()}
-
-
-def reliability(settings: Sequence[Setting]) -> Figure:
-    """Draw accuracy against confidence over all clients' test samples, and a histogram below.
-
-    Below the diagonal a model is overconfident.
-
-    Raises:
-        RunError: No run has counts from after its last round.
-    """
-    counts = {setting.label: _pooled(setting) for setting in settings}
-    counts = {label: pooled for label, pooled in counts.items() if len(pooled)}
-    if not counts:
-        raise RunError(
-            "reliability was not measured after the last round; measure it with pfl test --config "
-            "RUN/config.yaml --ckpt_path RUN --reliability"
-        )
-    figure = Figure(figsize=(0.5 * WIDTH, 0.55 * WIDTH), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    above.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, zorder=1)
-    for number, setting in enumerate(settings):
-        if setting.label not in counts:
-            continue
-        pooled, look = counts[setting.label], Look.of(number)
-        confidence, share = pooled["confidence"], pooled["samples"] / pooled["samples"].sum()
-        above.plot(confidence, pooled["accuracy"], label=setting.label, **look.marked)
-        below.plot(confidence, share, **look.marked)
-    above.set_ylabel("accuracy")
-    below.set_ylabel("samples")
-    below.set_xlabel("confidence of the personal models on test data")
-    below.set_yscale("log")
-    for axis in (above.yaxis, below.xaxis, below.yaxis):
-        per_cent(axis)
-    above.set_ylim(-0.02, 1.02)
-    legend_above(figure, above)
-    return figure
-
-
-def _pooled(setting: Setting) -> pd.DataFrame:
-    """Return, by bin, samples, mean confidence and accuracy over a setting's clients and runs.
-
-    Runs that were not measured after their last round are left out.
-    """
-    needed = ("round", "bin", "samples", "confidence", "accuracy")
-    tables = ((run.round, read_table(run.path / RELIABILITY, needed)) for run in setting.runs)
-    rows = pd.concat([table[table["round"] == last] for last, table in tables])
-    means = rows[["confidence", "accuracy"]]
-    sums = means.mul(rows["samples"], axis=0).assign(samples=rows["samples"])
-    sums = sums.groupby(rows["bin"]).sum()
-    return sums.assign(**{name: sums[name] / sums["samples"] for name in means.columns})

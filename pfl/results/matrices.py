@@ -15,39 +15,15 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
 from scipy.spatial.distance import squareform
 
-from pfl.results.files import Floats, RunError, read_table
+from pfl.results.files import Floats, RunError
 from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting
-from pfl.results.style import HEAT, WIDTH, panels, wrapped
+from pfl.results.style import HEAT, WIDTH, wrapped
 
 # Values that span more than this ratio get a logarithmic scale of colours.
 _LOGARITHMIC = 50
-# Written by pfl test --cross.
-CROSS = "cross.csv"
 # As many names fit beside a matrix, and as many unrotated numbers below it.
 _LABELLED, _LEVEL = 30, 15
-
-
-def cross(settings: Sequence[Setting]) -> Figure:
-    """Draw the score of each client's model on each client's test data, of the first run.
-
-    Raises:
-        RunError: No run has the file.
-    """
-    drawn = [(s.label, s.runs[0]) for s in settings if (s.runs[0].path / CROSS).is_file()]
-    if not drawn:
-        raise RunError(f"no run has a file {CROSS}: write it with pfl test --cross")
-    figure, axes = panels(len(drawn), WIDTH * min(1, 0.5 * len(drawn)), 3.0)
-    for panel, (label, run) in zip(axes, drawn, strict=True):
-        table = read_table(run.path / CROSS, ("model", "client", "score"))
-        matrix = table.pivot(index="model", columns="client", values="score")
-        image = panel.imshow(matrix, cmap=HEAT, aspect="auto")
-        figure.colorbar(image, ax=panel, label=f"test {run.main}", shrink=0.8)
-        panel.set_title(wrapped(label, WIDTH / len(drawn)))
-        panel.set_xlabel("test data of")
-        panel.set_ylabel("model of")
-        name_clients(panel, run, matrix.index.to_numpy(), matrix.columns.to_numpy())
-    return figure
 
 
 def reported(settings: Sequence[Setting], column: str) -> Figure:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from pfl.disk.nearest import nearest
 from pfl.disk.writing import written
 from pfl.results import matrices, plots
-from pfl.results.analyses import Kind, brought, reliability
+from pfl.results.analyses import Kind, brought
 from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.names import WORDS
@@ -46,12 +46,6 @@ def kinds() -> dict[str, Kind]:
         "clients": Kind(caption["clients"], plots.clients),
         "data_size": Kind(caption["data_size"], plots.data_size),
         "similarity": Kind(caption["similarity"], lambda s, by, at: matrices.similarity(s)),
-        "reliability": Kind(caption["reliability"], lambda s, by, at: reliability(s)),
-        "cross": Kind(
-            caption["cross"],
-            lambda s, by, at: matrices.cross(s),
-            lambda run: (run.path / matrices.CROSS).is_file(),
-        ),
         **brought(),
     }
 

@@ -12,11 +12,8 @@ import torch
 from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.pfedvem import PFedVEM
-from pfl.core.task import MultiLabel, Regression
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.evaluator import FEW, SAMPLE
-from pfl.federation.reliability import FILE, rows, tabulated
-from pfl.federation.resume import Wanted
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.results.runs import RunFolder
@@ -194,12 +191,3 @@ def test_the_first_test_may_come_early_or_late(every, first, rounds):
     module = FedAvg(mlp(), optimizer=SGD)
     run = fit(module, blobs(), 12, evaluate_every=every, evaluate_from=first)
     assert [r["round"] for r in run.history if "test/personal/acc" in r] == rounds
-
-
-@pytest.mark.parametrize("task", [Regression(), MultiLabel()], ids=["regression", "labels"])
-def test_a_task_without_classes_has_no_confidence(task, tmp_path):
-    run = fit(FedAvg(mlp(), task=task), blobs(task=task), 1, default_root_dir=str(tmp_path))
-    wanted = Wanted(FederatedLoop(), FedAvg(mlp(), task=task), blobs(task=task), str(run.folder))
-    with pytest.raises(ValueError, match=parts(f"a task with classes ~ {task}")):
-        tabulated(wanted, FILE, rows)
-    assert not (run.folder / FILE).exists()

@@ -188,7 +188,7 @@ WRONG = {
     "no --join": (["test", "--data", "NEW"], "is a file or a folder: with --join K its clients"),
     "negative": (["test", "--data", "NEW", "--join", "-1"], "join ~ negative ~ -1"),
     "word": (["test", "--data", "NEW", "--join", "few"], "--join: ~ int ~ few"),
-    "cross": (["test", "--data", "NEW", "--join", "1", "--cross"], "leave out --reliability and"),
+    "cross": (["test", "--data", "NEW", "--join", "1", "--cross"], "leave out --cross and"),
     "member": (["export", "--data=NEW", "--join=1", "--client=0", "o"], "0 is a client of the run"),
     "name": (
         ["export", "--data=NEW", "--join=1", "--client=Bonn", "o"],

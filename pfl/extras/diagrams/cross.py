@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pfl.federation.rounds import Federation
+from pfl.federation.evaluator import Evaluator
 from pfl.training import client_round
 
 FILE = "cross.csv"
 
 
-def rows(federation: Federation) -> Iterator[dict[str, float]]:
+def rows(evaluator: Evaluator) -> Iterator[dict[str, float]]:
     """Yield the main score of each client's model on each client's test data."""
-    run, scorer = federation.run, federation.contexts.scorer
+    run, scorer = evaluator.run, evaluator.scorer
     main = next(iter(scorer.better))
     tested = [c for c in range(run.data.num_clients) if len(run.data.split(c, "test"))]
     for model in tested:

@@ -7,58 +7,38 @@ confidence that is not empty; ``pfl plot`` and ``pfl report`` draw it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pfl.disk.writing import csv_text, write
-from pfl.federation.checkpoint import CheckpointError
-from pfl.federation.prepare import prepared
-from pfl.federation.resume import Wanted
-from pfl.federation.rounds import Federation
+from pfl.federation.evaluator import Evaluator
 from pfl.training.client_round import outputs
 
 BINS = 15
 FILE = "reliability.csv"
 
 
-def tabulated(
-    wanted: Wanted, file: str, rows_of: Callable[[Federation], Iterator[dict[str, float]]]
-) -> Path:
-    """Measure a checkpoint and write the table into its run folder; return the file.
-
-    Raises:
-        CheckpointError: The checkpoint cannot be used, or is not in a run folder.
-    """
-    with prepared(wanted) as federation, federation.computing():
-        if (folder := federation.origin) is None:
-            raise CheckpointError(f"the checkpoint {wanted.ckpt_path} is not in a run folder")
-        write(folder / file, csv_text(list(rows_of(federation))))
-    return folder / file
-
-
-def rows(federation: Federation) -> Iterator[dict[str, float]]:
+def rows(evaluator: Evaluator) -> Iterator[dict[str, float]]:
     """Yield the rows of all clients.
 
     Raises:
         ValueError: The task has no classes.
     """
-    data = federation.run.data
+    data = evaluator.run.data
     if not data.task.has_classes:
         raise ValueError(f"confidence needs a task with classes, but the task is {data.task}")
     for client in range(data.num_clients):
         split = data.split(client, "test")
         if len(split) == 0:
             continue
-        context = federation.run.personal(client)
+        context = evaluator.run.personal(client)
         with torch.inference_mode():
             logits, labels = outputs(context, split)
             confidence, predicted = logits.float().softmax(-1).max(-1)
         for row in bins(confidence.cpu().numpy(), (predicted == labels).cpu().numpy()):
-            yield {"round": federation.run.round, "client": client, **row}
+            yield {"round": evaluator.run.round, "client": client, **row}
 
 
 def bins(confidence: NDArray[np.float32], correct: NDArray[np.bool_]) -> list[dict[str, float]]:

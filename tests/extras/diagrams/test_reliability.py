@@ -7,14 +7,16 @@ import pytest
 
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
+from pfl.core.task import MultiLabel, Regression
+from pfl.extras.diagrams import reliability
+from pfl.extras.diagrams.pictures import reliability as diagram
+from pfl.extras.diagrams.reliability import bins
 from pfl.federation.checkpoint import CheckpointError
-from pfl.federation.reliability import FILE, bins, rows, tabulated
-from pfl.federation.resume import Wanted
 from pfl.loop import FederatedLoop
-from pfl.results.analyses import reliability as diagram
 from pfl.results.files import RunError, read_table
 from pfl.results.runs import RunFolder
 from pfl.results.settings import group
+from pfl.testing.federation import fit
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 from tests.results.conftest import SGD
@@ -38,7 +40,7 @@ def test_bins_give_the_calibration_error_that_the_run_recorded(real, kind):
         rounds=3, seed=3, progress=False, default_root_dir=str(run.folder.parent.parent)
     )
     module = kind(mlp(seed=9), optimizer=SGD)
-    path = tabulated(Wanted(loop, module, blobs(), str(run.folder)), FILE, rows)
+    path = loop.tabulate(reliability, module, blobs(), str(run.folder))
     assert path == run.folder / "reliability.csv"
     table, folder = read_table(path), RunFolder.read(run.folder)
     recorded = folder.by_client("test/personal/ece", folder.evaluated()[-1:])
@@ -77,4 +79,13 @@ def test_a_checkpoint_that_is_in_no_runs_folder(real, tmp_path):
     lone = tmp_path / "x.ckpt"
     lone.write_bytes((real["FedAvg"].folder / "checkpoints" / "last.ckpt").read_bytes())
     with pytest.raises(CheckpointError, match=parts("x.ckpt ~ run folder")):
-        tabulated(Wanted(loop, FedAvg(mlp()), blobs(), str(lone)), FILE, rows)
+        loop.tabulate(reliability, FedAvg(mlp()), blobs(), str(lone))
+
+
+@pytest.mark.parametrize("task", [Regression(), MultiLabel()], ids=["regression", "labels"])
+def test_a_task_without_classes_has_no_confidence(task, tmp_path):
+    run = fit(FedAvg(mlp(), task=task), blobs(task=task), 1, default_root_dir=str(tmp_path))
+    module, data = FedAvg(mlp(), task=task), blobs(task=task)
+    with pytest.raises(ValueError, match=parts(f"a task with classes ~ {task}")):
+        FederatedLoop().tabulate(reliability, module, data, str(run.folder))
+    assert not (run.folder / "reliability.csv").exists()

@@ -1,0 +1,1 @@
+"""Tables of a checkpoint on demand, and their pictures: reliability, and models on all data."""

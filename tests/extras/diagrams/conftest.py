@@ -1,0 +1,1 @@
+from tests.results.conftest import real as real
