@@ -29,7 +29,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
 
-from benchmarks.lines import TOPS, code_lines, room
+from benchmarks.house import TOPS, code_lines, room
 
 if TYPE_CHECKING:
     import pytest

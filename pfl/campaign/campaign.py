@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import active_children, get_all_start_methods, get_context, parent_process
 from pathlib import Path
@@ -102,48 +102,89 @@ def work(
     Raises:
         KeyboardInterrupt: The runs in progress were saved.
     """
-    failures: dict[str, str] = {}
     began = time.perf_counter()
-    elsewhere, waited = set[str](), set[str]()
-    busy: dict[Future[Outcome], tuple[Planned, TaskID, float]] = {}
     with _bars(console) as bars, ExitStack() as scope:
         make: Make = partial(_here, campaign)
         if workers > 1:
             make = scope.enter_context(_processes(workers, recipe))
-        total = bars.add_task("runs", total=None)
+        ledger = _Ledger(bars, bars.add_task("runs", total=None))
         while True:
-            left = [run for run in campaign.missing() if run.name not in failures]
-            bars.update(total, total=bars.tasks[total].completed + len(left))
-            known = {*elsewhere, *(run.name for run, *_ in busy.values())}
-            waiting = [run for run in left if run.name not in known]
-            for run in waiting[: workers - len(busy)]:
-                task, start = bars.add_task(escape(run.label), total=None), time.perf_counter()
-                busy[make(run, [_Rounds(bars, task)])] = run, task, start
-            if not busy and not elsewhere:
-                if made := int(bars.tasks[total].completed):
-                    waited_for = f"{made} runs in {time.perf_counter() - began:.0f} s in all"
-                    bars.console.print(waited_for, highlight=False)
-                return failures
-            if not busy:
+            missing = ledger.open(campaign.missing())
+            for run in missing[: workers - len(ledger.busy)]:
+                ledger.begin(run, make)
+            if ledger.busy:
+                for future in wait(ledger.busy, return_when=FIRST_COMPLETED).done:
+                    ledger.end(future)
+            elif ledger.elsewhere:
                 time.sleep(PAUSE)
-                elsewhere.clear()
-                continue
-            for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                run, task, start = busy.pop(future)
-                outcome = future.result()
-                bars.remove_task(task)
-                bars.advance(total, outcome.state != "elsewhere")
+                ledger.elsewhere.clear()
+            else:
+                if made := ledger.made:
+                    ledger.say(f"{made} runs in {time.perf_counter() - began:.0f} s in all")
+                return ledger.failures
+
+
+@dataclass
+class _Ledger:
+    """What is known of the runs of a campaign, and its progress bars.
+
+    Attributes:
+        bars: The bars.
+        total: The bar of all runs.
+        busy: The attempts in progress, with their run, its bar and the time of their start.
+        elsewhere: Runs that other commands were making when they were last tried.
+        waited: Runs of which that was said.
+        failures: The reasons of failed runs, by name.
+    """
+
+    bars: Progress
+    total: TaskID
+    busy: dict[Future[Outcome], tuple[Planned, TaskID, float]] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)
+    waited: set[str] = field(default_factory=set)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def made(self) -> int:
+        """Number of runs that were done or failed."""
+        return int(self.bars.tasks[self.total].completed)
+
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        self.bars.console.print(text, highlight=False)
+
+    def open(self, missing: Sequence[Planned]) -> list[Planned]:
+        """Return the missing runs that may be tried now, and update the bar of all."""
+        left = [run for run in missing if run.name not in self.failures]
+        self.bars.update(self.total, total=self.made + len(left))
+        known = {*self.elsewhere, *(run.name for run, *_ in self.busy.values())}
+        return [run for run in left if run.name not in known]
+
+    def begin(self, run: Planned, make: Make) -> None:
+        """Begin an attempt at a run."""
+        task, start = self.bars.add_task(escape(run.label), total=None), time.perf_counter()
+        self.busy[make(run, [_Rounds(self.bars, task)])] = run, task, start
+
+    def end(self, future: Future[Outcome]) -> None:
+        """Note and print the outcome of an attempt."""
+        run, task, start = self.busy.pop(future)
+        outcome = future.result()
+        self.bars.remove_task(task)
+        self.bars.advance(self.total, outcome.state != "elsewhere")
+        told = run.name in self.waited
+        match outcome.state:
+            case "done":
                 state = f"done in {time.perf_counter() - start:.0f} s"
-                if outcome.state == "failed":
-                    failures[run.name] = outcome.reason
-                if outcome.state == "elsewhere":
-                    elsewhere.add(run.name)
-                if outcome.state != "done":
-                    state = f"{outcome.state}: {outcome.reason}"
-                if outcome.state != "elsewhere" or run.name not in waited:
-                    text = escape(f"{outcome.details}{run.label}: {state}")
-                    bars.console.print(text, highlight=False)
-                waited |= elsewhere
+            case "failed":
+                self.failures[run.name] = outcome.reason
+                state = f"failed: {outcome.reason}"
+            case "elsewhere":
+                self.elsewhere.add(run.name)
+                self.waited.add(run.name)
+                if told:
+                    return
+                state = f"elsewhere: {outcome.reason}"
+        self.say(escape(f"{outcome.details}{run.label}: {state}"))
 
 
 def attempt(campaign: Campaign, run: Planned, callbacks: Sequence[Callback] = ()) -> Outcome:

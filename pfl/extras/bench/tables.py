@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from pfl.extras.bench.standing import (
 )
 from pfl.results import names
 from pfl.results.files import Floats
+from pfl.results.paired import Paired
 from pfl.results.statistics import NONE, Estimate
 
 # Columns of some tasks or methods: the runs, the name of the score, the round it is read at.
@@ -136,18 +137,19 @@ def verdict(board: Leaderboard, lines: Sequence[Standing]) -> list[str]:
     sign = 1 if board.task["more"] else -1
     by_default = max(trained, key=lambda one: _or_worst(sign * one.default))
     said = [f"Best mean rank: {best.label}. Best by default settings alone: {by_default.label}."]
-    reference = LABELS[TUNED_REFERENCE]
     tests = [(one.label, one.test) for one in trained if one.test is not None]
-    apart = [(label, test.difference) for label, test in tests if test.p_holm < LEVEL]
-    above = [label for label, difference in apart if difference > 0]
-    below = [label for label, difference in apart if difference < 0]
-    ahead = [label for label, test in tests if test.difference > 0]
+    groups: dict[str, Callable[[Paired], bool]] = {
+        f"Better than tuned {LABELS[TUNED_REFERENCE]} (Holm, 5 %)": lambda test: (
+            test.p_holm < LEVEL and test.difference > 0
+        ),
+        "Worse": lambda test: test.p_holm < LEVEL and test.difference < 0,
+        "Better mean, without regard to chance": lambda test: test.difference > 0,
+    }
     if tests:
-        said.append(
-            f"Better than tuned {reference} (Holm, 5 %): {', '.join(above) or 'nobody'}. "
-            f"Worse: {', '.join(below) or 'nobody'}. "
-            f"Better mean, without regard to chance: {', '.join(ahead) or 'nobody'}."
-        )
+        named = {
+            what: [label for label, test in tests if is_in(test)] for what, is_in in groups.items()
+        }
+        said.append(" ".join(f"{what}: {', '.join(of) or 'nobody'}." for what, of in named.items()))
         said.append(_power(board, lines))
     return said
 

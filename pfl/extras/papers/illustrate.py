@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pfl.extras.papers.outcome import CellOutcome
 from pfl.results import pictures
+from pfl.results.runs import At
 from pfl.results.settings import Setting
 
 
@@ -21,22 +22,23 @@ def write(
     Returns:
         The files (PNG and SVG), and the reasons for missing pictures.
     """
+    # Rows with another metric, or with other rounds, have a separate picture.
+    columns: dict[tuple[tuple[str, str], ...], dict[tuple[str, At], list[Setting]]] = {}
+    for outcome in outcomes:
+        cell, runs = outcome.cell, tuple(outcome.runs.values())
+        alike = columns.setdefault(cell.column, {})
+        if runs and wanted:
+            alike.setdefault((cell.metric, cell.at), []).append(Setting(cell.row, runs))
     files: list[Path] = []
     lacking: dict[str, None] = {}
-    columns = list(dict.fromkeys(outcome.cell.column for outcome in outcomes))
-    for column in columns:
-        chosen = [o for o in outcomes if o.cell.column == column and o.runs]
-        inner = folder / _safe("_".join(f"{axis}_{label}" for axis, label in column))
-        place = inner if len(columns) > 1 else folder
-        # Rows with another metric, or with other rounds, have a separate picture.
-        about = list(dict.fromkeys((o.cell.metric, o.cell.at) for o in chosen)) if wanted else []
-        for metric, at in about:
-            alike = [o for o in chosen if (o.cell.metric, o.cell.at) == (metric, at)]
-            settings = [Setting(o.cell.row, tuple(o.runs.values())) for o in alike]
+    for column, about in columns.items():
+        name = _safe("_".join(f"{axis}_{label}" for axis, label in column))
+        place = folder / name if len(columns) > 1 else folder
+        for (metric, at), settings in about.items():
             drawn = pictures.draw(settings, wanted, metric, at)
             lacking |= {f"{one.name}: {one.refusal}": None for one in drawn if one.figure is None}
-            inner_place = place / _safe(f"{metric}_{at}") if len(about) > 1 else place
-            files += pictures.write(drawn, inner_place, ("png", "svg"))
+            inner = place / _safe(f"{metric}_{at}") if len(about) > 1 else place
+            files += pictures.write(drawn, inner, ("png", "svg"))
     return files, list(lacking)
 
 

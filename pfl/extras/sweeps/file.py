@@ -132,17 +132,17 @@ def read(path: Path) -> Sweep:
     if form.early_terminate and form.metric.name.rpartition("/")[2] in KINDS:
         what = f"{form.metric.name} has no value after each round"
         raise reader.error(what, "early_terminate")
+    varied, constants = _parameters(reader, form)
+    return Sweep(**vars(form), path=path, varied=varied, constants=constants, unused=unused)
+
+
+def _parameters(reader: YamlFile, form: _SweepForm) -> tuple[dict[str, Parameter], dict[str, Any]]:
+    """Return the parameters that are searched, and the values of the constants."""
     every = {
         name: read_parameter(reader, name, content, form.method == "grid")
         for name, content in form.parameters.items()
     }
-    constants = {name for name in every if "value" in form.parameters[name]}
-    if not (varied := {name: one for name, one in every.items() if name not in constants}):
+    constants = {name: one.first for name, one in every.items() if "value" in form.parameters[name]}
+    if len(constants) == len(every):
         raise reader.error("there is nothing to search: all are constants", "parameters")
-    return Sweep(
-        **vars(form),
-        path=path,
-        varied=varied,
-        constants={name: every[name].first for name in constants},
-        unused=unused,
-    )
+    return {name: one for name, one in every.items() if name not in constants}, constants

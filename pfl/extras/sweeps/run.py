@@ -48,9 +48,7 @@ def run(
         UsageError: The sweep cannot be run, or no point could be finished.
     """
     sweep = read(file)
-    limit = sweep.run_cap if trials is None else trials
-    if limit is None and sweep.method != "grid":
-        raise UsageError(f"{sweep.method} never ends: give --trials N, or run_cap in {file}")
+    size = _size(sweep, trials)
     if storage.suffix != ".db":
         raise UsageError(f"--storage: expected a file that ends in .db, got {storage}")
     if sweep.metric.name.startswith("test/"):
@@ -66,7 +64,6 @@ def run(
     refuse(flags, {**swept, "ckpt_path": "every point of a sweep starts from scratch"})
     # The runs of points stay apart from runs/<name>, unless the sweep or a flag sets the folder.
     place = [] if ROOT in sweep.constants else [f"--{ROOT}={storage.with_suffix('')}"]
-    sizes = [size for size in (limit, sweep.method == "grid" and sweep.size) if size]
     # What the user has set comes first.
     with patch.dict(os.environ, {**_QUIET_WANDB, **os.environ}):
         seed = SEED if seed is None else seed
@@ -82,7 +79,7 @@ def run(
             if isinstance(error.__cause__, FileNotFoundError):
                 raise
         folder = storage.with_suffix("")
-        points = Points(sweep, study, mutex, folder, [*place, *flags], seed, min(sizes))
+        points = Points(sweep, study, mutex, folder, [*place, *flags], seed, size)
         if retry:
             points.retry()
         try:
@@ -94,6 +91,19 @@ def run(
         if points.refusal is not None:
             raise points.refusal
         _report(points, flags)
+
+
+def _size(sweep: Sweep, trials: int | None) -> int:
+    """Return the number of points: those of a grid, or as many as are wanted.
+
+    Raises:
+        UsageError: The search has no end.
+    """
+    limits = [sweep.run_cap if trials is None else trials]
+    limits += [sweep.size if sweep.method == "grid" else None]
+    if not (known := [limit for limit in limits if limit is not None]):
+        raise UsageError(f"{sweep.method} never ends: give --trials N, or run_cap in {sweep.path}")
+    return min(known)
 
 
 def _opened(
