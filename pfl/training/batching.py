@@ -173,9 +173,11 @@ class Feed:
 
     def read(self, number: int, positions: Tensor) -> Batch:
         """Return the samples of a step with its draws; see :meth:`samples`."""
-        draws = self._noise.of_step(number) if self._noise is not None else {}
-        one = {name: drawn[0] for name, drawn in draws.items()}
-        return self.samples(positions)._replace(noise=one or None)
+        samples = self.samples(positions)
+        if self._noise is None:
+            return samples
+        draws = self._noise.of_step(number).items()
+        return samples._replace(noise={name: drawn[0] for name, drawn in draws})
 
     def samples(self, positions: Tensor) -> Batch:
         """Return the samples of a step; must be called once a step, in order.

@@ -234,7 +234,7 @@ def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
     """Run phases and passes in order; return the optimiser state that the client keeps."""
     kept: State = {}
     for part in plan:
-        split = context.samples_of(part, job.info, context.entries)
+        split = context.samples_of(part, job.info, context.entries if part.subset else {})
         with during(part.label):
             if isinstance(part, Phase):
                 kept |= run_phase(context, job, part, split, tally)
@@ -252,7 +252,7 @@ def takes_part(part: Pass, entries: State, job: Job, split: ClientSplit) -> bool
 
 def run_pass(context: Context, job: Job, part: Pass, split: ClientSplit, tally: Tally) -> None:
     """Walk over the data once, sum the statistic, and write the entries that ``then`` returns."""
-    if not takes_part(part, context.entries, job, split):
+    if not takes_part(part, context.entries if part.when else {}, job, split):
         return
     context.set_mode(None)
     sums: State = {}

@@ -262,7 +262,7 @@ class Context:
 
     def mark(self) -> Mark:
         """Return a mark of the module's entries, to see later whether one of them has changed."""
-        return self._structure.mark()
+        return Mark(self._structure)
 
     def couples_samples(self, evals: Patterns | None) -> bool:
         """Return ``True`` if the samples of a batch interact through a batch norm in this mode."""

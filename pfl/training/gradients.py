@@ -152,9 +152,10 @@ class GradientRule(ABC):
     ) -> Feed:
         """Return the batches of one client in a phase."""
         held = None if self.secret else hold(context, phase, length, split)
+        if not phase.noise:
+            return Feed(job, phase, split, held)
         most = most_steps(context, phase, length, len(split))
-        noise = Noise.of(phase, [job], most, context.fabric.device)
-        return Feed(job, phase, split, held, noise)
+        return Feed(job, phase, split, held, Noise.of(phase, [job], most, context.fabric.device))
 
     def steps(
         self, context: Context, job: Job, phase: Phase, length: Length, samples: int

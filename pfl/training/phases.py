@@ -101,7 +101,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     Raises:
         StoppedError: The run is ending.
     """
-    length = batching.length(phase, context.entries, job.info)
+    length = batching.length(phase, context.entries if phase.varies else {}, job.info)
     if len(split) == 0 or not length:
         return {}
     module, fabric, rule = context.module, context.fabric, rule_of(context, job)

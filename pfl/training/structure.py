@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from pfl.core.types import State
 
@@ -21,44 +21,39 @@ class Structure:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        tables: list[dict[str, Any]] = [
+        self._tables: list[dict[str, Any]] = [
             table
             for child in module.modules()
             for table in (child._parameters, child._buffers, child._modules)
         ]
-        self._parts = [(table, dict(table)) for table in tables]
+        # They also keep what was replaced alive, so that no other object has its identity.
+        self._built = [dict(table) for table in self._tables]
+        self._identities = self._present()
         self._entries: State = module.state_dict(keep_vars=True)
         self._parameters = dict(module.named_parameters())
 
-    def _replaced(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Return the tables in which something was replaced, with their former content."""
-        return [
-            (table, built)
-            for table, built in self._parts
-            if len(table) != len(built)
-            or any(table.get(name) is not part for name, part in built.items())
-        ]
+    def _present(self) -> list[int]:
+        return [id(part) for table in self._tables for part in table.values()]
 
     @property
     def entries(self) -> State:
         """The module's own tensors at present, by their names in its state dict."""
-        return self._module.state_dict(keep_vars=True) if self._replaced() else self._entries
+        intact = self._present() == self._identities
+        return self._entries if intact else self._module.state_dict(keep_vars=True)
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
         """The module's parameters at present, by name."""
-        return dict(self._module.named_parameters()) if self._replaced() else self._parameters
+        intact = self._present() == self._identities
+        return self._parameters if intact else dict(self._module.named_parameters())
 
     def restore(self) -> State:
         """Give the module back what was replaced; return its entries, whose values may be any."""
-        for table, built in self._replaced():
-            table.clear()
-            table.update(built)
+        if self._present() != self._identities:
+            for table, built in zip(self._tables, self._built, strict=True):
+                table.clear()
+                table.update(built)
         return self._entries
-
-    def mark(self) -> Mark:
-        """Return a mark of the present entries."""
-        return Mark(self)
 
 
 class Mark:
@@ -76,8 +71,7 @@ class Mark:
 
 
 def _facts(entries: State) -> list[tuple[int, int, int]]:
-    return [(id(value), _version(value), value.data_ptr()) for value in entries.values()]
-
-
-def _version(value: Tensor) -> int:
-    return 0 if value.is_inference() else value._version
+    return [
+        (id(value), 0 if value.is_inference() else value._version, value.data_ptr())
+        for value in entries.values()
+    ]
