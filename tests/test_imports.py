@@ -77,6 +77,21 @@ def test_every_method_and_network_is_exported():
     assert not {*names, "SplitNet"} - set(import_module("lightning_modules").__all__)
 
 
+def test_a_method_imports_by_name_only_what_base_does_not_offer():
+    """Another method, or a part that serves it alone."""
+    base = import_module("lightning_modules.base")
+    offenders = [
+        f"{file.name}: {module}.{name}"
+        for file in (ROOT / "lightning_modules").glob("*.py")
+        if file.stem not in {"__init__", "base"}
+        for module, names in imports(file)
+        if module.startswith(PACKAGES)
+        for name in names
+        if getattr(base, name, None) is getattr(import_module(module), name)
+    ]
+    assert offenders == []
+
+
 @pytest.mark.long
 def test_nothing_inside_the_project_imports_an_exported_name():
     """It would pull the whole package through its ``__init__``, and hide where a name lives."""

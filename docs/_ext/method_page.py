@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_type_hints
 
 from curves import picture
 from docutils import nodes
@@ -89,7 +90,8 @@ def _built(kind: type[ClientModule]) -> ClientModule:
     named = [one for one in others if one.kind is not one.VAR_KEYWORD]
     asked = (one for one in named if one.default is one.empty)
     # Numbers of clients or samples, and further networks.
-    given = {one.name: 3 if one.annotation == "int" else normed() for one in asked}
+    types = get_type_hints(kind.__init__)
+    given = {one.name: 3 if types[one.name] is int else normed() for one in asked}
     return kind(normed(), **given)
 
 

@@ -10,6 +10,14 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.nodes import make_refnode
 
+HOME = r"(?:~pfl\.core\.ranges\.)?"
+RANGES = {
+    "[0, inf]": r"NotNegative[\1]",
+    "(0, inf]": r"Positive[\1]",
+    "[1, inf]": "AtLeastOne",
+    "[0, 1]": "Fraction",
+}
+
 
 def resolve(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.TextElement
@@ -36,11 +44,15 @@ def shorten(
     options: object,
     signature: str | None,
     result: str | None,
-) -> tuple[str | None, ...] | None:
-    """Write ``fl.Batch`` as ``Batch`` in a signature."""
+) -> tuple[str, str | None] | None:
+    """Write ``fl.Batch`` as ``Batch`` in a signature, and ranges by the names of their aliases."""
     if signature is None:
         return None
-    return tuple(re.sub(r"\bfl\.", "", text or "") or None for text in (signature, result))
+    signature = re.sub(r"\bfl\.", "", signature)
+    for interval, alias in RANGES.items():
+        written = rf"Annotated\[(\w+), {HOME}Range\(interval={re.escape(interval)}\)\]"
+        signature = re.sub(rf"(?:~typing\.)?{written}", alias, signature)
+    return signature, result and re.sub(r"\bfl\.", "", result)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
