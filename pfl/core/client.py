@@ -178,12 +178,6 @@ class ClientModule(Learner):
         return False
 
     @property
-    def needs_public(self) -> bool:
-        """``True`` if a part of a plan goes through public data (``data.public``)."""
-        parts = (*self.plan(), *self.adapt(), *self.introduce())
-        return any(part.split == "public" for part in parts)
-
-    @property
     def evaluate_at(self) -> EvaluationPoint:
         """When the method's personalised models are tested."""
         return "post_broadcast"

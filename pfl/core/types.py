@@ -121,7 +121,7 @@ class Phase:
         share: Fraction of the samples that the phase sees, in (0, 1]; drawn anew for each client
             and round, at least one batch. Not with ``full_batch``.
         until: Called after each epoch with the losses of the last step of every epoch so far;
-            ``True`` ends the phase early. Clients then differ in length: not vectorizable.
+            ``True`` ends the phase early. Clients then differ in length.
         evals: Patterns of submodule names that stay in eval mode (frozen batch-norm statistics).
         inputs: A function of the batch whose result this phase does not change (such as features of
             a frozen backbone). It is applied once, before the first step, and the objective sees

@@ -14,6 +14,7 @@ from torch import nn
 
 from pfl.core import devices
 from pfl.core.batch_norms import batch_norms
+from pfl.core.checks import needs_public
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit, FederatedData
 from pfl.core.data_view import Subset
@@ -21,7 +22,7 @@ from pfl.core.failure import ExplainedError
 from pfl.core.layer_draws import layer_draws
 from pfl.core.state import clone, copy_all, form_of, matches
 from pfl.core.types import ClientInfo, Job, Pass, Patterns, Phase, Plan, State
-from pfl.training.declaration import MethodError, check_fits, check_trains, declared, public_of
+from pfl.training.declaration import MethodError, check_fits, check_trains, declared
 from pfl.training.metrics import Scorer
 from pfl.training.structure import Mark, Structure
 
@@ -112,8 +113,19 @@ class Context:
         for part in plan:
             check_trains(self.module, part, self.trainable)
             if part.split == "public":
-                public_of(self.data, type(self.module).__name__)
+                self.public(type(self.module).__name__)
         return plan
+
+    def public(self, who: str) -> ClientSplit:
+        """Return the data that belong to no client; ``who`` needs them.
+
+        Raises:
+            MethodError: There are none.
+        """
+        public = self.data.public_split()
+        if public is None:
+            raise MethodError(needs_public(who))
+        return public
 
     @property
     def entries(self) -> State:
@@ -157,7 +169,7 @@ class Context:
             MethodError: The part uses public data, and there are none.
         """
         if part.split == "public":
-            split = public_of(self.data, type(self.module).__name__)
+            split = self.public(type(self.module).__name__)
         else:
             split = self.data.split(info.client, part.split)
         if part.subset is None:

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from pfl.core.checks import needs_public
 from pfl.core.client import ClientModule
-from pfl.core.data import ClientSplit, FederatedData
+from pfl.core.data import FederatedData
 from pfl.core.failure import ExplainedError, during
 from pfl.core.foreign import check_only_network
 from pfl.core.state import call_with, matches
@@ -163,15 +162,3 @@ def check_trains(module: ClientModule, part: Phase | Pass, trainable: Set[str]) 
             "network free; a method or an option that splits it needs a "
             "lightning_modules.nets.SplitNet"
         )
-
-
-def public_of(data: FederatedData, who: str) -> ClientSplit:
-    """Return the data that belong to no client.
-
-    Raises:
-        MethodError: There are none.
-    """
-    public = data.public_split()
-    if public is None:
-        raise MethodError(needs_public(who))
-    return public

@@ -43,7 +43,7 @@ class Gradients(ABC):
     def sums(self, batch: Batch) -> Entries:
         """Return sums over a batch: of gradients, terms and logged numbers.
 
-        It is called under ``vmap`` over stacked clients.
+        It may be called under ``vmap`` over several clients.
 
         Args:
             batch: Its weights are one for a sample, zero for padding; without weights, all are one.

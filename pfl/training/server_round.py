@@ -18,7 +18,7 @@ from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, to
 from pfl.core.types import Broadcast, ClientInfo, ClientStep, Job, Result, Split, State, Upload
 from pfl.training.context import Context
-from pfl.training.declaration import MethodError, public_of
+from pfl.training.declaration import MethodError
 from pfl.training.gradients import GradientStep
 from pfl.training.uplink import Start, UplinkStep, taken
 
@@ -57,7 +57,7 @@ class Coordinator:
         self.server.seed = derive(seed, "server")
         self.client_class = type(context.module)
         if self.server.needs_public:
-            self.server.public = public_of(data, f"the server of {type(context.module).__name__}")
+            self.server.public = context.public(f"the server of {type(context.module).__name__}")
         self._numbers = {client: number for number, client in enumerate(members(data))}
         self.clients = [
             (info_of if client in self._numbers else absent_info)(data, client, rounds)

@@ -151,8 +151,6 @@ def test_a_method_with_such_parts_keeps_all_promises():
 
 
 def test_without_public_data_a_method_that_needs_them_is_refused():
-    assert Looks(mlp()).needs_public
-    assert not FedAvg(mlp()).needs_public
     toy = data()
     toy.public_split = lambda: None
     with pytest.raises(MethodError, match=parts("Looks needs public data ~ data.public")):
