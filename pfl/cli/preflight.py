@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pfl.cli import joining, shipped
+from pfl.cli import shipped
+from pfl.cli.changes import changed
 from pfl.cli.commands import Command, Needs, commands
 from pfl.cli.explain import UsageError, UserSettings, sources
 from pfl.cli.walk import Sources, Walk
@@ -22,8 +23,7 @@ def check(verb: str, argv: Sequence[str]) -> None:
         UsageError: A file or a required flag is missing, or a name or a value is misspelt.
     """
     command = commands()[verb]
-    if joining.FLAG in command.typed_arguments:
-        argv, _ = joining.separated(argv)
+    argv, _ = changed(verb, argv)
     settings = sources(shipped.with_config_files(command.words(argv)))
     _check_read(verb, settings)
     for item in settings:

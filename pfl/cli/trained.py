@@ -10,8 +10,7 @@ import yaml
 from jsonargparse import Namespace
 from torch import Tensor
 
-from pfl.cli import joining, later
-from pfl.cli.commands import commands
+from pfl.cli.changes import Change, changed
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
 from pfl.cli.parser import make_parser
@@ -33,17 +32,17 @@ from pfl.results.sheets import show
 
 def test(argv: Sequence[str]) -> None:
     """Test the models of a checkpoint or of clients that join its run."""
-    experiment = _experiment("test", argv)
+    experiment, change = _experiment("test", argv)
     values = experiment.values
     asked = [table for name, table in tables().items() if getattr(values, name, False)]
-    if values.join is not None and asked:
+    if change is not None and asked:
         flags = " and ".join(f"--{name}" for name in tables())
         raise UsageError(f"--join tests the clients that join: leave out {flags}")
     loop, data, module = experiment.loop, experiment.data, experiment.module
     with explained(experiment.settings, *REFUSALS):
         source = checkpoint_of(experiment)
-        if values.join is not None:
-            show(later.sheets_of_joining(experiment, source))
+        if change is not None:
+            show(change.sheets(experiment, source))
             return
         row = loop.test(module, data, source, experiment.text)
         for table in asked:
@@ -57,7 +56,7 @@ def validate(argv: Sequence[str]) -> None:
     Raises:
         UsageError: No client has validation data.
     """
-    experiment = _experiment("validate", argv)
+    experiment, _ = _experiment("validate", argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     with explained(experiment.settings, *REFUSALS):
         row = loop.test(module, data, checkpoint_of(experiment), experiment.text)
@@ -79,7 +78,7 @@ def predict(argv: Sequence[str]) -> None:
     Raises:
         UsageError: ``--out`` is required, or no client has data of the chosen split.
     """
-    experiment = _experiment("predict", argv)
+    experiment, _ = _experiment("predict", argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values, count = experiment.values, 0
     with explained(experiment.settings, *REFUSALS):
@@ -126,11 +125,11 @@ def _write_predictions(
 
 def export(argv: Sequence[str]) -> None:
     """Write one client's personalised model as a Lightning checkpoint."""
-    experiment = _experiment("export", argv)
+    experiment, change = _experiment("export", argv)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values = experiment.values
     with explained(experiment.settings, *REFUSALS):
-        client = _client(data, values.client, joins=values.join is not None)
+        client = _client(data, values.client, joins=change is not None)
         source = checkpoint_of(experiment)
         output = resume.beside(Path(values.output), Path(source))
         loop.personal(module, data, source, client, experiment.text)
@@ -146,15 +145,14 @@ def export(argv: Sequence[str]) -> None:
     )
 
 
-def _experiment(command: str, argv: Sequence[str]) -> Experiment:
-    """Return the experiment of a command on a run, optionally with clients that join it."""
-    joins = joining.FLAG in commands()[command].typed_arguments
-    words, file = joining.separated(argv) if joins else ([*argv], None)
-    words, config = extract_run_config(words, joins=file is not None)
+def _experiment(command: str, argv: Sequence[str]) -> tuple[Experiment, Change | None]:
+    """Return the experiment of a command on a run, and the change that a room has made of it."""
+    words, change = changed(command, argv)
+    words, config = extract_run_config(words, joins=change is not None)
     experiment = Experiment.parse(make_parser(command, own=config is None), words, config)
-    if file is not None:
-        later.let_join(experiment, file)
-    return experiment
+    if change is not None:
+        change.apply(experiment)
+    return experiment, change
 
 
 def _client(data: FederatedData, name: int | str, joins: bool) -> int:

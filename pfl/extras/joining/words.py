@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pfl.cli.explain import UsageError, flags, run_folder
+from pfl.extras.joining import FLAG
 from pfl.imports import stubs
 
-FLAG = "--join"
+if TYPE_CHECKING:
+    from pfl.cli.config import Experiment
+    from pfl.core.sheet import Sheet
+
+# The commands that have it.
+_COMMANDS = ("test", "predict", "export")
+
+
+@dataclass(frozen=True)
+class Joining:
+    """The clients of a file, which take the place of a run's data.
+
+    Attributes:
+        file: The file.
+    """
+
+    file: Path
+
+    def apply(self, experiment: Experiment) -> None:
+        """Replace an experiment's data by those of the clients."""
+        from pfl.extras.joining.experiment import let_join
+
+        let_join(experiment, self.file)
+
+    def sheets(self, experiment: Experiment, source: str) -> list[Sheet]:
+        """Let the clients join, and return the tables of what is measured of them."""
+        from pfl.extras.joining.experiment import sheets_of_joining
+
+        return sheets_of_joining(experiment, source)
+
+
+def taken(command: str, argv: Sequence[str]) -> tuple[list[str], Joining | None]:
+    """Return a command line without its flags of joining, and the clients that join."""
+    words, file = separated(argv) if command in _COMMANDS else ([*argv], None)
+    return words, None if file is None else Joining(file)
 
 
 def separated(argv: Sequence[str]) -> tuple[list[str], Path | None]:

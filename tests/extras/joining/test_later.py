@@ -30,9 +30,9 @@ from lightning_modules import (
 from pfl.__main__ import main
 from pfl.cli.runs import fit as main_fit
 from pfl.core.seeds import scoped
+from pfl.extras.joining.data import adopt, joining
 from pfl.extras.newcomers.newcomers import Newcomers
 from pfl.federation.evaluator import Evaluated
-from pfl.federation.later import adopt, joining
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import FILE, Wanted
 from pfl.federation.run import TRANSFORMS

@@ -9,14 +9,14 @@ from typing import cast
 from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, run_folder
-from pfl.cli.joining import FLAG
 from pfl.core.checks import not_negative
 from pfl.core.data import DataSource
 from pfl.core.origins import client_names
 from pfl.core.sheet import Sheet
+from pfl.extras.joining import FLAG
+from pfl.extras.joining.data import adopt, joining
 from pfl.federation.evaluation import find
 from pfl.federation.evaluator import Evaluated
-from pfl.federation.later import adopt, joining
 from pfl.federation.prepare import prepared
 from pfl.federation.resume import Wanted
 
