@@ -504,3 +504,12 @@ def test_comparisons_have_a_table_of_clients_that_join(hospitals):
     assert dict(zip(sheet.columns[1:], map(float, sheet.rows[0][1:]), strict=True)) == {
         name: round(value, 2) for name, value in expected.items()
     }
+
+
+def test_the_report_has_the_gaps_and_leaves_the_stages_to_the_picture(hospitals):
+    folder = RunFolder.read(hospitals)
+    assert folder.environment["header"]["unseen"].startswith("1 clients join later; those that")
+    page = report(folder)
+    assert "gap of participation: personal less joined score" in page
+    assert "unseen clients, joined" in page
+    assert "unseen clients after" not in page
