@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pfl.core.noise import bernoulli
 from pfl.core.seeds import scoped
 
-# Keys are below this number; a client of a stack draws so many at once.
-_KEYS, _AT_ONCE = 2**63 - 1, 64
+# Keys are below this number.
+_KEYS = 2**63 - 1
 
 
 @contextmanager
@@ -38,58 +38,31 @@ def layer_draws(
             not advance, so that several threads can each have a scope. The numbers are the same.
     """
     if own:
-        with _replaced(layers, torch.Generator().manual_seed(seed)):
+        with replaced(layers, torch.Generator().manual_seed(seed)):
             yield
     else:
-        with scoped(seed, device), _replaced(layers, None):
+        with scoped(seed, device), replaced(layers, None):
             yield
 
 
-class StackedDraws:
-    """What the layers of several clients draw at once: for each what it would draw alone.
-
-    Args:
-        layers: Those that draw, of the module that runs all clients.
-        seeds: As in :func:`layer_draws`, of each client.
-        device: Where the layers compute.
-    """
-
-    def __init__(
-        self, layers: Sequence[nn.Module], seeds: Sequence[int], device: torch.device
-    ) -> None:
-        self._layers = layers
-        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self._keys = torch.empty((len(seeds), 0), dtype=torch.int64, device=device)
-        self._calls = torch.zeros((len(seeds), 1), dtype=torch.int64, device=device)
-        self._most = 0
-
-    @contextmanager
-    def of(self, rows: Tensor) -> Iterator[None]:
-        """Draw for some clients in this scope; tensors of a call begin with an axis of them."""
-        with _replaced(self._layers, None, partial(self._next, rows)):
-            yield
-
-    def _next(self, rows: Tensor) -> Tensor:
-        if self._most == self._keys.shape[1]:
-            drawn = [_keys(one, _AT_ONCE) for one in self._generators]
-            self._keys = torch.cat([self._keys, torch.cat(drawn).to(self._keys.device)], 1)
-        self._most += 1
-        calls = self._calls[rows]
-        self._calls[rows] = calls + 1
-        return self._keys[rows].gather(1, calls)
-
-
-def _keys(generator: torch.Generator | None, count: int = 1) -> Tensor:
+def keys_of(generator: torch.Generator | None, count: int = 1) -> Tensor:
+    """Return (1, count) keys of masks; ``None`` draws them from torch's default stream."""
     return torch.randint(_KEYS, (1, count), generator=generator)
 
 
 @contextmanager
-def _replaced(
+def replaced(
     layers: Sequence[nn.Module],
     generator: torch.Generator | None,
     keys: Callable[[], Tensor] | None = None,
 ) -> Iterator[None]:
-    """Replace what layers draw in train mode; arguments as in :class:`_Draws`."""
+    """Replace what layers draw in train mode.
+
+    Args:
+        layers: Those that draw.
+        generator: Stands in for torch's default stream, unless ``None``.
+        keys: Gives the (K, 1) keys of a mask for K clients at once, which draw nothing else.
+    """
     mode = _Draws(generator, keys)
 
     def enter(layer: nn.Module, inputs: object) -> None:
@@ -114,15 +87,15 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         generator: Stands in for torch's default stream, unless ``None``.
-        keys: Gives the (K, 1) keys of a mask for K clients of a stack, which draw nothing else.
+        keys: As in :func:`replaced`.
     """
 
     def __init__(
         self, generator: torch.Generator | None, keys: Callable[[], Tensor] | None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._generator, self._stacked = generator, keys is not None
-        self._keys = keys or partial(_keys, generator)
+        self._generator, self._given = generator, keys is not None
+        self._keys = keys or partial(keys_of, generator)
 
     def __torch_dispatch__(
         self,
@@ -142,7 +115,7 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten.native_dropout.default and 0 < args[1] < 1:
             mask = self._mask(args[0], 1 - args[1])
             return args[0] * mask * (1 / (1 - args[1])), mask
-        if self._stacked:
+        if self._given:
             raise RuntimeError(f"{func} draws for one client at a time")
         if self._generator is not None and _takes_generator(func):
             given.setdefault("generator", self._generator)

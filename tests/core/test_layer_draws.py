@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from pfl.core.layer_draws import StackedDraws, layer_draws
+from pfl.core.layer_draws import layer_draws
+from pfl.engines.stack.draws import StackedDraws
 
 CPU = torch.device("cpu")
 LAYERS = (nn.Dropout(0.3), nn.Dropout2d(0.3), nn.AlphaDropout(0.3), nn.FeatureAlphaDropout(0.3))

@@ -15,9 +15,9 @@ from torch.func import vmap
 
 from pfl.core.data import ClientSplit
 from pfl.core.failure import during
-from pfl.core.layer_draws import StackedDraws
 from pfl.core.state import call_with, copy_all, each, joined
 from pfl.core.types import Batch, Inputs, Job, Pass, Phase, State
+from pfl.engines.stack.draws import StackedDraws
 from pfl.engines.stack.gather import Gather
 from pfl.training.batching import read
 from pfl.training.context import Context
