@@ -265,7 +265,7 @@ def _rank(message: str, item: UserSetting) -> int:
 
 def _stands(word: str, message: str) -> bool:
     """Return ``True`` if a message has a word that is no part of another, such as of a path."""
-    return re.search(rf"(?<![\w./-]){re.escape(word)}(?![\w/-]|\.\w)", message) is not None
+    return re.search(rf"(?<![\w./-]){re.escape(word)}(?![\w-]|\.\w)", message) is not None
 
 
 def _numbers(text: str) -> set[float]:

@@ -58,21 +58,21 @@ def _check_read(name: str, settings: UserSettings) -> None:
 
 def _check_needed(verb: Command, settings: UserSettings, first: Sequence[str]) -> None:
     """Reject a command line that lacks a required argument; its first word may be a typo."""
-    if any(
-        item.keys[0] in ("help", "print_config") or item.keys[-1] == "help" for item in settings
-    ):
+    shown = ("help", "print_config")
+    if any(item.keys[0] in shown or item.keys[-1] == "help" for item in settings):
         return
-    flags = {name: how for name, how in verb.typed_arguments.items() if name.startswith("--")}
-    needed = {name.removeprefix("--"): how.get("required", False) for name, how in flags.items()}
-    takes = verb.configuration or Needs()
-    needed |= {"data": takes.data, "model": takes.model}
-    present = {item.keys[0] for item in settings}
-    if missing := [name for name, wanted in needed.items() if wanted and name not in present]:
-        named = (word for word in first if word.endswith(_YAML) or word in shipped.names())
-        files = [*_configurations(settings), *named]
-        files = files if {*missing} & {"model", "data"} else []
-        advice = "".join(f"; add --config {file}" for file in files)
+    takes, present = verb.configuration or Needs(), {item.keys[0] for item in settings}
+    needed = [n.lstrip("-") for n, how in verb.typed_arguments.items() if how.get("required")]
+    needed += ["data"] * takes.data + ["model"] * takes.model
+    if missing := [name for name in needed if name not in present]:
+        advice = _advice(settings, first) if {*missing} & {"model", "data"} else ""
         raise UsageError(f"the following arguments are required: {', '.join(missing)}{advice}")
+
+
+def _advice(settings: UserSettings, first: Sequence[str]) -> str:
+    """Return which configurations may have been meant."""
+    named = (word for word in first if word.endswith(_YAML) or word in shipped.names())
+    return "".join(f"; add --config {file}" for file in [*_configurations(settings), *named])
 
 
 def _configurations(settings: UserSettings) -> Iterator[Path]:

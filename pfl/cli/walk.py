@@ -87,6 +87,10 @@ class Kind:
     filled: Collection[str] = ()
     ranges: Mapping[str, Range] = field(default_factory=dict)
 
+    def may_be_null(self, name: str) -> bool:
+        """Return ``True`` if null is a value of an argument, which may then be left out."""
+        return self.types[name] is not None and hints.takes_null(self.types[name])
+
 
 class Lookup(Protocol):
     """Where classes come from."""
@@ -153,14 +157,17 @@ class Walk:
             raise self._unknown(section, f"there is no key {item.keys[0]!r}", self._types(()))
         if item.keys == ("loop", "seed"):
             raise item.error("seed is a top-level key, beside loop")
-        if name in ("class_path", "help") and parent:
-            if item.text is not None:
-                self._name(replace(item, keys=parent), self._hint(parent))
-            return
-        kind = self._kinds.get(parent) or self._implied(parent)
+        if name not in ("class_path", "help") or not parent:
+            self._check_argument(item, self._kinds.get(parent) or self._implied(parent))
+        elif item.text is not None:
+            self._name(replace(item, keys=parent), self._hint(parent))
+
+    def _check_argument(self, item: UserSetting, kind: Kind | None) -> None:
+        """Check that a class has the argument that a setting gives, and its value."""
+        parent, name = item.keys[:-1], item.keys[-1]
         if kind is not None and name not in kind.types and not item.extra:
             raise self._unknown(item, f"{kind.name} has no argument {name!r}", kind.types)
-        if kind is None and parent not in self._kinds and len(parent) == 1:
+        if len(parent) == 1 and parent not in self._kinds:
             raise item.error(f"{parent[0]} has no class{hint(name, ('class_path', 'init_args'))}")
         declared = self._hint(item.keys)
         if item.place.endswith("+"):
@@ -211,21 +218,15 @@ class Walk:
         if found is None:
             self._kinds[keys] = None
             return
-        filled = self._filled(made, found)
-        types = {name: _type_of(one) for name, one in found.items()}
-        types |= {name: types[name] | None for name in filled}
-        needed = [name for name, one in found.items() if one.default is one.empty]
         # What is needed in the place of a class that is not known cannot be told.
         known = hints.is_known(declared) or made is self._lookup.base(LOOP)
-        needed = needed[_given_by_caller(declared) :] if known else []
-        needed = [name for name in needed if not (types[name] and hints.takes_null(types[name]))]
+        kind = _kind(made.__name__, found, self._filled(made, found))
+        needed = kind.needed[_given_by_caller(declared) :] if known else ()
         # Arguments that the class before it had, and this one has not, are dropped.
         for inner in [one for one in self._kinds if one[: len(keys)] == keys and one != keys]:
-            if inner[len(keys)] not in types:
+            if inner[len(keys)] not in kind.types:
                 del self._kinds[inner]
-        several = {name: [*ranges_in(one.annotation)] for name, one in found.items()}
-        ranges = {name: those[0] for name, those in several.items() if those}
-        self._kinds[keys] = Kind(made.__name__, types, needed, filled, ranges)
+        self._kinds[keys] = replace(kind, needed=[n for n in needed if not kind.may_be_null(n)])
 
     def _filled(self, made: Any, arguments: Mapping[str, Parameter]) -> list[str]:
         """Return the arguments of a class that are filled in later."""
@@ -309,11 +310,15 @@ class Walk:
         if missing:
             what = f"the following arguments of {kind.name} are required: {', '.join(missing)}"
             raise self._at(keys, what)
+        if "public_samples" in kind.filled and "public_samples" not in given:
+            self._check_public(keys, kind.name)
+
+    def _check_public(self, keys: Keys, method: str) -> None:
+        """Check that there are public data, if the data are of a class that can have some."""
         data = self._kinds.get(("data",))
-        if data is not None and "public" in data.types and "public_samples" in kind.filled:
-            has = any(item.keys[:2] == ("data", "public") for item in self._given)
-            if not has and "public_samples" not in given:
-                raise self._at(keys, needs_public(kind.name))
+        given = any(item.keys[:2] == ("data", "public") for item in self._given)
+        if data is not None and "public" in data.types and not given:
+            raise self._at(keys, needs_public(method))
 
     def _at(self, keys: Keys, what: str) -> UsageError:
         there = settings_of(self._given, keys)
@@ -433,6 +438,16 @@ def _check_callback(item: UserSetting) -> None:
     lightnings = bare or name.startswith(("lightning.", "pytorch_lightning."))
     if item.keys[:2] == ("loop", "callbacks") and lightnings:
         raise item.error(foreign.refusal(name.rpartition(".")[2]))
+
+
+def _kind(name: str, found: Mapping[str, Parameter], filled: Collection[str]) -> Kind:
+    """Return what a class takes that has some arguments, some of which are filled in later."""
+    types = {name: _type_of(one) for name, one in found.items()}
+    types |= {name: types[name] | None for name in filled}
+    needed = [name for name, one in found.items() if one.default is one.empty]
+    several = {name: [*ranges_in(one.annotation)] for name, one in found.items()}
+    ranges = {name: those[0] for name, those in several.items() if those}
+    return Kind(name, types, needed, filled, ranges)
 
 
 def _type_of_flag(how: Mapping[str, Any]) -> Any:

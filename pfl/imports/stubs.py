@@ -330,15 +330,15 @@ def is_protocol(kind: type) -> bool:
 def _built(module: _Module, node: ast.ClassDef) -> type:
     words = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
     bases = dict.fromkeys([*_bases(module, node), *([dict] if "TypedDict" in words else [])])
+    marks = [ast.unparse(mark) for mark in node.decorator_list]
     content: dict[str, Any] = {
         "__module__": module.name,
         "__doc__": ast.get_docstring(node),
         "_is_protocol": "Protocol" in words,
         "source": (module, node),
     }
-    if any("dataclass" in ast.unparse(mark) for mark in node.decorator_list):
+    if any("dataclass" in mark for mark in marks):
         content["__dataclass_fields__"] = {}
-    marks = [ast.unparse(mark) for mark in node.decorator_list]
     if "NamedTuple" in words or any("dataclass" not in mark for mark in marks):
         content["opaque"] = True
     try:
@@ -346,15 +346,17 @@ def _built(module: _Module, node: ast.ClassDef) -> type:
     except TypeError:  # stand-ins have fewer bases in common
         made = type(node.name, tuple(bases)[:1], content)
     inherited = {name for base in bases for name in getattr(base, "__abstractmethods__", ())}
-    own = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
-    given = {*own, *(name for one in node.body for name in _assigned(one))}
-    abstract = {
-        name
-        for name, one in own.items()
-        if any(ast.unparse(mark).endswith("abstractmethod") for mark in one.decorator_list)
-    }
-    made.__abstractmethods__ = frozenset((inherited - given) | abstract)  # type: ignore[attr-defined]
+    made.__abstractmethods__ = frozenset(_abstract(node, inherited))  # type: ignore[attr-defined]
     return made
+
+
+def _abstract(node: ast.ClassDef, inherited: set[str]) -> set[str]:
+    """Return the methods of a class that are abstract, given those of its bases."""
+    own = {one.name: one.decorator_list for one in node.body if isinstance(one, ast.FunctionDef)}
+    given = {*own, *(name for one in node.body for name in _assigned(one))}
+    marked = {name: map(ast.unparse, marks) for name, marks in own.items()}
+    abstract = {n for n, marks in marked.items() if any("abstractmethod" in one for one in marks)}
+    return (inherited - given) | abstract
 
 
 def _assigned(statement: ast.stmt) -> list[str]:

@@ -195,10 +195,17 @@ def _check_mapping(
     if path is not None or "init_args" in content:
         parts = (mapping_of(content.get(name) or {}) for name in ("init_args", "dict_kwargs"))
         arguments = {name: item for part in parts for name, item in dict(part).items()}
+    _check_arguments(made, arguments, keys, trust)
+
+
+def _check_arguments(
+    made: Any, arguments: Mapping[str, Any], keys: Sequence[str], trust: Trust
+) -> None:
+    """Check the arguments that a configuration gives to a class or a function."""
     types, usual, filled = hints.declared(made), hints.defaults(made), trust.filled(made)
-    builder = _below(_home(made), ("torchvision.models",))
+    downloads = _below(_home(made), ("torchvision.models",)) and not trust.weights
     for name, item in arguments.items():
-        if builder and name.startswith(("weights", "pretrained")) and item and not trust.weights:
+        if downloads and name.startswith(("weights", "pretrained")) and item:
             raise TrustError(f"{name} may be downloaded only with {trust.option}", (*keys, name))
         if not _same(item, usual.get(name, made)) and not (item is None and name in filled):
             check_argument(item, types.get(name), (*keys, name), trust)
@@ -231,7 +238,6 @@ def checked(path: str, hint: Any, keys: Sequence[str], trust: Trust) -> Any:
 def _check_object(target: Any, path: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:
     """Refuse an object that may not be named or does not fit the declared type."""
     declared, home = tuple(hints.classes(hint)), _home(target)
-    names = " or ".join(base.__name__ for base in declared)
     if not declared and not hints.takes(hint, hints.CALLABLES):
         raise TrustError(f"{path} is not allowed here: the argument declares no class", keys)
     if not inspect.isclass(target) and not inspect.isroutine(target):
@@ -240,19 +246,33 @@ def _check_object(target: Any, path: str, hint: Any, keys: Sequence[str], trust:
     trust.check_name(home, keys)
     if not trust.weights and _below(home, _PRETRAINED):
         raise TrustError(f"{path} downloads a network, which only {trust.option} allows", keys)
-    if inspect.isclass(target):
-        if declared and not any(base in target.__mro__ for base in declared):
-            raise TrustError(f"{path} is not a subclass of {names}", keys)
-        called = any("__call__" in vars(base) for base in target.__mro__)
-        if not declared and not (called and (is_listed(home) or trust.owns(target.__module__))):
-            raise TrustError(f"{path} is not allowed here: its objects are not functions", keys)
-        return
+    unfit = _unfit_class if inspect.isclass(target) else _unfit_function
+    if what := unfit(target, path, declared, trust):
+        raise TrustError(what, keys)
+
+
+def _unfit_class(target: type, path: str, declared: Sequence[type], trust: Trust) -> str:
+    """Return why a class may not be called in its place; empty if it may."""
+    if declared:
+        names = " or ".join(base.__name__ for base in declared)
+        fits = any(base in target.__mro__ for base in declared)
+        return "" if fits else f"{path} is not a subclass of {names}"
+    called = any("__call__" in vars(base) for base in target.__mro__)
+    if called and (is_listed(_home(target)) or trust.owns(target.__module__)):
+        return ""
+    return f"{path} is not allowed here: its objects are not functions"
+
+
+def _unfit_function(target: Any, path: str, declared: Sequence[type], trust: Trust) -> str:
+    """Return why a function may not be called in its place; empty if it may."""
+    names = " or ".join(base.__name__ for base in declared)
     returned = tuple(hints.classes(_returns(target)))
     fits = returned and all(any(base in one.__mro__ for base in declared) for one in returned)
     if declared and not fits:
-        raise TrustError(f"{path} is not annotated to return {names}", keys)
-    if not trust.owns(target.__module__) and target not in _builders(home):
-        raise TrustError(f"the function {path} is not allowed here: name a class", keys)
+        return f"{path} is not annotated to return {names}"
+    if not trust.owns(target.__module__) and target not in _builders(_home(target)):
+        return f"the function {path} is not allowed here: name a class"
+    return ""
 
 
 def _home(target: Any) -> str:
