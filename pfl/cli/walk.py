@@ -160,7 +160,8 @@ class Walk:
         if name not in ("class_path", "help") or not parent:
             self._check_argument(item, self._kinds.get(parent) or self._implied(parent))
         elif item.text is not None:
-            self._name(replace(item, keys=parent), self._hint(parent))
+            # A word, such as the name of an engine, is no class_path.
+            self._name(replace(item, keys=parent), hints.objects(self._hint(parent)))
 
     def _check_argument(self, item: UserSetting, kind: Kind | None) -> None:
         """Check that a class has the argument that a setting gives, and its value."""

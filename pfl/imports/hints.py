@@ -164,6 +164,12 @@ def plain_part(hint: Any) -> Any:
     return reduce(or_, plain) if plain else None
 
 
+def objects(hint: Any) -> Any:
+    """Return the alternatives of a type that take objects; the type itself if none does."""
+    left = [part for part in parts(hint) if not is_plain(part)]
+    return reduce(or_, left) if left else hint
+
+
 def alone(hint: Any) -> Any:
     """Return the alternatives of a type that are no containers; ``None`` if there are none."""
     left = [
