@@ -246,7 +246,7 @@ def _check_object(target: Any, path: str, hint: Any, keys: Sequence[str], trust:
     trust.check_name(home, keys)
     if not trust.weights and _below(home, _PRETRAINED):
         raise TrustError(f"{path} downloads a network, which only {trust.option} allows", keys)
-    unfit = _unfit_class if inspect.isclass(target) else _unfit_function
+    unfit: Callable[..., str] = _unfit_class if inspect.isclass(target) else _unfit_function
     if what := unfit(target, path, declared, trust):
         raise TrustError(what, keys)
 
