@@ -319,6 +319,12 @@ def test_a_model_replaces_no_other_file():
         workshop(export="notes.txt")
 
 
+def test_clients_are_real_unless_their_sites_are_in_the_process_of_the_run():
+    """So noise that protects them must not follow from a seed."""
+    assert ran(host(0)[0], host(1)[0]).data.real
+    assert not ran(engine="loopback").data.real
+
+
 def test_a_site_that_is_started_anew_goes_on_where_it_was():
     (one, _), (other, _) = host(0), host(1)
     run = ran(one, other)

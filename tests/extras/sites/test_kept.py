@@ -173,6 +173,17 @@ def test_a_client_may_start_again_from_the_initial_values(tmp_path):
     assert same(away, run)
 
 
+@pytest.mark.parametrize("engine", ["sequential", "sites"])
+def test_each_round_is_saved_if_sites_keep_the_states_of_two(engine, tmp_path):
+    made = Recorded(tmp_path / "sites") if engine == "sites" else engine
+    loop = FederatedLoop(3, engine=made, progress=False, default_root_dir=str(tmp_path / "runs"))
+    saved = []
+    for run, _ in loop.rounds_of(small(), blobs(SIZES)):
+        file = run.folder / FILE
+        saved.append(checkpoint.load(file)["round"] if file.exists() else None)
+    assert saved == ([None, 1, 2] if engine == "sites" else [None] * 3)
+
+
 def test_a_state_cannot_be_set_from_the_server(tmp_path):
     loop = FederatedLoop(2, engine=Recorded(tmp_path), progress=False)
     rounds = loop.rounds_of(small(), blobs(SIZES))
