@@ -11,12 +11,12 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module, metadata
 from types import FrameType
 from typing import Any, TextIO
 
-from pfl.cli.commands import commands, parsed
+from pfl.cli.commands import commands, parsed, plugin_of
 
 FIRST_STEPS = """\
 pfl COMMAND [options]: personalised federated learning on PyTorch Lightning
@@ -139,8 +139,8 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
     try:
         with _terminable():
             # Before torch is loaded, as a room may start the process anew.
-            for start in plugins.loaded("pfl.starts"):
-                with explained((), RuntimeError):
+            for plugin, start in plugins.loaded("pfl.starts"):
+                with plugin.noted(), explained((), RuntimeError):
                     start(words)
             if configured:
                 from pfl.cli import preflight
@@ -148,9 +148,11 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
                 preflight.check(name, words)
             given = words if configured else parsed(name, words)
             home, _, function = entry.function.rpartition(".")
-            command = getattr(import_module(home), function)
+            brought = plugin_of(name)
+            with nullcontext() if brought is None else brought.checked():
+                command = getattr(import_module(home), function)
             command(given)
-    except (UsageError, BrokenError) as error:
+    except (UsageError, BrokenError, plugins.PluginError) as error:
         if debug:
             raise
         print(f"pfl {name}: error: {_shown(str(error))}", file=sys.stderr)

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +27,7 @@ from pfl.engines.cores import processor
 from pfl.federation import identity
 from pfl.federation.run import PARTITION, TRANSFORMS, Run
 from pfl.imports import plugins
+from pfl.imports.plugins import Plugin
 
 READING = "reading.json"
 
@@ -69,16 +70,16 @@ class Records(Analysis):
             "stacked": run.stacked,
             **identity.beside(yaml.safe_load(run.config or "{}"), run.noise),
         }
-        brought = {one.name: one.load()() for one in plugins.installed("pfl.records")}
+        here = environment()
+        brought = _brought({*here, *planned})
         if run.round > 0:
             before = read_json(no_link(folder / "environment.json"))
-            planned["sources"] = _mixed(before.get("sources") or {}, planned["sources"])
+            for key in ("sources", "plugins"):
+                planned[key] = _mixed(before.get(key) or {}, planned[key])
             brought = {name: now and before.get(name) is True for name, now in brought.items()}
         tested = {} if run.tested is None else {"evaluated_clients": list(run.tested)}
         columns = {"reports": dict(run.reports), "scores": dict(run.scores)}
-        _write_json(
-            folder / "environment.json", environment() | brought | planned | tested | columns
-        )
+        _write_json(folder / "environment.json", here | brought | planned | tested | columns)
         known = label_counts(run.data)
         counts = {} if known is None else {"label_counts": known}
         # Not indented, because it lists every sample.
@@ -131,6 +132,21 @@ class Records(Analysis):
         _write_json(cast(Path, run.folder) / "summary.json", content | failures | reasons)
 
 
+def _brought(own: Collection[str]) -> dict[str, bool]:
+    """Return what extras and plug-ins say of this process, by name.
+
+    Args:
+        own: The names of all else that is recorded.
+    """
+    found: list[tuple[str, Plugin, bool]] = []
+    for plugin, holds in plugins.loaded("pfl.records"):
+        with plugin.noted():
+            said = holds()
+            plugin.check(isinstance(said, bool), "a function that returns true or false")
+            found.append((plugin.name, plugin, said))
+    return plugins.settle("record", found, dict.fromkeys(own, "environment.json"))
+
+
 def environment() -> dict[str, Any]:
     """Describe the environment (versions, CPU, threads) that can change results."""
     packages = ("torch", "torchvision", "lightning", "torchmetrics", "numpy", "pfl-lightning")
@@ -148,9 +164,9 @@ def environment() -> dict[str, Any]:
 
 
 def _mixed(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Return the sources of a resumed run; warn if any has changed.
+    """Return the sources or the plug-ins of a resumed run; warn if any has changed.
 
-    Such a run counts as one of neither source.
+    Such a run counts as one of neither source or version.
     """
     found = dict(now)
     for name in {**then, **now}:
@@ -158,8 +174,8 @@ def _mixed(then: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
         found[name] = before if before.rpartition("+")[2] == after else f"{before}+{after}"
     if changed := sorted(name for name in found if found[name] != then.get(name, "none")):
         warnings.warn(
-            f"{', '.join(changed)}: the source or the value has changed since the run began: its "
-            "rounds are of both, and it counts as a run of neither",
+            f"{', '.join(changed)}: the source, value or version has changed since the run began: "
+            "its rounds are of both, and it counts as a run of neither",
             stacklevel=2,
         )
     return found

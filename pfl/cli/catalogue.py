@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
-from inspect import isabstract
+from inspect import isabstract, isclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pfl.cli.commands import LOOP_DEFAULTS
 from pfl.core.failure import error_line
 from pfl.imports import hints, plugins, stubs
-from pfl.imports.plugins import PACKAGES
+from pfl.imports.plugins import PACKAGES, Plugin
 
 # What can be listed, with the base class of each kind.
 KINDS = {
@@ -46,6 +46,19 @@ _OTHERS = (
     "datamodules.Augmentation",
     "lightning.pytorch.loggers.Logger",
 )
+# Base classes of what plug-ins register, by their groups.
+_BASES = {
+    "pfl.methods": [KINDS["methods"]],
+    "pfl.data": [KINDS["data"], KINDS["partitions"]],
+    "pfl.nets": ["torch.nn.Module"],
+    "pfl.metrics": ["torchmetrics.Metric"],
+    "pfl.engines": ["pfl.engines.base.Engine"],
+    "pfl.evaluations": ["pfl.federation.evaluation.Evaluation"],
+    "pfl.callbacks": ["pfl.federation.run.Callback"],
+    "pfl.uplink": ["pfl.training.uplink.UplinkStep"],
+}
+# Groups of modules, all of whose classes are meant.
+_ROOMS = ("pfl.callbacks", "pfl.uplink")
 
 
 class BrokenError(ImportError):
@@ -80,14 +93,9 @@ def load() -> None:
                 import_module(module.name)
             except Exception as error:
                 faults[_file_at_fault(error, homes) or module.name] = error_line(error)
-    groups = ("pfl.callbacks", "pfl.engines", "pfl.evaluations", "pfl.uplink")
-    for plugin in plugins.installed(*plugins.GROUPS, *groups):
-        try:
-            plugin.load()
-        except Exception as error:
-            faults[f"the plug-in {plugin.value}"] = error_line(error)
     for file, fault in faults.items():
         print(f"pfl: {file} is skipped because it cannot be imported: {fault}", file=sys.stderr)
+    _brought()
 
 
 def listed(kind: str) -> list[Listed]:
@@ -96,16 +104,54 @@ def listed(kind: str) -> list[Listed]:
     Abstract and private classes are left out; metrics come from plug-ins only.
     """
     items = [] if kind == METRICS else [*_own(KINDS[kind])]
-    groups = (group for group in plugins.GROUPS if (group == "pfl.metrics") == (kind == METRICS))
-    if points := plugins.installed(*groups):
+    groups = {group for group in plugins.GROUPS if (group == "pfl.metrics") == (kind == METRICS)}
+    if plugins.installed(*groups):
         load()
         base = object if kind == METRICS else find(KINDS[kind])
-        for point in points:
-            with suppress(Exception):  # load() has reported it
-                if issubclass(item := point.load(), base):
-                    name = f"{point.module.partition('.')[0]}.{item.__name__}"
+        for plugin, item in _brought():
+            with plugin.noted():
+                if plugin.group in groups and issubclass(item, base):
+                    name = f"{plugin.module.partition('.')[0]}.{item.__name__}"
                     items.append(Listed(name, sentence(item)))
     return sorted(items, key=lambda item: item.name.lower())
+
+
+@cache
+def _brought() -> list[tuple[Plugin, type]]:
+    """Return the classes of other packages' plug-ins that have names of their own."""
+    found: list[tuple[str, Plugin, tuple[Plugin, type]]] = []
+    for group, paths in _BASES.items():
+        if not plugins.installed(group):
+            continue
+        try:
+            bases = [find(path) for path in paths]
+        except ImportError:  # load() has reported the broken file
+            continue
+        for plugin, made in plugins.loaded(group, *([] if group in _ROOMS else bases)):
+            with plugin.noted():
+                inside = [made] if isclass(made) else [*getattr(made, "__dict__", {}).values()]
+                for item in inside:
+                    fits = isclass(item) and any(plugins.extends(item, one) for one in bases)
+                    if fits and _brings(plugin, item):
+                        found.append((item.__name__, plugin, (plugin, item)))
+                        if plugin.group in plugins.GROUPS and group != "pfl.metrics":
+                            found.append((plugin.name, plugin, (plugin, item)))
+    ours = {
+        name: path
+        for name, paths in stubs.named().items()
+        for path in paths
+        if path.startswith(PACKAGES)
+    }
+    kept = plugins.settle("class", found, ours)
+    lost = {item for name, _, (_, item) in found if name not in kept}
+    return list(dict.fromkeys(one for one in kept.values() if one[1] not in lost))
+
+
+def _brings(plugin: Plugin, item: type) -> bool:
+    """Return ``True`` for a class of another package that a plug-in names, or that it contains."""
+    home = plugin.module.partition(".")[0]
+    named = bool(plugin.attr) or item.__module__.partition(".")[0] == home
+    return named and not f"{item.__module__}.".startswith(PACKAGES)
 
 
 def _own(path: str) -> Iterator[Listed]:
@@ -193,7 +239,19 @@ def neighbours(path: str) -> dict[str, Any]:
 
 def classes() -> dict[str, type]:
     """Map names to the classes that can be given without their module."""
-    return {item.__name__: item for item in _everything()}
+    found: dict[str, list[type]] = {}
+    for item in _everything():
+        found.setdefault(item.__name__, []).append(item)
+    homes = {one.module.partition(".")[0] for one in plugins.installed(*_BASES) if not one.is_own}
+
+    def meant(items: Sequence[type]) -> type | None:
+        if own := [item for item in items if f"{item.__module__}.".startswith(PACKAGES)]:
+            return own[-1]
+        tops = {item.__module__.partition(".")[0] for item in items}
+        return items[-1] if len(tops & homes) < 2 else None
+
+    chosen = {name: meant(items) for name, items in found.items()}
+    return {name: item for name, item in chosen.items() if item is not None}
 
 
 @cache

@@ -8,6 +8,7 @@ one under ``pfl.arguments`` has ``arguments.yaml``, with arguments of the others
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,7 +18,8 @@ from typing import Any, NoReturn
 from pfl.disk.form import formed
 from pfl.disk.nearest import hint
 from pfl.disk.yaml_text import ambiguous, shipped
-from pfl.imports.plugins import installed
+from pfl.imports import plugins, stubs
+from pfl.imports.plugins import Plugin
 
 _TYPES = {
     **{"text": str, "text or null": str | None, "path": Path},
@@ -25,6 +27,7 @@ _TYPES = {
     **{"float": float, "float or null": float | None},
     **{"int": int, "int or null": int | None, "int or text": int | str, "lower": str.lower},
 }
+_NAME = re.compile(r"[a-z][a-z0-9_-]*(?: [a-z][a-z0-9_-]*)?")
 # Arguments of each command, by its name.
 _ADDED = dict[str, dict[str, dict[str, Any]]]
 # Arguments of every command with a configuration, besides the configuration itself.
@@ -139,18 +142,49 @@ class Command:
         return ["--model.class_path", *argv] if bare else argv
 
 
-@cache
 def commands() -> Mapping[str, Command]:
     """Return all commands, by name: the project's own, then those of extras and plug-ins."""
+    return _installed()[0]
+
+
+def plugin_of(name: str) -> Plugin | None:
+    """Return the plug-in of another package that brings a command; ``None`` for all others."""
+    plugin = _installed()[1].get(name)
+    return None if plugin is None or plugin.is_own else plugin
+
+
+@cache
+def _installed() -> tuple[Mapping[str, Command], Mapping[str, Plugin]]:
+    """Return all commands, and the plug-ins that bring some of them, by name."""
     found = _commands_of("pfl.cli", "pfl")
-    for point in installed("pfl.commands"):
-        brought = _commands_of(point.module, point.module)
-        found |= {name: one for name, one in brought.items() if name not in found}
-    for point in installed("pfl.arguments"):
-        for name, more in formed(shipped(point.module, "arguments.yaml"), _ADDED).items():
-            if name in found:
-                found[name] = replace(found[name], arguments={**more, **found[name].arguments})
-    return found
+    brought: list[tuple[str, Plugin, tuple[Command, Plugin]]] = []
+    for plugin, _ in plugins.loaded("pfl.commands"):
+        with plugin.noted():
+            made = _commands_of(plugin.module, plugin.module)
+            if not plugin.is_own:
+                _try(plugin, made)
+            brought += ((name, plugin, (one, plugin)) for name, one in made.items())
+    own = {name: one.function for name, one in found.items()}
+    settled = plugins.settle("command", brought, own, _hide)
+    found |= {name: one for name, (one, _) in settled.items()}
+    for plugin, _ in plugins.loaded("pfl.arguments"):
+        with plugin.noted():
+            added = formed(shipped(plugin.module, "arguments.yaml"), _ADDED)
+            more = {
+                name: replace(found[name], arguments={**arguments, **found[name].arguments})
+                for name, arguments in added.items()
+                if name in found
+            }
+            for name in more:
+                twice = {*added[name]} & {*found[name].typed_arguments}
+                what = f"a source of new arguments: pfl {name} has {', '.join(twice)} already"
+                plugin.check(not twice, what)
+            if not plugin.is_own:
+                unknown = ", ".join({*added} - {*found})
+                plugin.check(not unknown, f"a source of arguments of commands: {unknown}")
+                _try(plugin, more)
+            found |= more
+    return found, {name: plugin for name, (_, plugin) in settled.items()}
 
 
 def _commands_of(package: str, home: str) -> dict[str, Command]:
@@ -158,9 +192,28 @@ def _commands_of(package: str, home: str) -> dict[str, Command]:
     return {name: replace(one, function=f"{home}.{one.function}") for name, one in made.items()}
 
 
+def _try(plugin: Plugin, made: Mapping[str, Command]) -> None:
+    """Refuse commands of another package whose help cannot be shown."""
+    options = {*(stubs.parameters(stubs.resolved("pfl.loop.FederatedLoop")) or ())}
+    for name, command in made.items():
+        plugin.check(bool(_NAME.fullmatch(name)), f"a command of one or two words: {name!r}")
+        read = (command.configuration or Needs()).loop or ()
+        what = f"a command that reads only options of the loop: {name!r}"
+        plugin.check(options.issuperset(read), what)
+        _parser(name, command).format_help()
+
+
+def _hide(one: str, other: str) -> bool:
+    """Return ``True`` if the words of one command may be meant for another."""
+    return f"{one} ".startswith(f"{other} ") or f"{other} ".startswith(f"{one} ")
+
+
 def parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of a command's own arguments."""
-    command = commands()[name]
+    return _parser(name, commands()[name])
+
+
+def _parser(name: str, command: Command) -> argparse.ArgumentParser:
     made = _Parser(
         prog=f"pfl {name}",
         usage=command.usage,

@@ -8,25 +8,32 @@ the group ``pfl.engines`` of entry points.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from pfl.disk.nearest import nearest
 from pfl.imports import plugins
 from pfl.imports.hints import declared
+from pfl.imports.plugins import Plugin
 
 if TYPE_CHECKING:
     from pfl.engines.base import Engine
 
 _GROUP = "pfl.engines"
-OWN: Mapping[str, EntryPoint] = {
-    name: EntryPoint(name, f"pfl.engines.{name}:{kind}", _GROUP)
+OWN: Mapping[str, Plugin] = {
+    name: Plugin(_GROUP, name, f"pfl.engines.{name}", kind)
     for name, kind in {
         **{"auto": "AutoEngine", "sequential": "SequentialEngine"},
         **{"threads": "ThreadsEngine", "vectorised": "VectorisedEngine"},
     }.items()
 }
-_POINTS = {**{point.name: point for point in plugins.installed(_GROUP)}, **OWN}
+_POINTS = {
+    **plugins.settle(
+        "engine",
+        ((one.name, one, one) for one in plugins.installed(_GROUP)),
+        {name: one.path for name, one in OWN.items()},
+    ),
+    **OWN,
+}
 NAMES = (*OWN, *(name for name in _POINTS if name not in OWN))
 
 # The names that are installed here, for the command line.
@@ -40,17 +47,20 @@ def engine_class(name: str) -> type[Engine]:
     """Return the class of an engine.
 
     Raises:
-        ValueError: There is no engine of this name.
+        ValueError: There is no engine of this name, or a plug-in's cannot be used.
     """
     if name not in _POINTS:
         near = nearest(name, NAMES)
         raise ValueError(f"there is no engine {name!r}; choose from {', '.join(NAMES)}{near}")
-    return cast("type[Engine]", _POINTS[name].load())
+    # Imported on use, as the engines are.
+    from pfl.engines.base import Engine
+
+    return cast("type[Engine]", _POINTS[name].load_class(Engine))
 
 
 def path_of(name: str) -> str:
     """Return the path of the class of an engine that exists."""
-    return _POINTS[name].value.replace(":", ".")
+    return _POINTS[name].path
 
 
 def name_of(kind: str) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pfl.imports import plugins
+from pfl.imports.plugins import Plugin
 
 if TYPE_CHECKING:
     from pfl.core.data import FederatedData
@@ -115,7 +116,7 @@ class Evaluation(Measurement):
 
 def installed() -> Iterator[type[Evaluation]]:
     """Yield the evaluations of the project's rooms and of plug-ins."""
-    yield from plugins.loaded(GROUP)
+    yield from (kind for _, kind in _brought().values())
 
 
 def tables() -> dict[str, Any]:
@@ -133,14 +134,26 @@ def find(name: str) -> Any:  # noqa: ANN401
     Raises:
         ValueError: There is none of that name.
     """
-    for point in plugins.installed(GROUP):
-        if point.name == name:
-            return point.load()
-    raise ValueError(f"there is no evaluation {name!r} here")
+    if name not in _brought():
+        raise ValueError(f"there is no evaluation {name!r} here")
+    return _brought()[name][1]
 
 
 def of_run(asked: Sequence[Evaluation], data: FederatedData) -> list[Evaluation]:
     """Return the evaluations that are asked for, and others that suit the data."""
     kinds = {type(one) for one in asked}
-    unasked = (kind() for kind in installed() if kind not in kinds)
-    return [*asked, *(one for one in unasked if one.suits(data))]
+    unasked = []
+    for plugin, kind in _brought().values():
+        with plugin.noted():
+            if kind not in kinds and (one := kind()).suits(data):
+                unasked.append(one)
+    return [*asked, *unasked]
+
+
+def _brought() -> dict[str, tuple[Plugin, type[Evaluation]]]:
+    found = []
+    for plugin, kind in plugins.loaded(GROUP, Evaluation):
+        with plugin.noted():
+            plugin.check(isinstance(kind.shown, Shown), "a class whose shown is a Shown")
+            found.append((plugin.name, plugin, (plugin, kind)))
+    return plugins.settle("evaluation", found)

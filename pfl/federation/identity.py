@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pfl.imports import sources
+from pfl.imports import plugins, sources
 from pfl.imports.plugins import PACKAGES
 
 Identity: TypeAlias = dict[str, Any]
@@ -47,6 +47,8 @@ _NAMED = {
     *("ImageFolder.root", "DomainFolder.root", "TabularData.path", "HFDataset.path"),
     *("TensorData.source", "WISDM.path"),
 }
+# Settings that name a plug-in by its entry point, with the groups of these.
+_BY_NAME = {"loop.engine": "pfl.engines", "data.metrics": "pfl.metrics"}
 # Keys in which the replicates of one setting differ.
 _REPLICATES = {"seed", "data.split_seed"}
 
@@ -58,7 +60,18 @@ def beside(config: Mapping[str, Any], noise: str | None) -> dict[str, Any]:
         config: Its resolved configuration.
         noise: The generator of its noise; ``None`` if it draws none.
     """
-    return {"noise": noise, "sources": sources.recorded(_paths(config))}
+    used = [
+        plugin
+        for key, group in _BY_NAME.items()
+        for plugin in plugins.installed(group)
+        if plugin.name in _words(_at(config, key))
+    ]
+    paths = {*_paths(config), *(plugin.path for plugin in used)}
+    packages = {path.partition(".")[0] for path in paths}
+    groups = (*plugins.GROUPS, *_BY_NAME.values(), "pfl.callbacks", "pfl.evaluations", "pfl.uplink")
+    used += (one for one in plugins.installed(*groups) if one.module.partition(".")[0] in packages)
+    recorded = sources.recorded(sorted(paths))
+    return {"noise": noise, "sources": recorded, "plugins": plugins.versions(used)}
 
 
 def of_run(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None) -> Identity:
@@ -71,7 +84,9 @@ def of_run(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None)
     recorded = {} if recorded is None else recorded
     noise, files = recorded.get("noise"), recorded.get("sources") or {}
     found = _flat(config, "") | ({} if noise is None else {"model.noise": noise})
-    return found | {f"source.{name}": value for name, value in files.items()}
+    found |= {f"source.{name}": value for name, value in files.items()}
+    versions = recorded.get("plugins") or {}
+    return found | {f"plugin.{name}": version for name, version in versions.items()}
 
 
 def of_setting(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None) -> Identity:
@@ -140,6 +155,23 @@ def _foreign(value: Any) -> Any:  # noqa: ANN401
         return [one for item in value if (one := _foreign(item)) is not None] or None
     path = value.get("class_path") if isinstance(value, Mapping) else value
     return value if isinstance(path, str) and sources.is_foreign(path) else None
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401
+    """Return the setting at a dotted key; ``None`` if there is none."""
+    value: Any = config
+    for name in key.split("."):
+        inner = value.get("init_args", value) if isinstance(value, Mapping) else {}
+        value = inner.get(name) if isinstance(inner, Mapping) else None
+    return value
+
+
+def _words(value: Any) -> set[str]:  # noqa: ANN401
+    """Return all texts in a part of a configuration."""
+    items = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping | list):
+        return set[str]().union(*map(_words, items))
+    return {value} if isinstance(value, str) else set()
 
 
 def _paths(value: Any) -> Iterator[str]:  # noqa: ANN401

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeAlias
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from pfl.imports import plugins
+from pfl.imports.plugins import Plugin, PluginError
 from pfl.results.files import RunError, read_table
 from pfl.results.runs import At, RunFolder
 from pfl.results.settings import Setting
@@ -69,11 +69,41 @@ def of_table(
     return Kind(caption, draw, lambda run: (run.path / file).is_file())
 
 
-@cache
-def brought() -> Mapping[str, Kind]:
+def brought(own: Mapping[str, str]) -> Mapping[str, Kind]:
     """Return the pictures of extras and plug-ins, by name.
 
     They are the mappings ``PICTURES`` of the modules in the entry-point group ``pfl.pictures``.
+
+    Args:
+        own: Import paths of all other pictures, whose names they may not have.
     """
-    modules = plugins.loaded("pfl.pictures")
-    return {name: picture for module in modules for name, picture in module.PICTURES.items()}
+    found: list[tuple[str, Plugin, Kind]] = []
+    for plugin, module in plugins.loaded("pfl.pictures"):
+        with plugin.noted():
+            pictures = dict(module.PICTURES)
+            typed = all(
+                isinstance(name, str) and name.isprintable() and isinstance(one, Kind)
+                for name, one in pictures.items()
+            )
+            plugin.check(typed, "a module whose PICTURES maps names to kinds of pictures")
+            found += ((name, plugin, _guarded(plugin, one)) for name, one in pictures.items())
+    return plugins.settle("picture", found, own)
+
+
+def _guarded(plugin: Plugin, kind: Kind) -> Kind:
+    """Return a kind of picture whose errors name the package and spare the other pictures."""
+
+    def draw(settings: Sequence[Setting], metric: str, at: At) -> Figure:
+        try:
+            with plugin.checked():
+                return kind.draw(settings, metric, at)
+        except PluginError as error:
+            reason = error.__cause__
+            raise (reason if isinstance(reason, RunError) else RunError(str(error))) from reason
+
+    def suits(run: RunFolder) -> bool:
+        with plugin.noted():
+            return bool(kind.suits(run))
+        return False
+
+    return Kind(kind.caption, draw, suits)

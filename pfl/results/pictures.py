@@ -41,13 +41,13 @@ class Picture:
 def kinds() -> dict[str, Kind]:
     """Return the kinds of pictures by name, those of extras and plug-ins last."""
     caption = WORDS["pictures"]
-    return {
+    own = {
         "curves": Kind(caption["curves"], lambda settings, by, at: plots.curves(settings, by)),
         "clients": Kind(caption["clients"], plots.clients),
         "data_size": Kind(caption["data_size"], plots.data_size),
         "similarity": Kind(caption["similarity"], lambda s, by, at: matrices.similarity(s)),
-        **brought(),
     }
+    return {**own, **brought(dict.fromkeys(own, "pfl.results.pictures"))}
 
 
 def draw(

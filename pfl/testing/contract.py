@@ -15,9 +15,9 @@ PROMISES: tuple[Promise, ...] = tuple(
     promise
     for module in (
         *(building, uploads, purity, losses, jobs, runs, engines),
-        *plugins.loaded("pfl.promises"),
+        *(module for _, module in plugins.loaded("pfl.promises")),
     )
-    for promise in vars(module).values()
+    for promise in getattr(module, "__dict__", {}).values()
     if isinstance(promise, Promise)
 )
 

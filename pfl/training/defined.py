@@ -10,6 +10,7 @@ or fails, depending on the metric.
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -192,7 +193,9 @@ class Measure:
     """
 
     def __init__(self, metric: Metric, *, own_zeros: bool = False) -> None:
-        if isinstance(metric, BaseAggregator):
+        # Another package's class that is derived from one may compare.
+        update = inspect.getattr_static(type(metric), "update")
+        if isinstance(metric, BaseAggregator) and update.__module__ == BaseAggregator.__module__:
             raise ValueError("it compares nothing with targets")
         if getattr(metric, "multidim_average", "global") != "global":
             raise ValueError("it gives a number for each sample")

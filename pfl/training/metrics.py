@@ -7,7 +7,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -239,9 +239,12 @@ def _try(measure: Measure, task: Task, outputs: int) -> None:
 
 
 def _metric_class(path: str) -> type[Metric]:
-    brought = [point for point in plugins.installed("pfl.metrics") if point.name == path]
+    points = plugins.installed("pfl.metrics")
+    brought = plugins.settle("metric", ((one.name, one, one) for one in points))
+    if path in brought:
+        return cast(type[Metric], brought[path].load_class(Metric))
     try:
-        metric_class = brought[0].load() if brought else checked(path, Metric, (), CONFIGURATION)
+        metric_class = checked(path, Metric, (), CONFIGURATION)
     except (ImportError, AttributeError, TrustError):
         metric_class = None
     if not (inspect.isclass(metric_class) and issubclass(metric_class, Metric)):

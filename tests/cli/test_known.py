@@ -134,7 +134,7 @@ def test_the_words_of_options_are_those_of_the_code():
     assert choices("list", "kind") == [*KINDS, catalogue.METRICS]
     for command in ("compare", *(["table"] if has("papers") else [])):
         assert told(command, "--out").endswith(f"({', '.join(FORMATS)})")
-    own = [name for name in kinds() if name not in brought()]
+    own = [name for name in kinds() if name not in brought({})]
     assert told("plot", "--only").startswith(f"{', '.join(own)}, a picture")
     mains = (f"test/{model}/acc" for model in JUDGED_BY)
     assert ", ".join(mains) in told("plot", "--metric")

@@ -10,6 +10,7 @@ import pytest
 from pfl.disk.nearest import hint, nearest
 from pfl.engines import named
 from pfl.imports import plugins
+from pfl.imports.plugins import Plugin
 
 PACKAGE = """
 from pfl.engines.sequential import SequentialEngine
@@ -23,7 +24,7 @@ class Mine(SequentialEngine):
 def test_a_plug_in_brings_an_engine(tmp_path, monkeypatch):
     (tmp_path / "brought_engine.py").write_text(PACKAGE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    point = EntryPoint("mine", "brought_engine:Mine", "pfl.engines")
+    point = Plugin("pfl.engines", "mine", "brought_engine", "Mine", "somebodys", "1.0")
     monkeypatch.setattr(named, "_POINTS", {**named._POINTS, "mine": point})
     monkeypatch.setattr(named, "NAMES", (*named.NAMES, "mine"))
     assert "brought_engine" not in sys.modules

@@ -105,11 +105,18 @@ def _budget(owner: Experiment, local: int, folder: Path) -> Budget | None:
     values = owner.values
     if values.epsilon is None:
         return None
-    for make in plugins.loaded("pfl.budgets"):
-        numbers = values.epsilon, values.delta, values.clip, values.sigma
+    found = ((one.group, one, (one, make)) for one, make in plugins.loaded("pfl.budgets"))
+    # An owner has one budget, so all that count it have one name.
+    made = plugins.settle("entry in", found)
+    if not made:
+        raise UsageError("epsilon needs pfl.extras.privacy, which is not installed")
+    plugin, make = made["pfl.budgets"]
+    numbers = values.epsilon, values.delta, values.clip, values.sigma
+    with plugin.checked():
         budget: Budget = make(owner.data, local, _spent_file(owner.data, folder), *numbers)
-        return budget
-    raise UsageError("epsilon needs pfl.extras.privacy, which is not installed")
+        complete = all(callable(getattr(budget, name, None)) for name in ("check", "charge"))
+        plugin.check(complete, "a function that returns a budget, with check and charge")
+    return budget
 
 
 def _spent_file(data: object, folder: Path) -> Path:
