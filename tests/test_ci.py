@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,6 +46,29 @@ def test_the_oldest_versions_are_the_lower_bounds():
     bounds = [re.match(r"([\w-]+)(?:\[\w+\])?>=([\w.]+)", word) for word in wanted]
     pinned = sorted(f"{bound[1]}=={bound[2]}" for bound in bounds if bound)
     assert lines_of("constraints-oldest.txt") == pinned
+
+
+def test_no_floor_has_a_published_advisory():
+    """The first versions without one: heap overflows in images, escapes of the sandbox, leaks."""
+    mended = {
+        **{"pillow": (12, 1, 1), "jinja2": (3, 1, 6), "scikit-learn": (1, 5)},
+        **{"ray": (2, 52), "pytest": (9, 0, 3), "filelock": (3, 20, 3), "pyarrow": (14, 0, 1)},
+    }
+    floors = dict(line.split("==") for line in lines_of("constraints-oldest.txt"))
+    for name, version in mended.items():
+        assert tuple(map(int, floors[name].split("."))) >= version, name
+
+
+def test_both_ends_of_the_versions_are_audited_and_tested_each_week():
+    weekly = yaml.safe_load((ROOT / ".github" / "workflows" / "weekly.yml").read_text("utf-8"))
+    job = weekly["jobs"]["versions"]
+    steps = [step.get("run", "") for step in job["steps"]]
+    assert [one["constraints"] for one in job["strategy"]["matrix"]["include"]] == [
+        "-c constraints-oldest.txt",
+        "--upgrade",
+    ]
+    assert sum("pip-audit --" in step for step in steps) == 1
+    assert sum("-m pytest" in step for step in steps) == 1
 
 
 def test_skips_are_expected_only_of_modules_that_a_test_skips_without():
