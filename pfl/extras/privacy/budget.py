@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -34,6 +35,15 @@ from pfl.training.gradients import carried
 _PRIVATE = "Privacy in loop.uplink, with level: sample and noise: system"
 # With less noise epsilon is large and takes minutes to compute; with more it takes hours.
 _LEAST_SIGMA, _MOST_SIGMA, _MOST_STEPS = 0.3, 1000.0, 10**6
+# Kinds of steps in an account: a server must not fill it with a kind for each round.
+_MOST_KINDS = 1000
+# The sigmas that are accounted for; a run's counts as the next lower one. Usual ones are exact.
+_SIGMAS = [
+    *(number / 20 for number in range(6, 20)),  # 0.3, 0.35, ... 0.95
+    *(number / 10 for number in range(10, 30)),  # 1, 1.1, ... 2.9
+    *(number / 4 for number in range(12, 40)),  # 3, 3.25, ... 9.75
+    *map(float, [*range(10, 30), *range(30, 100, 10), 100, 150, *range(200, 1001, 100)]),
+]
 # Seconds to wait for another site of the same data to charge its steps.
 _PATIENCE = 60.0
 
@@ -55,7 +65,7 @@ class Spent:
 
 @dataclass(frozen=True, config=STRICT)
 class _Account:
-    spent: Annotated[list[Spent], Field(max_length=1000)]
+    spent: Annotated[list[Spent], Field(max_length=_MOST_KINDS)]
 
 
 def _unseen(data: FederatedData, client: int) -> DataView:
@@ -144,24 +154,42 @@ class Budget:
             if (why := separable.unsupported_reason(apart, job)) is not None:
                 raise Refusal(f"samples cannot be kept private: {why}")
         self._examined = context
-        with self._held():
-            spent = self._read()
-            for batches, steps in steps_of(context, job.info):
-                # A sample adds at most the clip to a step, so that sigma protects it.
-                spent[batches, level.sigma] += steps
-            if (most := max(spent.values(), default=0)) > _MOST_STEPS:
-                raise Refusal(f"a site accounts for {_MOST_STEPS} steps of a kind, got {most}")
-            epsilon = accountant.of_parts(
-                tuple((1 / batches, sigma, steps) for (batches, sigma), steps in spent.items()),
-                self._delta,
+        # A sample adds at most the clip to a step, so that sigma protects it. Less noise than there
+        # is gives a larger epsilon, never a smaller one.
+        sigma = _SIGMAS[bisect_right(_SIGMAS, level.sigma) - 1]
+        taken = Counter[tuple[int, float]]()
+        for batches, steps in steps_of(context, job.info):
+            taken[batches, sigma] += steps
+        while True:
+            before = self._read()
+            # This may take seconds, in which other sites of the same data need not wait.
+            self._check(before + taken, number)
+            with self._held():
+                if self._read() == before:
+                    self._write(before + taken)
+                    return
+
+    def _check(self, spent: Mapping[tuple[int, float], int], number: int) -> None:
+        """Refuse a round after which an account could not be read, or exceed the epsilon.
+
+        Raises:
+            Refusal: It has too many kinds of steps, too many of a kind, or too large an epsilon.
+        """
+        if len(spent) > _MOST_KINDS:
+            raise Refusal(
+                f"a site accounts for {_MOST_KINDS} kinds of steps, by sigma and by the batches of "
+                "an epoch: use those of earlier rounds"
             )
-            # Written like this because comparisons with NaN are false.
-            if not epsilon <= self._epsilon:
-                raise Refusal(
-                    f"the owner allows epsilon {self._epsilon:g} at delta {self._delta:g}, but "
-                    f"round {number} would need {epsilon:.4g}"
-                )
-            self._write(spent)
+        if (most := max(spent.values(), default=0)) > _MOST_STEPS:
+            raise Refusal(f"a site accounts for {_MOST_STEPS} steps of a kind, got {most}")
+        parts = ((1 / batches, sigma, steps) for (batches, sigma), steps in sorted(spent.items()))
+        epsilon = accountant.of_parts(tuple(parts), self._delta)
+        # Written like this because comparisons with NaN are false.
+        if not epsilon <= self._epsilon:
+            raise Refusal(
+                f"the owner allows epsilon {self._epsilon:g} at delta {self._delta:g}, but "
+                f"round {number} would need {epsilon:.4g}"
+            )
 
     def _held(self) -> AbstractContextManager[object]:
         return FileLock(f"{self._file}.lock", _PATIENCE)
@@ -178,9 +206,10 @@ class Budget:
         return spent
 
     def _write(self, spent: Mapping[tuple[int, float], int]) -> None:
-        lines = [asdict(Spent(*kind, steps)) for kind, steps in sorted(spent.items()) if steps]
+        # The record that is read checks what is written.
+        account = _Account([Spent(*kind, steps) for kind, steps in sorted(spent.items())])
         with written(self._file, synced=True) as file:
-            file.write(json.dumps({"spent": lines}, indent=1).encode())
+            file.write(json.dumps(asdict(account), indent=1).encode())
 
 
 def _steps(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:

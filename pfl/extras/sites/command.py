@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from pfl.cli.config import REFUSALS, Experiment, inner_values
@@ -22,6 +25,7 @@ from pfl.core.client import ClientModule
 from pfl.core.data import Adopts
 from pfl.core.devices import repeatable
 from pfl.core.failure import last_words
+from pfl.core.seeds import scoped
 from pfl.disk.lock import locked
 from pfl.disk.writing import write
 from pfl.disk.yaml_text import dumped
@@ -38,6 +42,8 @@ from pfl.imports.trust import Trust, check_calls
 from pfl.training.context import Context
 from pfl.training.contexts import Contexts
 
+# File of the used part of a run's configuration.
+RUN = "run.yaml"
 # Settings of data and loop that the run decides, not the owner.
 _OF_DATA = ("batch_size", "eval_batch_size", "drop_last", "shuffle", "metrics")
 _OF_LOOP = ("precision", "gradient_clip_val")
@@ -82,11 +88,13 @@ def site(argv: Sequence[str]) -> None:
             values.class_counts,
             values.epsilon is None if values.scores is None else values.scores,
             values.most_rounds,
+            values.most_parameters,
             _budget(owner, local, folder),
         )
         builder = MethodBuilder(owner, folder)
         host = Host(
-            values.client, local, folder / "kept", allowed, builder.build, _notify, builder.export
+            *(values.client, local, folder / "kept", allowed, builder.build, _notify),
+            *(builder.export, builder.accept, builder.private),
         )
         scope.callback(host.close)
         scope.callback(SocketServer(sockets / "socket", host.answer).close)
@@ -146,8 +154,8 @@ class MethodBuilder:
 
     Args:
         owner: The owner's configuration.
-        folder: Folder in which the used part of a run's configuration and of the data's is written,
-            for the owner.
+        folder: Folder in which the used part of an accepted run's configuration and of the data's
+            is written, for the owner.
 
     Raises:
         CheckpointError: The file for the model exists and is not a model.
@@ -156,6 +164,7 @@ class MethodBuilder:
     def __init__(self, owner: Experiment, folder: Path) -> None:
         self._owner, self._folder = owner, folder
         self._study: Experiment | None = None
+        self._texts: dict[str, str] = {}
         given = owner.values.export
         self._file = None if given is None else resume.beside(Path(given), folder)
 
@@ -165,7 +174,7 @@ class MethodBuilder:
         Raises:
             Refusal: The method cannot be built, or names a class that servers may not use.
         """
-        owner, file = self._owner, self._folder / "run.yaml"
+        owner = self._owner
         try:
             loop = {name: run["loop"][name] for name in _OF_LOOP if name in run["loop"]}
             options = run["data"].get("init_args") or {}
@@ -179,28 +188,45 @@ class MethodBuilder:
                 "model": run["model"],
                 "data": {**data, "init_args": {**(data.get("init_args") or {}), **asked}},
             }
-            write(file, dumped(used))
-            study = Experiment.parse(make_parser("fit"), ["--config", str(file)])
+            with tempfile.TemporaryDirectory() as place:
+                file = Path(place, RUN)
+                write(file, dumped(used))
+                study = Experiment.parse(make_parser("fit"), ["--config", str(file)])
             trust = replace(_OF_SERVER, filled=study.parser.filled)
             check_calls(study.values.model, ClientModule, ("model",), trust)
             # The constructor checks the options; the owner's data are not read again.
             with explained(study.settings, *REFUSALS, part="data"):
                 made = study.make("data", study.values.data)
+            # A run that is refused changes nothing of the owner's data.
+            source = copy(owner.data)
             for name in asked:
-                setattr(owner.data, name, getattr(made, name))
-            study.data = owner.data
+                setattr(source, name, getattr(made, name))
+            study.data = source
+            _check_size(study, owner.values.most_parameters)
             module, fabric = study.module, study.loop.fabric
-            owner.data.to(fabric.device)
+            source.to(fabric.device)
             fabric.strategy.precision.convert_module(module)
-            contexts = Contexts(module, owner.data, fabric, study.loop.gradient_clip_val)
-            if isinstance(owner.data, Adopts):
+            contexts = Contexts(module, source, fabric, study.loop.gradient_clip_val)
+            self._texts = {RUN: dumped(used)}
+            if isinstance(source, Adopts):
                 # For the owner: the model expects inputs on this scale.
-                content = json.dumps(owner.data.transforms(), indent=1)
-                write(self._folder / TRANSFORMS, content)
-        except (UsageError, *REFUSALS) as error:
+                self._texts[TRANSFORMS] = json.dumps(source.transforms(), indent=1)
+        except (UsageError, *REFUSALS, RuntimeError, MemoryError) as error:
             raise Refusal(f"the run's method cannot be built here: {error}") from error
         self._study = study
         return contexts
+
+    def accept(self) -> None:
+        """Write what was built last, for the owner."""
+        for name, text in self._texts.items():
+            write(self._folder / name, text)
+
+    @property
+    def private(self) -> list[Path]:
+        """Files and folders of the owner, whose paths a server must not see."""
+        texts = yaml.safe_load(self._owner.text)
+        places = [Path(text).expanduser() for text in _texts(texts) if text.isprintable()]
+        return [self._folder, *(place for place in places if place.exists())]
 
     def export(self, context: Context) -> None:
         """Write the model that was just tested, if the owner requested it.
@@ -213,6 +239,36 @@ class MethodBuilder:
             export.write(self._file, context.module, recipe_of(self._study))
         except OSError as error:
             _notify(f"the model was not written: {error}")
+
+
+def _check_size(study: Experiment, most: int | None) -> None:
+    """Refuse a method with too many parameters and buffers before they take any memory.
+
+    Raises:
+        ValueError: It has more than the owner allows.
+    """
+    if most is None:
+        return
+    try:
+        with torch.device("meta"), scoped(0):
+            module: ClientModule = study.make("model", study.model)
+    except (UsageError, *REFUSALS, RuntimeError):
+        # It reads values, or is wrong, which is told where it is made.
+        return
+    count = sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
+    if count > most:
+        raise ValueError(
+            f"the owner allows most_parameters={most:,}, but the method has {count:,} parameters "
+            "and buffers"
+        )
+
+
+def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401
+    """Yield all texts in a part of a configuration."""
+    if isinstance(value, str):
+        yield value
+    for item in inner_values(value):
+        yield from _texts(item)
 
 
 def _check_texts(value: Any) -> None:  # noqa: ANN401

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pfl.engines.transport import wire
 from pfl.engines.transport.clients import Refusal
 from pfl.extras.sites.relay import Header
 from pfl.extras.sites.site import Allowed, Site
+from pfl.extras.sites.words import without_folders
 from pfl.training.context import Context
 from pfl.training.contexts import Contexts
 
@@ -29,6 +30,8 @@ class Host:
         build: Function from a run's configuration to its contexts.
         notify: Called with messages for the owner.
         tested: See :class:`~pfl.extras.sites.site.Site`.
+        accepted: Called once a run is accepted.
+        private: Files and folders whose paths a server must not see.
     """
 
     def __init__(
@@ -40,9 +43,12 @@ class Host:
         build: Callable[[dict[str, Any]], Contexts],
         notify: Callable[[str], None],
         tested: Callable[[Context], None] = lambda _: None,
+        accepted: Callable[[], None] = lambda: None,
+        private: Sequence[Path] = (),
     ) -> None:
         self._client, self._local, self._folder = client, local, folder
         self._allowed, self._build, self._notify, self._tested = allowed, build, notify, tested
+        self._accepted, self._private = accepted, (*private, folder)
         self._greeting = folder / "hello"
         self._config: str | None = None
         self._site: Site | None = None
@@ -64,7 +70,8 @@ class Host:
                     raise Refusal("no server has sent hello yet")
             except (Refusal, ContainerError) as error:
                 self._notify(f"refused {verb}: {error}")
-                return wire.written("error", wire.Failure("refused", str(error)))
+                told = without_folders(str(error), self._private)
+                return wire.written("error", wire.Failure("refused", told))
             if self._site is None:
                 return wire.written("bye", wire.Empty())
             return self._site.answer(verb, content)
@@ -88,14 +95,16 @@ class Host:
         self.close()
         run = _read(hello.config)
         name, contexts = self._check(run), self._build(run)
-        self._site = Site(
+        site = Site(
             *(contexts, self._client, self._folder),
             local=self._local,
             allowed=self._allowed,
             tested=self._tested,
             notify=self._notify,
         )
-        self._config = hello.config
+        site.open(content)
+        self._site, self._config = site, hello.config
+        self._accepted()
         with written(self._greeting) as file:
             file.write(content)
         self._notify(f"a server requests {name}, {run['loop'].get('rounds')} rounds")

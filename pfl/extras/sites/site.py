@@ -6,6 +6,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from pfl.extras.sites import facts
 from pfl.extras.sites.data import one_client
 from pfl.extras.sites.states import KeptVersions
 from pfl.extras.sites.transport import LostStateError
+from pfl.extras.sites.words import without_folders
 from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.contexts import Contexts
@@ -55,6 +57,7 @@ class Allowed:
         class_counts: Whether the server may know the number of samples of each class.
         scores: Whether the server may know losses and scores.
         most_rounds: Last round in which the site takes part; ``None`` for no limit.
+        most_parameters: Largest number of a method's parameters and buffers; ``None`` for any.
         budget: Budget for single samples; ``None`` does not keep them private.
     """
 
@@ -63,6 +66,7 @@ class Allowed:
     class_counts: bool = False
     scores: bool = True
     most_rounds: int | None = None
+    most_parameters: int | None = None
     budget: Budget | None = None
 
 
@@ -87,9 +91,6 @@ class Site(Clients):
         tested: Called with the context after each test of the client's personalised model; the
             module then has its weights.
         notify: Called with messages for the owner.
-
-    Raises:
-        BusyError: Another site uses the folder.
     """
 
     def __init__(
@@ -113,13 +114,36 @@ class Site(Clients):
         if self._budget is not None:
             # A state kept without noise is never resumed.
             run["private"] = True
-        self._kept = KeptVersions(folder / canonical.digest(run))
-        # Without a key, a server that knows all samples but one could guess the last.
-        self._data = hmac.digest(_secret(folder / "secret"), data.encode(), "sha256").hex()
+        self._folder, self._states = folder, folder / canonical.digest(run)
+        self._hash = data
+
+    @cached_property
+    def _kept(self) -> KeptVersions:
+        """The client's states; their folder is made once a request needs them."""
+        return KeptVersions(self._states)
+
+    def open(self, content: bytes) -> wire.Hello:
+        """Return a hello, whose run may then begin; a refused one leaves nothing in the folder.
+
+        Raises:
+            Refusal: Server and site have other settings, or the server needs class counts.
+            BusyError: Another site uses the folder.
+        """
+        hello, _ = wire.asked("hello", wire.Hello, content)
+        if apart := facts.differences(self._facts, hello.facts):
+            raise Refusal(f"the server has other settings: {apart}")
+        if hello.counts and not self._allowed.class_counts:
+            raise Refusal(
+                "this method's server needs the number of samples of each class, "
+                "which the owner does not allow"
+            )
+        _ = self._kept
+        return hello
 
     def close(self) -> None:
         """Release the folder of the client's states."""
-        self._kept.close()
+        if "_kept" in vars(self):
+            self._kept.close()
 
     @property
     def verbs(self) -> Mapping[str, Callable[[bytes], bytes]]:
@@ -143,22 +167,17 @@ class Site(Clients):
         if failure.kind == "failed" and self._budget is not None:
             # The message may reveal a sample.
             return replace(failure, message="it failed; only the site's owner can see why")
-        return failure
+        return replace(failure, message=without_folders(failure.message, [self._folder]))
 
     def _hello(self, content: bytes) -> bytes:
-        hello, _ = wire.asked("hello", wire.Hello, content)
-        if apart := facts.differences(self._facts, hello.facts):
-            raise Refusal(f"the server has other settings: {apart}")
-        if hello.counts and not self._allowed.class_counts:
-            raise Refusal(
-                "this method's server needs the number of samples of each class, "
-                "which the owner does not allow"
-            )
+        hello = self.open(content)
+        # Without a key, a server that knows all samples but one could guess the last.
+        secret = _secret(self._folder / "secret")
         counts = self._own.label_counts if hello.counts else None
         splits: tuple[Split, ...] = ("train", "val", "test")
         data = self._contexts.data
         introduction = wire.Introduction(
-            data=self._data,
+            data=hmac.digest(secret, self._hash.encode(), "sha256").hex(),
             sizes={name: len(data.split(self.client, name)) for name in splits},
             label_counts=None if counts is None else counts.tolist(),
         )

@@ -74,6 +74,8 @@ def host(client=0, build=None, allowed=None, **changed):
         alone,
         told.append,
         shop.export,
+        shop.accept,
+        shop.private,
     )
     return found, told
 

@@ -21,7 +21,7 @@ from pfl.core.types import Broadcast
 from pfl.disk.reading import FileError
 from pfl.engines.transport import wire
 from pfl.extras.privacy import accountant, separable
-from pfl.extras.privacy.budget import Budget
+from pfl.extras.privacy.budget import _SIGMAS, Budget
 from pfl.extras.privacy.privacy import Privacy
 from pfl.extras.privacy.sample_level import PrivateSamples
 from pfl.extras.sites import command as verb_site
@@ -95,6 +95,54 @@ def test_epsilon_is_that_of_all_steps_at_the_site():
     with pytest.raises(Refusal, match=parts(f"epsilon {allowed:g} ~ 0.01 ~ round 1")):
         Budget(Path("spent.json"), allowed, 1e-2).charge(*toy_job(sigma=50.0))
     assert spent() == after
+
+
+def test_sigma_counts_as_the_next_lower_of_a_hundred():
+    """Never as more noise than there is; usual values are exact."""
+    assert len(_SIGMAS) == 100
+    assert sorted({*_SIGMAS}) == _SIGMAS
+    assert {0.3, 0.5, 0.8, 1.0, 1.1, 1.5, 2.0, 3.0, 5.0, 10.0, 50.0, 1000.0} <= {*_SIGMAS}
+    for number, (sigma, counted) in enumerate([(1.0999, 1.0), (1.1, 1.1), (999.9, 900.0)]):
+        file = Path(f"{number}.json")
+        Budget(file, 50.0, 1e-2).charge(*toy_job(sigma=sigma))
+        assert spent(file) == [(2, counted, 2)]
+
+
+def test_what_is_written_can_be_read_and_a_kind_too_many_is_refused(monkeypatch):
+    """After it the site starts again, and known kinds are charged as before."""
+    monkeypatch.setattr(accountant, "of_parts", lambda parts, delta: len(parts) / 1000)
+    file = Path("spent.json")
+    lines = [{"batches": n, "sigma": 2.0, "steps": 1} for n in range(2, 1001)]
+    file.write_text(json.dumps({"spent": lines}))
+    own = Budget(file, 8.0, 1e-2)
+    own.charge(*toy_job(sigma=3.0))
+    assert len(spent()) == 1000
+    with pytest.raises(Refusal, match=parts("1000 kinds of steps ~ earlier rounds")):
+        own.charge(*toy_job(sigma=4.0))
+    Budget(file, 8.0, 1e-2).charge(*toy_job(sigma=3.0))
+    assert (2, 3.0, 4) in spent()
+    assert len(spent()) == 1000
+    with pytest.raises(ValueError, match="at most 1000"):
+        own._write({(n, 2.0): 1 for n in range(1, 1002)})
+
+
+def test_other_sites_do_not_wait_for_epsilon_and_both_are_charged(monkeypatch):
+    """Another site charges while it is computed: it is computed once more, with its steps."""
+    file, asked = Path("spent.json"), []
+    one, other = Budget(file, 50.0, 1e-2), Budget(file, 50.0, 1e-2)
+    computed = accountant.of_parts
+
+    def of_parts(parts, delta):
+        asked.append(parts)
+        if len(asked) == 1:
+            other.charge(*toy_job(sigma=3.0))
+        return computed(parts, delta)
+
+    monkeypatch.setattr(accountant, "of_parts", of_parts)
+    one.charge(*toy_job())
+    assert spent() == [(2, 2.0, 2), (2, 3.0, 2)]
+    assert asked[-1] == ((0.5, 2.0, 2), (0.5, 3.0, 2))
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(

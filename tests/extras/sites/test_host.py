@@ -18,10 +18,12 @@ from lightning_modules.fedavg import FedAvg
 from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
 from pfl.__main__ import main
+from pfl.cli.config import Experiment
 from pfl.engines.transport import wire
 from pfl.extras.sites import nvflare
 from pfl.extras.sites.site import Allowed, Refusal, Site
 from pfl.extras.sites.transport import SiteError
+from pfl.extras.sites.words import without_folders
 from tests.extras.sites.hosts import OWNER, RUN, host, owner, ran, workshop
 from tests.helpers.federation import contexts
 from tests.helpers.messages import parts
@@ -300,6 +302,7 @@ def test_a_table_s_scale_lies_beside_the_owner_s_model():
     )
     data = {"class_path": "TabularData", "init_args": {**options, "batch_size": 16}}
     builder.export(builder.build({**RUN, "data": data}))
+    builder.accept()
     assert "moments" in json.loads(Path("site0/transforms.json").read_text())
 
 
@@ -346,3 +349,99 @@ def test_a_connection_that_ends_is_a_failure_in_its_own_words(monkeypatch, capsy
     assert main(["site", "--config", "my_site.yaml"]) == 1
     log = Path("site0", "connection.log")
     assert f"the connection ended: no such server (see {log})" in capsys.readouterr().err
+
+
+def everything():
+    """Return the files and folders here with their sizes."""
+    return {str(path): path.stat().st_size for path in Path().rglob("*") if path.is_file()}, {
+        str(path) for path in Path().rglob("*") if path.is_dir()
+    }
+
+
+def greeted(found, run, facts=None, counts=False):
+    """Return the answer to a hello: a failure, or an introduction."""
+    hello = wire.written("hello", wire.Hello(facts or {}, counts, yaml.safe_dump(run)))
+    answer = found.answer({"verb": "hello"}, hello)
+    return wire.read("hello", wire.Introduction, answer)[0]
+
+
+def changed(part, **options):
+    return {**RUN, part: {**RUN[part], "init_args": {**RUN[part]["init_args"], **options}}}
+
+
+UNFIT = [
+    changed("model", net={"class_path": "MLP", "init_args": {"hidden": "many"}}),
+    changed("model", net={"class_path": "MLP", "init_args": {"hiden": 4}}),
+    changed("model", net={"class_path": "MLP", "init_args": {"hidden": -4}}),
+    changed("model", net={"class_path": "NoSuch"}),
+    changed("model", net={"class_path": "my.Net"}),
+    changed("model", optimizer={"class_path": "torch.optim.LBFGS"}),
+    changed("model", net="!!python/object/apply:os.system [ls]"),
+    changed("data", batch_size=0, metrics=["torchmetrics.F1Score"]),
+    changed("data", batch_size=[1]),
+    changed("data", metrics=["torchmetrics.NoSuch"]),
+    changed("data", metrics=[3], batch_size=7),
+    {**RUN, "model": {"class_path": "FedPer"}},
+    {**RUN, "seed": "text"},
+    {**RUN, "loop": {**RUN["loop"], "precision": "no"}},
+    {**RUN, "loop": {**RUN["loop"], "gradient_clip_val": "x"}},
+    RUN,  # No facts of the server's: they differ.
+]
+
+
+@pytest.mark.parametrize("number", range(len(UNFIT)))
+def test_a_refused_hello_leaves_nothing_and_tells_no_path(number, tmp_path):
+    """Neither folders of states nor options of the owner's data."""
+    found, _ = host(0)
+    shop = found._accepted.__self__
+    before, data = everything(), {**vars(shop._owner.data)}
+    failure = greeted(found, UNFIT[number])
+    assert isinstance(failure, wire.Failure)
+    assert failure.kind == "refused"
+    assert everything() == before
+    now = vars(shop._owner.data)
+    assert now.keys() == data.keys()
+    assert all(now[name] is data[name] for name in data)
+    assert str(tmp_path) not in failure.message
+    assert not re.search(r"(?<![\w.])/\w+/", failure.message)
+    # Nor does it leave a site that answers.
+    record, _ = wire.read("train", wire.Report, found.answer({"verb": "train"}, b""))
+    assert "no server has sent hello yet" in record.message
+
+
+def test_an_accepted_run_follows_a_refused_one():
+    (one, _), (other, _) = host(0), host(1)
+    for run in UNFIT[-4:]:
+        assert isinstance(greeted(one, run), wire.Failure)
+    assert ran(one, other).fingerprint == ran().fingerprint
+
+
+def test_paths_are_shortened_to_their_last_part(tmp_path):
+    spaced = tmp_path / "Dr Who" / "my table.csv"
+    for text, right in [
+        (f"{spaced}: no column", "my table.csv: no column"),
+        (f"see {spaced.parent}", "see Dr Who"),
+        ("'/home/x/a.yaml', line 3", "'a.yaml', line 3"),
+        (r"C:\Users\x\a.yaml: no", "a.yaml: no"),
+        ("~/data/a.csv and /etc/passwd", "a.csv and passwd"),
+        ("1/2 of a/b, 3 / 4; https://x.org/a", "1/2 of a/b, 3 / 4; https://x.org/a"),
+    ]:
+        assert without_folders(text, [spaced, spaced.parent]) == right
+
+
+def test_a_large_method_is_refused_before_it_takes_memory(monkeypatch):
+    net = {"class_path": "MLP", "init_args": {"hidden": 10**8}}
+    build = workshop().build
+    made = []
+    monkeypatch.setattr(Experiment, "module", property(made.append))
+    with pytest.raises(Refusal, match=parts("most_parameters=100,000,000 ~ has 7,500,000,010 ")):
+        build(changed("model", net=net))
+    # 64 x 4 + 4 parameters of the hidden layer, and 4 x 10 + 10 of the head.
+    few = workshop(most_parameters=309).build
+    with pytest.raises(Refusal, match=parts("most_parameters=309 ~ has 310 parameters")):
+        few(RUN)
+    assert not made
+    monkeypatch.undo()
+    assert workshop(most_parameters=310).build(RUN)
+    with pytest.raises(Refusal, match="cannot be built here"):
+        build(changed("model", net={"class_path": "MLP", "init_args": {"hidden": 10**18}}))
