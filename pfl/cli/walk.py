@@ -168,7 +168,7 @@ class Walk:
         parent, name = item.keys[:-1], item.keys[-1]
         if kind is not None and name not in kind.types and not item.extra:
             raise self._unknown(item, f"{kind.name} has no argument {name!r}", kind.types)
-        if len(parent) == 1 and parent not in self._kinds:
+        if len(parent) == 1 and parent not in self._kinds and not name.isdigit():
             raise item.error(f"{parent[0]} has no class{hint(name, ('class_path', 'init_args'))}")
         declared = self._hint(item.keys)
         if item.place.endswith("+"):
@@ -453,7 +453,10 @@ def _kind(name: str, found: Mapping[str, Parameter], filled: Collection[str]) ->
 
 def _type_of_flag(how: Mapping[str, Any]) -> Any:
     """Return the type of a command's own argument."""
-    return Literal[tuple(how["choices"])] if "choices" in how else how.get("type", str)
+    usual = bool if "action" in how else str
+    one = Literal[tuple(how["choices"])] if "choices" in how else how.get("type", usual)
+    # A flag may give a single value, which the parser makes a list.
+    return one | list[one] if how.get("nargs") in ("+", "*") else one
 
 
 def _type_of(argument: Parameter) -> Any:
