@@ -35,8 +35,10 @@ def changed(command: str, argv: Sequence[str]) -> tuple[list[str], Change | None
         UsageError: The flags are wrong.
     """
     words = [*argv]
-    for take in loaded("pfl.changes"):
-        words, change = take(command, words)
-        if change is not None:
-            return words, change
+    for plugin, take in loaded("pfl.changes"):
+        with plugin.noted():
+            left, change = take(command, [*words])
+            if change is not None:
+                return left, change
+            words = left
     return words, None

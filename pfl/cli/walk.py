@@ -454,9 +454,9 @@ def _kind(name: str, found: Mapping[str, Parameter], filled: Collection[str]) ->
 def _type_of_flag(how: Mapping[str, Any]) -> Any:
     """Return the type of a command's own argument."""
     usual = bool if "action" in how else str
-    one = Literal[tuple(how["choices"])] if "choices" in how else how.get("type", usual)
+    one: Any = Literal[tuple(how["choices"])] if "choices" in how else how.get("type", usual)
     # A flag may give a single value, which the parser makes a list.
-    return one | list[one] if how.get("nargs") in ("+", "*") else one
+    return one | list[one] if how.get("nargs") in ("+", "*") else one  # type: ignore[valid-type]
 
 
 def _type_of(argument: Parameter) -> Any:

@@ -125,7 +125,8 @@ def tables() -> dict[str, Any]:
     ``pfl test --<name>`` writes the table ``FILE`` of the group ``pfl.tables`` into a run's folder;
     ``rows(evaluator)`` yields its rows.
     """
-    return {point.name: point.load() for point in plugins.installed("pfl.tables")}
+    found = ((one.name, one, made) for one, made in plugins.loaded("pfl.tables"))
+    return plugins.settle("table", found)
 
 
 def find(name: str) -> Any:  # noqa: ANN401

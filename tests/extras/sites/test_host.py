@@ -173,16 +173,17 @@ FOREIGN = [
     # Already imported, or of no module that has a name.
     (
         of_net({"class_path": "OwnersNet", "init_args": {"hidden": 4}}),
-        "model.net: there is no class 'OwnersNet'",
+        "model.net: names ~ .OwnersNet, which belongs neither",
     ),
     (of_net("my-code.Net"), "model.net"),
     ({"metrics": ["my-code.Net"]}, "'my-code.Net' is not a metric"),
     # What runs commands or downloads.
     (of_net({"class_path": "os.system", "init_args": {"command": "touch imported"}}), "names os"),
     (of_net({"class_path": "torch.hub.load"}), "names torch.hub.load"),
-    (of_net({"class_path": "LightningModule"}), "no class 'LightningModule'"),
+    (of_net({"class_path": "LightningModule"}), "names lightning.LightningModule, which"),
     (transform("os.abort"), "names os.abort"),
-    (transform("pfl.core.export.write"), "the function pfl.core.export.write is not allowed"),
+    (transform("pfl.core.export.write"), "arguments of write are required"),
+    (transform("pfl.imports.plugins.installed"), "plugins.installed is not allowed"),
     (
         of_net({"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}}),
         "weights may be downloaded only with",
