@@ -456,7 +456,7 @@ def _type_of_flag(how: Mapping[str, Any]) -> Any:
     usual = bool if "action" in how else str
     one: Any = Literal[tuple(how["choices"])] if "choices" in how else how.get("type", usual)
     # A flag may give a single value, which the parser makes a list.
-    return one | list[one] if how.get("nargs") in ("+", "*") else one  # type: ignore[valid-type]
+    return one | list[one] if how.get("nargs") in ("+", "*") else one
 
 
 def _type_of(argument: Parameter) -> Any:
