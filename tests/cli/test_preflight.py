@@ -22,6 +22,12 @@ OF_EXTRAS = {
     for verb, extra in {"table": "papers", "sweep": "sweeps"}.items()
     if has(extra)
 }
+if has("privacy"):
+    step = "{class_path: Privacy, init_args: {sigm: 1}}"
+    OF_EXTRAS["a key in a flag's text"] = (
+        [*QUICK, f"--loop.uplink=[{step}]"],
+        "--loop.uplink: loop.uplink.0.sigm: ~ 'sigma'",
+    )
 SLIPS = {
     "method": ([*QUICK, "--model", "FedPre"], "'FedPre' ~ 'FedPer'"),
     "data": ([*QUICK, "--data", "Digit"], "'Digit' ~ 'Digits'"),
@@ -74,10 +80,6 @@ SLIPS = {
         "--model: ~ required: supervisor",
     ),
     "data that are needed": ([*QUICK, "--model=FedMD"], "--model: FedMD needs ~ set data.public"),
-    "a key in a flag's text": (
-        [*QUICK, "--loop.uplink=[{class_path: Privacy, init_args: {sigm: 1}}]"],
-        "--loop.uplink: loop.uplink.0.sigm: ~ 'sigma'",
-    ),
     "a class of one's own module": (["check", "own.Nothing"], "'own.Nothing' ~ 'own.Something'"),
     "a split": (["predict", *QUICK[1:], "--ckpt_path=last", "--split=tets"], "--split: ~ 'test'"),
     "runs": (["compare", "no"], "there is no folder no"),

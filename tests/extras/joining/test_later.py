@@ -276,6 +276,14 @@ def configured(stored, tmp_path, section, **options):
     return copy
 
 
+EVIL = """
+from torch import nn
+
+open("ran", "w")
+
+class Net(nn.Module):
+    pass
+"""
 THEIRS = {
     "class": ("model", {"net": {"class_path": "evil.Net"}}, "names evil.Net ~ --trust the file"),
     "metric": ("data", {"metrics": ["evil.Net"]}, "names evil.Net"),
@@ -292,7 +300,7 @@ def test_a_run_of_somebody_else_runs_nothing_that_it_names(
     new = hospitals(tmp_path / "new.csv", "Chur")
     run = configured(stored, tmp_path, section, **options)
     monkeypatch.chdir(tmp_path)
-    Path("evil.py").write_text("open('ran', 'w')\n")
+    Path("evil.py").write_text(EVIL)
     alone = ["--config", str(run / "config.yaml"), f"--data.path={new}"]
     for words in (["--join", "1", "--data", new], alone):
         assert main(["test", "--ckpt_path", str(run), *words]) == 2
