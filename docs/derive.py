@@ -22,8 +22,8 @@ from pathlib import Path
 import yaml
 
 from docs._ext import curves
-from pfl.core.card import Family, MethodCard
 from pfl.core.client import ClientModule
+from pfl.core.record import Family, MethodRecord
 from pfl.testing import mlp
 from tests.extras.privacy import private_table
 from tests.helpers import discovery
@@ -54,15 +54,15 @@ MEASURED = {
 }
 
 
-def cards() -> dict[type[ClientModule], MethodCard]:
-    """Return the methods that have a card of their own, in the order of the lists."""
-    found = {kind: kind.card for kind in discovery.methods() if "card" in vars(kind)}
+def records() -> dict[type[ClientModule], MethodRecord]:
+    """Return the methods that have a record of their own, in the order of the lists."""
+    found = {kind: kind.record for kind in discovery.methods() if "record" in vars(kind)}
     return dict(sorted(found.items(), key=lambda item: _place(item[1])))
 
 
-def _place(card: MethodCard) -> tuple[int, int, str]:
-    year = card.paper.year if card.paper is not None else 0
-    return FAMILIES.index(card.family), year, card.name.lower()
+def _place(record: MethodRecord) -> tuple[int, int, str]:
+    year = record.paper.year if record.paper is not None else 0
+    return FAMILIES.index(record.family), year, record.name.lower()
 
 
 def page_of(kind: type[ClientModule]) -> str:
@@ -72,16 +72,16 @@ def page_of(kind: type[ClientModule]) -> str:
 
 def _lists() -> str:
     """Return the README's lists of methods, one row a file."""
-    files: dict[str, list[MethodCard]] = defaultdict(list)
-    for kind, card in cards().items():
-        files[page_of(kind)].append(card)
-    five = {card.name: file for file, (card, *_) in files.items() if card.name in FIVE}
+    files: dict[str, list[MethodRecord]] = defaultdict(list)
+    for kind, record in records().items():
+        files[page_of(kind)].append(record)
+    five = {record.name: file for file, (record, *_) in files.items() if record.name in FIVE}
     groups = {"The five papers that the project began with": [five[name] for name in FIVE]}
     for family in FAMILIES:
         groups[family] = [
             file
-            for file, (card, *_) in files.items()
-            if card.family == family and card.name not in FIVE
+            for file, (record, *_) in files.items()
+            if record.family == family and record.name not in FIVE
         ]
     parts = []
     for title, names in groups.items():
@@ -90,14 +90,14 @@ def _lists() -> str:
     return "\n".join(parts)
 
 
-def _row(file: str, own: Sequence[MethodCard]) -> str:
-    card = own[0]
+def _row(file: str, own: Sequence[MethodRecord]) -> str:
+    record = own[0]
     link = f"[{', '.join(one.name for one in own)}](docs/methods/{file}.md)"
     beside = sorted(path.stem for path in (ROOT / "lightning_modules").glob(f"{file}_*.py"))
     cells = [
-        f"**{link}**" if card.name in FIVE else link,
-        "-" if card.paper is None else card.paper.appeared,
-        *(card.travels, card.stays, card.apart),
+        f"**{link}**" if record.name in FIVE else link,
+        "-" if record.paper is None else record.paper.appeared,
+        *(record.travels, record.stays, record.apart),
         ", ".join(f"`{name}.py`" for name in (file, *beside)),
     ]
     return f"| {' | '.join(cells)} |\n"
@@ -105,7 +105,7 @@ def _row(file: str, own: Sequence[MethodCard]) -> str:
 
 def _counted(text: str) -> str:
     """Return a page with the number of methods beside the five."""
-    others = len(cards()) - len(FIVE)
+    others = len(records()) - len(FIVE)
     return re.sub(r"\b\d+ baselines", f"{others} baselines", text)
 
 
@@ -113,16 +113,16 @@ def _refusals() -> str:
     """Return who cannot keep single samples private, by reason, and who can."""
     why: dict[str, list[str]] = {words: [] for words in REASONS.values()}
     free = []
-    for kind, card in cards().items():
+    for kind, record in records().items():
         reason = discovery.facts(kind).not_private
         if reason is None and discovery.build(kind, mlp()).server().needs_label_counts:
             reason = COUNTS
         if reason is None:
-            free.append(card.name)
+            free.append(record.name)
             continue
         words = next(words for part, words in REASONS.items() if part in reason)
         term = re.search(r"term '(\w+)'", reason)
-        why[words].append(f"{card.name} (`{term[1]}`)" if term else card.name)
+        why[words].append(f"{record.name} (`{term[1]}`)" if term else record.name)
     lines = [f"- {words}: {', '.join(names)};\n" for words, names in why.items() if names]
     return f"{''.join(lines)[:-2]}.\n\n{', '.join(free)} can be run.\n"
 
@@ -151,18 +151,18 @@ def _import_order(line: str) -> tuple[str, bool, str]:
 def _runs() -> str:
     """Return the rows of a table file that has every method."""
     lines = []
-    for kind, card in cards().items():
-        if card.shown is not None:
-            row = {"set": {"model": kind.__name__, **card.shown}}
+    for kind, record in records().items():
+        if record.shown is not None:
+            row = {"set": {"model": kind.__name__, **record.shown}}
             flow = yaml.safe_dump(row, sort_keys=False, default_flow_style=True, width=10_000)
-            lines.append(f"  {card.name}: {flow}")
+            lines.append(f"  {record.name}: {flow}")
     return "".join(lines)
 
 
 def _missing(name: str, text: str) -> list[str]:
     """Return the methods of which a table on a page has no row."""
     rows = {cells[0] for cells in _cells(_between(text, name))}
-    return [c.name for c in cards().values() if c.shown is not None and c.name not in rows]
+    return [c.name for c in records().values() if c.shown is not None and c.name not in rows]
 
 
 def _cells(block: str) -> list[list[str]]:
@@ -173,7 +173,7 @@ def _cells(block: str) -> list[list[str]]:
 def _sorted_rows(block: str) -> str:
     """Return a table's rows in the order of the lists; rows of no method stay where they are."""
     head, rule, *rows = _cells(block)
-    order = [card.name for card in cards().values()]
+    order = [record.name for record in records().values()]
     rows = sorted((row for row in rows if row[0] in order), key=lambda row: order.index(row[0]))
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
 
@@ -206,7 +206,7 @@ def _table_file(text: str) -> str:
     """Return a table file with a row for each method, and their number."""
     before, rest = text.split("rows:\n")
     after = re.sub(r"\A(  .*\n)*", "", rest)
-    runs = len([card for card in cards().values() if card.shown is not None])
+    runs = len([record for record in records().values() if record.shown is not None])
     return re.sub(r"\b\d+ runs", f"{runs} runs", before) + f"rows:\n{_runs()}{after}"
 
 
@@ -246,8 +246,10 @@ def lacking() -> list[str]:
 
 def _without_curve() -> list[str]:
     drawn = {row["method"] for row in csv.DictReader(curves.FILE.read_text("utf-8").splitlines())}
-    shown = {kind.__name__: card for kind, card in cards().items() if card.shown is not None}
-    return [card.name for kind, card in shown.items() if kind not in drawn]
+    shown = {
+        kind.__name__: record for kind, record in records().items() if record.shown is not None
+    }
+    return [record.name for kind, record in shown.items() if kind not in drawn]
 
 
 def run() -> None:

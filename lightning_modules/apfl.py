@@ -41,7 +41,7 @@ class APFL(fl.ClientModule):
         ValueError: ``alpha`` lies outside [0, 1], or the optimiser has several learning rates.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="APFL",
         family="A separate network for each client or group",
         travels="network",

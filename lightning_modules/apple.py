@@ -54,7 +54,7 @@ class APPLE(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="APPLE",
         family="A separate network for each client or group",
         travels="all core networks",

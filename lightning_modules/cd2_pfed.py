@@ -52,7 +52,7 @@ class CD2PFed(fl.ClientModule):
         ValueError: A number is out of range, or the network cannot be divided.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="CD2-pFed",
         family="A part of the network stays with the client",
         travels="shared channels",

@@ -56,7 +56,7 @@ class CFL(fl.ClientModule):
         ValueError: A number is negative.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="CFL",
         family="A separate network for each client or group",
         travels="network of the cluster",

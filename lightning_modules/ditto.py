@@ -36,7 +36,7 @@ class Ditto(fl.ClientModule):
         UserWarning: The learning rate times ``proximity`` is 1 or more.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="Ditto",
         family="A separate network for each client or group",
         travels="network",

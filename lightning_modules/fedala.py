@@ -45,7 +45,7 @@ class FedALA(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedALA",
         family="A separate network for each client or group",
         travels="network",

@@ -46,7 +46,7 @@ class FedAMP(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedAMP",
         family="A separate network for each client or group",
         travels="own network up, mixture down",

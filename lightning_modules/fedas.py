@@ -71,7 +71,7 @@ class FedAS(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedAS",
         family="A part of the network stays with the client",
         travels="backbone, Fisher trace",

@@ -20,7 +20,7 @@ class FedAvg(fl.ClientModule):
     client. There are no departures from the paper. :class:`ClientModule` lists the arguments.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedAvg",
         family="One model for all, and where to tune it",
         travels="network",
@@ -48,7 +48,7 @@ class FedAvgP(FineTuned, FedAvg):
     test. :class:`FineTuned` lists the arguments.
     """
 
-    card = replace(FedAvg.card, name="FedAvg-P")
+    record = replace(FedAvg.record, name="FedAvg-P")
 
     def ft_objective(self) -> None:
         """Return ``None``, plain cross-entropy."""

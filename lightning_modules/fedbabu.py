@@ -26,7 +26,7 @@ class FedBABU(FineTuned, Freeze):
         options: See :class:`FineTuned`, :class:`Freeze` and :class:`ClientModule`.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedBABU",
         family="A part of the network stays with the client",
         travels="backbone",

@@ -30,7 +30,7 @@ class FedBN(fl.ClientModule):
         UserWarning: The network has no batch norm.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedBN",
         family="A part of the network stays with the client",
         travels="network without batch norms",

@@ -44,7 +44,7 @@ class FedCAC(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedCAC",
         family="A separate network for each client or group",
         travels="network",

@@ -47,7 +47,7 @@ class FedCP(fl.ClientModule):
         ValueError: A number is out of range, or a batch is larger than ``gumbel_batch``.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedCP",
         family="A part of the network stays with the client",
         travels="backbone, generic head, policy",

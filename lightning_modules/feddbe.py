@@ -41,7 +41,7 @@ class FedDBE(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedDBE",
         family="A part of the network stays with the client",
         travels="network; mean features once",

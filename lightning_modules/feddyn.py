@@ -44,7 +44,7 @@ class FedDyn(fl.ClientModule):
         UserWarning: The learning rate times ``alpha`` is 1 or more.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedDyn",
         family="One model for all, and where to tune it",
         travels="network",

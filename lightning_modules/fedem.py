@@ -42,7 +42,7 @@ class FedEM(fl.ClientModule):
         ValueError: ``components`` is less than 1, or ``e_steps`` is negative.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedEM",
         family="A separate network for each client or group",
         travels="M networks",

@@ -44,7 +44,7 @@ class FedFomo(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedFomo",
         family="A separate network for each client or group",
         travels="networks of M others",

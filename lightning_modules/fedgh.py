@@ -44,7 +44,7 @@ class FedGH(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedGH",
         family="Prototypes and distributions",
         travels="head down, class means up",

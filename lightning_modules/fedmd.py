@@ -49,7 +49,7 @@ class FedMD(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedMD",
         family="A separate network for each client or group",
         travels="logits of public data",

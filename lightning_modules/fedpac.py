@@ -49,7 +49,7 @@ class FedPAC(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedPAC",
         family="Prototypes and distributions",
         travels="backbone, centroids, head",

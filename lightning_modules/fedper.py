@@ -27,7 +27,7 @@ class FedPer(fl.ClientModule):
         ValueError: The network has fewer than ``personal_layers`` layers.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedPer",
         family="A part of the network stays with the client",
         travels="backbone",

@@ -50,7 +50,7 @@ class FedPHP(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedPHP",
         family="A separate network for each client or group",
         travels="network",

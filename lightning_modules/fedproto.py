@@ -40,7 +40,7 @@ class FedProto(fl.ClientModule):
         ValueError: ``prototype_weight`` is negative.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedProto",
         family="Prototypes and distributions",
         travels="prototypes",

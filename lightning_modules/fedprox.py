@@ -37,7 +37,7 @@ class FedProx(fl.ClientModule):
         UserWarning: The learning rate times ``mu`` is 1 or more.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedProx",
         family="One model for all, and where to tune it",
         travels="network",
@@ -96,7 +96,7 @@ class FedProxP(FineTuned, FedProx):
         options: See :class:`FineTuned`, :class:`FedProx` and :class:`ClientModule`.
     """
 
-    card = replace(FedProx.card, name="FedProx-P")
+    record = replace(FedProx.record, name="FedProx-P")
 
     def ft_objective(self) -> None:
         """Return ``None``, plain cross-entropy: the proximal term is for training only."""

@@ -35,7 +35,7 @@ class FedRep(fl.ClientModule):
             which leaves no epoch for the head.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedRep",
         family="A part of the network stays with the client",
         travels="backbone",

@@ -43,7 +43,7 @@ class FedROD(fl.ClientModule):
             linear layer is frozen or adapted, so that it cannot be set to zero.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedROD",
         family="A part of the network stays with the client",
         travels="network",

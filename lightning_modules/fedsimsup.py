@@ -77,7 +77,7 @@ class FedSimSup(fl.ClientModule):
         ValueError: A number is out of range, or there is no supervisor.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedSimSup",
         family="A separate network for each client or group",
         travels="inter-learning network",

@@ -45,7 +45,7 @@ class FedTGP(FedProto):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedTGP",
         family="Prototypes and distributions",
         travels="prototypes",

@@ -42,7 +42,7 @@ class FedYogi(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FedYogi",
         family="One model for all, and where to tune it",
         travels="network",

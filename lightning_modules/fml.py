@@ -40,7 +40,7 @@ class FML(fl.ClientModule):
         ValueError: ``alpha`` or ``beta`` lies outside [0, 1].
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="FML",
         family="A separate network for each client or group",
         travels="network",

@@ -34,7 +34,7 @@ class Freeze(fl.ClientModule):
         TypeError: ``net`` has no backbone or no head.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="Freeze",
         family="A part of the network stays with the client",
         travels="backbone",

@@ -40,7 +40,7 @@ class GPFL(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="GPFL",
         family="A part of the network stays with the client",
         travels="backbone, embeddings, valve",

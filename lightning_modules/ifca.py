@@ -36,7 +36,7 @@ class IFCA(fl.ClientModule):
         ValueError: ``k`` is less than 1.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="IFCA",
         family="A separate network for each client or group",
         travels="k networks",

@@ -47,7 +47,7 @@ class KNNPer(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="kNN-Per",
         family="One model for all, and where to tune it",
         travels="network",

@@ -36,7 +36,7 @@ class LGFedAvg(fl.ClientModule):
             ``warm_start_rounds`` is negative.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="LG-FedAvg",
         family="A part of the network stays with the client",
         travels="head",

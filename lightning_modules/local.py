@@ -13,7 +13,7 @@ class Local(fl.ClientModule):
     schedule "every round" of the pFedVEM paper. :class:`ClientModule` lists the arguments.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="Local",
         family="One model for all, and where to tune it",
         travels="-",

@@ -38,7 +38,7 @@ class LPFT(FedAvg):
         ValueError: A number is negative, or the optimiser has several learning rates.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="LP-FT",
         family="One model for all, and where to tune it",
         travels="network",

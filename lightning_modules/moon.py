@@ -38,7 +38,7 @@ class MOON(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="MOON",
         family="One model for all, and where to tune it",
         travels="network",

@@ -50,7 +50,7 @@ class PerFedAvg(fl.ClientModule):
         ValueError: A number is out of range, or a choice is unknown.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="Per-FedAvg",
         family="One model for all, and where to tune it",
         travels="network",

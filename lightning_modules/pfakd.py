@@ -46,7 +46,7 @@ class PFAKD(fl.ClientModule):
         ValueError: ``distill_weight`` is negative.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="PFAKD",
         family="A part of the network stays with the client",
         travels="backbone",

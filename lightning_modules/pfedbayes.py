@@ -52,7 +52,7 @@ class PFedBayes(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="pFedBayes",
         family="Prototypes and distributions",
         travels="means and deviations",

@@ -53,7 +53,7 @@ class PFedFDA(fl.ClientModule):
         ValueError: ``eps`` is out of range, or a choice is unknown.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="pFedFDA",
         family="Prototypes and distributions",
         travels="backbone, class Gaussians",

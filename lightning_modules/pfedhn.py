@@ -56,7 +56,7 @@ class PFedHN(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="pFedHN",
         family="A separate network for each client or group",
         travels="network, generated",

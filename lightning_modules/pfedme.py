@@ -42,7 +42,7 @@ class PFedMe(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="pFedMe",
         family="A separate network for each client or group",
         travels="network",

@@ -43,7 +43,7 @@ class PFedSim(fl.ClientModule):
         ValueError: ``warmup`` is negative, or a choice is unknown.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="pFedSim",
         family="A separate network for each client or group",
         travels="network",

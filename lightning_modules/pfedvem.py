@@ -61,7 +61,7 @@ class PFedVEM(fl.ClientModule):
         ValueError: A number is out of range.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="pFedVEM",
         family="Prototypes and distributions",
         travels="backbone, head means, confidence",

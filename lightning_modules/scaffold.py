@@ -46,7 +46,7 @@ class SCAFFOLD(fl.ClientModule):
             the gradient times the learning rate.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="SCAFFOLD",
         family="One model for all, and where to tune it",
         travels="network, control variate",

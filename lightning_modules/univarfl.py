@@ -60,7 +60,7 @@ class UniVarFL(fl.ClientModule):
         ValueError: A weight is negative, or ``eps`` is not positive.
     """
 
-    card = fl.MethodCard(
+    record = fl.MethodRecord(
         name="UniVarFL",
         family="One model for all, and where to tune it",
         travels="network",

@@ -10,8 +10,6 @@ from pfl.imports.lazy import lazy
 
 if TYPE_CHECKING:
     from pfl.core.batch_norms import batch_norms as batch_norms
-    from pfl.core.card import MethodCard as MethodCard
-    from pfl.core.card import Paper as Paper
     from pfl.core.checks import at_least_one as at_least_one
     from pfl.core.checks import check_arguments as check_arguments
     from pfl.core.checks import finite as finite
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     from pfl.core.ranges import NotNegative as NotNegative
     from pfl.core.ranges import Positive as Positive
     from pfl.core.ranges import Range as Range
+    from pfl.core.record import MethodRecord as MethodRecord
+    from pfl.core.record import Paper as Paper
     from pfl.core.seeds import derive as derive
     from pfl.core.seeds import generator as generator
     from pfl.core.seeds import scoped as scoped

@@ -16,7 +16,7 @@ def test_no_method_lacks_a_measurement():
 
 
 def test_every_method_has_a_card():
-    """Of a file, at least the class that bears its name; variants may share a card."""
-    files = {derive.page_of(kind) for kind in derive.cards()}
+    """Of a file, at least the class that bears its name; variants may share a record."""
+    files = {derive.page_of(kind) for kind in derive.records()}
     pages = {path.stem for path in (derive.ROOT / "docs" / "methods").glob("*.md")} - {"index"}
     assert files == pages

@@ -11,6 +11,7 @@ from torch import nn
 from pfl.engines.sequential import SequentialEngine
 from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import ToyData, ToyNet
+from tests.helpers.federation import contexts
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("notebooks/*.ipynb"))
@@ -49,7 +50,7 @@ def _hands_on(names):
         nn.init.constant_(net.backbone.weight, 2)
         options = {"batch_size": 2, "align_batch": 2, "epochs": 0, "synchronisation": False}
         federation = ToyFederation(names["FedASAsReleased"](net, **options), data)
-        engine.setup(federation.context)
+        engine.setup(contexts(federation.context.module, data))
         results = engine.train(federation.jobs())
         found = [result.kept["previous.module.weight"].item() for result in results]
         weights[type(engine).__name__] = found

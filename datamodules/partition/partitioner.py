@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from datamodules.checks import require
 from datamodules.partition import draws
 from datamodules.targets import Ints, Targets
 from pfl.core.checks import at_least_one, check_arguments, finite
-from pfl.core.ranges import AtLeastOne, NotNegative, Positive
+from pfl.core.ranges import AtLeastOne, NotNegative, Range
 from pfl.core.seeds import derive
 
 
@@ -108,7 +108,7 @@ class Dirichlet(Partitioner):
         ValueError: A number is out of range.
     """
 
-    alpha: Positive[float] = 0.1
+    alpha: Annotated[float, Range("(0, inf)")] = 0.1
     min_samples: NotNegative[int] = 10
     cap: bool = True
     max_tries: AtLeastOne = 1000
@@ -178,7 +178,7 @@ class ClientDirichlet(Partitioner):
         ValueError: ``alpha`` is not a positive number.
     """
 
-    alpha: Positive[float] = 1.0
+    alpha: Annotated[float, Range("(0, inf)")] = 1.0
 
     def __post_init__(self) -> None:
         check_arguments(self)

@@ -31,7 +31,7 @@ CAPTION = (
 class MethodPage(SphinxDirective):
     """``{method-page} FedAvg FedAvgP``: the classes that a page is about.
 
-    The paper on the card of the first is cited, under the page's name.
+    The paper on the record of the first is cited, under the page's name.
     """
 
     required_arguments = 1
@@ -58,7 +58,7 @@ class MethodPage(SphinxDirective):
 
 def _citation(kind: type[ClientModule], page: str) -> str:
     """Return a folded BibTeX entry, with a link if it has one; nothing for a page without paper."""
-    paper = None if kind.card is None else kind.card.paper
+    paper = None if kind.record is None else kind.record.paper
     if paper is None:
         return ""
     link = f"[The paper]({paper.url}).\n\n" if paper.url else ""

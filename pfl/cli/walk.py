@@ -426,8 +426,10 @@ def check_fits(made: Any, name: str, declared: Any) -> None:
         if inspect.isabstract(made):
             raise LookupError(f"{name} is a base class: name one that is derived from it")
         return
-    read = not stubs.is_opaque(made) or all(base.__module__.startswith(PACKAGES) for base in bases)
-    if read and not any(map(stubs.is_opaque, bases)):
+    ours = all(base.__module__.startswith(PACKAGES) for base in bases)
+    read = (not stubs.is_opaque(made) or ours) and not any(map(stubs.is_opaque, bases))
+    # No class of a library is derived from one of ours.
+    if read or (ours and name.startswith(_LIBRARIES)):
         names = " or ".join(base.__name__ for base in bases)
         raise LookupError(f"{name} is not a subclass of {names}")
 

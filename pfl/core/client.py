@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from pfl.core.batch_norms import norm_statistics
-from pfl.core.card import MethodCard
 from pfl.core.checks import check_arguments, tuples
 from pfl.core.learner import Learner
 from pfl.core.noise import GENERATOR
 from pfl.core.per_client import variants
 from pfl.core.ranges import NotNegative, Range
+from pfl.core.record import MethodRecord
 from pfl.core.server import Server
 from pfl.core.space import Dimension
 from pfl.core.state import (
@@ -75,7 +75,7 @@ class ClientModule(Learner):
     round, is therefore a parameter or a buffer. One module serves all clients in turn.
 
     Attributes:
-        card: What lists and citations say of the method; a class of its own states its own.
+        record: What lists and citations say of the method; a class of its own states its own.
         vectorizable: Whether objectives and statistics run under ``torch.func.vmap``. The contract
             test checks the claim.
         global_model: Whether the server has a complete model that can be tested. ``None`` derives
@@ -108,7 +108,7 @@ class ClientModule(Learner):
             network.
     """
 
-    card: ClassVar[MethodCard | None] = None
+    record: ClassVar[MethodRecord | None] = None
     vectorizable: bool = False
     global_model: bool | None = None
     one_model: bool = False

@@ -17,6 +17,7 @@ Number = TypeVar("Number", int, float)
 _IN_WORDS = {
     "[0, inf]": "must not be negative",
     "(0, inf]": "must be positive",
+    "(0, inf)": "must be positive and finite",
     "[1, inf]": "must be at least 1",
 }
 

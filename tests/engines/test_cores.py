@@ -114,7 +114,8 @@ def test_what_a_killed_run_left_behind_takes_no_core(eight, tmp_path):
 
 def test_workers_are_for_engines_that_have_some():
     assert make_engine("auto", 3).workers == 3
-    with pytest.raises(ValueError, match=parts("sequential ~ workers=2 ~ auto, threads, ray")):
+    told = "sequential ~ workers=2 ~ auto, threads, processes, ray"
+    with pytest.raises(ValueError, match=parts(told)):
         FederatedLoop(engine="sequential", workers=2)
     with pytest.raises(ValueError, match=parts("workers=2 ~ engine itself")):
         FederatedLoop(engine=make_engine("threads"), workers=2)

@@ -105,13 +105,13 @@ def test_an_error_is_told_once_with_its_line(capsys):
         (["mine.Mien"], "'mine.Mien' ~ 'mine.Mine'"),
         (
             ["torch.nn.Linear"],
-            "torch.nn.Linear is not a method: it is not a subclass of lightning_modules",
+            "torch.nn.Linear is not a subclass of ClientModule",
         ),
-        (["FedSimSup"], "FedSimSup cannot be built: TypeError: FedSimSup.__init__() missing 1 "),
+        (["FedSimSup"], "arguments of FedSimSup are required: supervisor"),
         (["mine.Mine", "--model.rank", "1"], "--model.rank: Mine ~ 'rank'"),
         (["--config", "gone.yaml"], "--config gone.yaml: there is no such file"),
         (["--config", "c.yaml", "--model.epoch", "1"], "FedSimSup ~ 'epoch'"),
-        (["--model", "FedProx", "--model.mu", "-1"], "cannot be built: ValueError: mu must not be"),
+        (["--model", "FedProx", "--model.mu", "-1"], "--model.mu: mu must not be negative, got -1"),
     ],
 )
 def test_a_method_that_cannot_be_built_is_a_usage_error(words, message, capsys):

@@ -77,7 +77,7 @@ class Paper:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodCard:
+class MethodRecord:
     """What is told of a method: its paper, what travels, what stays, and what sets it apart.
 
     Attributes:
