@@ -365,25 +365,35 @@ class ClientModule(Learner):
             self._matched[key] = self._match()
         return self._matched[key]
 
+    def _check_patterns(
+        self, field: Literal["shared", "kept"], patterns: Patterns, names: Sequence[str]
+    ) -> None:
+        """Refuse a pattern that matches no entry.
+
+        Raises:
+            ValueError: There is one.
+        """
+        for pattern in patterns:
+            if any(matches(name, (pattern,)) for name in names):
+                continue
+            why = (
+                f"nothing in the network; its entries are {', '.join(names[:6])}, ... (a method "
+                "that splits the network needs a lightning_modules.nets.SplitNet)"
+            )
+            if select(constants(self), (pattern,)):
+                verb = "share" if field == "shared" else "keep"
+                why = (
+                    f"only frozen entries, so that nothing is left to {verb}: freeze less of the "
+                    "network, or choose another method"
+                )
+            where = f"{type(self).__name__}.{field}"
+            raise ValueError(f"{where} has the pattern {pattern!r}, which matches {why}")
+
     def _match(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         entries = self.state_dict()
         names = tuple(entries)
-        for field, patterns in (("shared", self.shared), ("kept", self.kept)):
-            for pattern in patterns:
-                if any(matches(name, (pattern,)) for name in names):
-                    continue
-                why = (
-                    f"nothing in the network; its entries are {', '.join(names[:6])}, ... (a "
-                    "method that splits the network needs a lightning_modules.nets.SplitNet)"
-                )
-                if select(constants(self), (pattern,)):
-                    verb = "share" if field == "shared" else "keep"
-                    why = (
-                        f"only frozen entries, so that nothing is left to {verb}: freeze less of "
-                        "the network, or choose another method"
-                    )
-                where = f"{type(self).__name__}.{field}"
-                raise ValueError(f"{where} has the pattern {pattern!r}, which matches {why}")
+        self._check_patterns("shared", self.shared, names)
+        self._check_patterns("kept", self.kept, names)
         # Counters of batch norms do not travel: nothing averages them, and only a batch norm
         # without momentum reads them.
         travels = [

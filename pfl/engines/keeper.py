@@ -166,9 +166,13 @@ class Keeper(MutableMapping[int, State]):
         return {name: in_file(value, self._folder) for name, value in shared.items()}
 
     def _put(self, new: dict[int, State | Ticket]) -> None:
-        states = {c: self._in_memory(one) for c, one in new.items() if not isinstance(one, Ticket)}
-        sizes, entries = dict[int, int](), new | states
-        if self._memory is not None:
+        states = {c: one for c, one in new.items() if not isinstance(one, Ticket)}
+        sizes, entries = dict[int, int](), {**new}
+        if self._memory is None:
+            entries |= {c: to(state, self._device) for c, state in states.items()}
+        else:
+            states = {c: compact(to(state, "cpu")) for c, state in states.items()}
+            entries |= states
             sizes = {client: size for client, size in self._sizes.items() if client not in new}
             sizes |= {client: nbytes(state) for client, state in states.items()}
             size = sum(sizes.values())
@@ -179,9 +183,6 @@ class Keeper(MutableMapping[int, State]):
                 entries[client] = self._in_file(client, state)
         self._kept |= entries
         self._sizes = sizes
-
-    def _in_memory(self, state: State) -> State:
-        return to(state, self._device) if self._memory is None else compact(to(state, "cpu"))
 
     def _in_file(self, client: int, state: State) -> State:
         """Return a state with its values in a file that is freed together with them."""

@@ -46,6 +46,7 @@ class Evaluator:
             global model, whether personalised models equal it, and each client's group.
         coordinator: Makes the clients' jobs.
         run: The run, with what clients keep.
+        members: The clients of the federation, ascending.
 
     Args:
         points: As above; ``None`` takes the method's own.
@@ -62,7 +63,7 @@ class Evaluator:
         self.engine, self.contexts, self.coordinator, self.run = engine, contexts, coordinator, run
         module, self.data, self.scorer = contexts.module, contexts.data, contexts.scorer
         self.points = points or [module.evaluate_at]
-        self.clients = coordinator.clients
+        self.clients, self.members = coordinator.clients, members(self.data)
         self.has_global_model = module.has_global_model()
         self.personal_is_global = module.personal_is_global()
         self.labels = module.groups
@@ -102,7 +103,8 @@ class Evaluator:
             for row in rows
             if not all(math.isfinite(row[name]) for name in row if name.endswith(f"/{main}"))
         ]
-        soundness.warn_of_undefined(clients, int(rows[0]["round"]) if rows else 0)
+        if clients:
+            soundness.warn_of_undefined(clients, int(rows[0]["round"]))
         return clients
 
     def test(
@@ -132,7 +134,7 @@ class Evaluator:
                 rows[client].update({f"{split}/{group}/{name}": v for name, v in values.items()})
             sizes = [len(self.data.split(client, split)) for client in scored]
             labels = [self.labels[self.groups[client]] for client in scored if self.groups]
-            if split == "test" and scored and {*scores} == {*members(self.data)}:
+            if split == "test" and scored and {*scores} == {*self.members}:
                 self.scorer.check_defined(list(scored.values()))
             summary |= self.scorer.over_clients(
                 list(scored.values()), sizes, f"{split}/{group}", labels

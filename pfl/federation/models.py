@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pfl.core.data import members
 from pfl.core.server import ServerState
 from pfl.core.types import NO_CLIENT, Job, Scores
 from pfl.federation.evaluation import Measurement
@@ -47,7 +46,7 @@ class Personal(Measurement):
     def job(self, state: ServerState, client: int) -> Job | None:
         """Return the job of a client of the federation."""
         run = self.evaluator.run
-        if client not in members(run.data):
+        if client not in self.evaluator.members:
             return None
         # Its state is needed here, whatever the engine takes.
         kept = run.kept.get(client, {})
@@ -56,30 +55,25 @@ class Personal(Measurement):
 
 @dataclass(frozen=True)
 class Global(Measurement):
-    """The server's model."""
+    """The server's model, of a run that has one."""
 
     evaluator: Evaluator
 
     def measure(self, tested: Evaluated) -> Row:
-        """Test the global model on each client's data, if there is one."""
-        if not self.evaluator.has_global_model:
-            return {}
+        """Test the global model on each client's data."""
         return self.evaluator.collect(tested.global_scores, "global", tested.rows)
 
 
 @dataclass(frozen=True)
 class Pooled(Measurement):
-    """The server's model on a common test set."""
+    """The server's model on a common test set, of a run that has both."""
 
     evaluator: Evaluator
 
     def measure(self, tested: Evaluated) -> Row:
         """Test the global model on the common test set, which belongs to no client."""
         evaluator = self.evaluator
-        if not evaluator.has_global_model or evaluator.data.pooled_test() is None:
-            return {}
-        first, number = members(evaluator.data)[0], evaluator.run.round
-        job = evaluator.coordinator.job(tested.after, first, number)
+        job = evaluator.coordinator.job(tested.after, evaluator.members[0], evaluator.run.round)
         job = replace(job, info=replace(job.info, client=NO_CLIENT))
         scores = evaluator.test([NO_CLIENT], lambda _: job, ("pooled",), "global")[NO_CLIENT]
         return {f"test/pooled/{name}": value for name, value in scores.get("pooled", {}).items()}

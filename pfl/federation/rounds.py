@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from pfl.core.data import members
 from pfl.core.devices import repeatable
 from pfl.core.failure import ExplainedError
 from pfl.core.seeds import generator
@@ -29,7 +28,7 @@ from pfl.federation.settings import Settings
 from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.contexts import Contexts
-from pfl.training.gathering import Gathering
+from pfl.training.gathering import Gathering, averages
 from pfl.training.server_round import Coordinator
 
 
@@ -80,6 +79,7 @@ class Federation:
         op_threads: Number of threads that an operation uses on a CPU.
         evaluator: Tests the models.
         evaluations: What is measured after a round.
+        sums: Whether uploads may be summed as they arrive; see :class:`Gathering`.
     """
 
     settings: Settings
@@ -91,16 +91,23 @@ class Federation:
     op_threads: int = 1
     evaluator: Evaluator = field(init=False)
     evaluations: Sequence[Measurement] = field(init=False)
+    sums: bool = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
         self.evaluator = Evaluator(
             settings.runner, self.contexts, self.coordinator, self.run, settings.evaluate_at
         )
-        own = [kind(self.evaluator) for kind in (Personal, Global, Pooled)]
+        own: list[Measurement] = [Personal(self.evaluator)]
+        if self.evaluator.has_global_model:
+            own += [Global(self.evaluator)]
+            if self.run.data.pooled_test() is not None:
+                own += [Pooled(self.evaluator)]
         others = of_run(settings.evaluations or (), self.run.data)
         self.evaluations = [*own, *(one.bound(self.evaluator) for one in others)]
         self.run.personal = self._personal
+        complete = settings.on_nonfinite == "stop" and settings.runner.complete
+        self.sums = complete and averages(self.coordinator)
 
     def _personal(self, client: int) -> Context:
         """Turn the module into a client's personalised model; return the module's context.
@@ -183,8 +190,7 @@ class Federation:
         run.cohort = cohort = self.cohort(run.round + 1)
         jobs = self._jobs(cohort)
         senders = [job.info for job in jobs if job.info.client in cohort.uploads]
-        complete = self.settings.on_nonfinite == "stop" and self.settings.runner.complete
-        gathering = Gathering(self.coordinator, senders, complete)
+        gathering = Gathering(self.coordinator, senders, self.sums)
         results, failed = self._train(jobs, gathering, done)
         clock.lap("time/train")
         after = gathering.aggregated(run.server)
@@ -205,9 +211,8 @@ class Federation:
 
     def tested(self, number: int) -> Sequence[int]:
         """Return the clients to test after a round; none if no test is due."""
-        everyone = members(self.run.data)
         last = number == self.run.rounds
-        return everyone if last or self.run.tested is None else self.run.tested
+        return self.evaluator.members if last or self.run.tested is None else self.run.tested
 
     def _jobs(self, cohort: Cohort) -> list[Job]:
         """Make the jobs of a round; clients tested as trained are scored right after training."""
@@ -216,13 +221,12 @@ class Federation:
             self.settings.is_tested(number, run.rounds) and "post_local" in self.evaluator.points
         )
         scored = set(self.tested(number) if at_once else ())
-
-        def job(client: int) -> Job:
+        jobs = []
+        for client in cohort.trains:
             splits: tuple[Split, ...] = ("val", "test") if client in scored else ()
-            made = run.keeper.fill(self.coordinator.job(run.server, client, number, splits=splits))
-            return self.coordinator.sending(made, run.server, client in cohort.uploads)
-
-        return [job(client) for client in cohort.trains]
+            job = run.keeper.fill(self.coordinator.job(run.server, client, number, splits=splits))
+            jobs.append(self.coordinator.sending(job, run.server, client in cohort.uploads))
+        return jobs
 
     def _train(
         self, jobs: Sequence[Job], gathering: Gathering, done: Callable[[Result], None]
@@ -246,9 +250,10 @@ class Federation:
         """Return the round's row of metrics before its tests; warn of suspicious losses."""
         run, number, results = self.run, self.run.round + 1, played.results
         row: Row = {"round": number, **rows.of_training(results, len(played.discarded))}
-        soundness.warn_of_loss(played.discarded, results, number)
+        if not played.uploads:
+            lost = played.discarded, played.withheld
+            soundness.warn_of_no_upload(*lost, len(results), number)
         soundness.warn_of_losses(run.module, row)
-        soundness.warn_of_withheld(played.withheld, len(played.uploads), number)
         row |= rows.of_traffic(played.jobs, played.uploads, run.history)
         if (cost := self.settings.cost) is not None:
             row |= cost.of_round(played.jobs, results, played.uploads, run.seed, run.history)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from pfl.core.failure import JobError, NonFiniteError, clients_text
 from pfl.core.seeds import default_streams
 from pfl.core.server import Server, ServerState
 from pfl.core.state import finite, named
-from pfl.core.types import Result, State
+from pfl.core.types import Result
 from pfl.federation.run import Failures, Row, Run
 
 # Why a client's result does not count.
@@ -32,19 +32,17 @@ def error_of(result: Result, number: int) -> NonFiniteError:
     )
 
 
-def warn_of_loss(discarded: Sequence[int], remaining: Collection[int], number: int) -> None:
-    """Warn if all clients of a round were discarded."""
-    if discarded and not remaining:
+def warn_of_no_upload(
+    discarded: Sequence[int], withheld: Mapping[int, str], results: int, number: int
+) -> None:
+    """Say why no upload of a round arrived: results were discarded, or steps withheld uploads."""
+    if discarded and not results:
         warnings.warn(
             f"round {number}: every client was discarded, so nothing was uploaded "
             "(loop.on_nonfinite: skip, or the engine's on_error: absent)",
             stacklevel=2,
         )
-
-
-def warn_of_withheld(withheld: Mapping[int, str], arrived: int, number: int) -> None:
-    """Warn if steps of the uplink left no upload of a round."""
-    if withheld and not arrived:
+    if withheld:
         steps, whose = " and ".join(sorted({*withheld.values()})), clients_text(sorted(withheld))
         warnings.warn(
             f"round {number}: no upload is left, as {steps} of loop.uplink withheld that of "
@@ -81,13 +79,12 @@ def watched_stream(device: torch.device) -> Iterator[None]:
 
 
 def warn_of_undefined(clients: Sequence[int], number: int) -> None:
-    """Warn if models of clients, tested after a round, gave outputs that are not numbers."""
-    if clients:
-        warnings.warn(
-            f"tested after round {number}: the outputs of the models of {clients_text(clients)} "
-            "are not finite, and so neither are their scores and the means over clients",
-            stacklevel=2,
-        )
+    """Warn that models of clients, tested after a round, gave outputs that are not numbers."""
+    warnings.warn(
+        f"tested after round {number}: the outputs of the models of {clients_text(clients)} are "
+        "not finite, and so neither are their scores and the means over clients",
+        stacklevel=2,
+    )
 
 
 def warn_of_no_score(data: FederatedData, tested: Sequence[int], has_global_model: bool) -> None:
@@ -142,8 +139,12 @@ def check_aggregate(server: Server[Any], before: ServerState, after: ServerState
     Raises:
         NonFiniteError: The state is not finite; the message names the entry.
     """
-    old = _entries(before)
-    new = {name: value for name, value in _entries(after).items() if value is not old.get(name)}
+    # Entries of ``shared`` go by their own names.
+    old, new = (
+        {name.removeprefix("shared."): v for name, v in named(state, numbers=False).items()}
+        for state in (before, after)
+    )
+    new = {name: value for name, value in new.items() if value is not old.get(name)}
     # One synchronisation for each device that holds a part of the state.
     for device in dict.fromkeys(value.device for value in new.values()):
         if finite(group := {name: value for name, value in new.items() if value.device == device}):
@@ -160,9 +161,3 @@ def check_aggregate(server: Server[Any], before: ServerState, after: ServerState
                     "uploads too large to be added. loop.on_nonfinite: skip leaves out clients, "
                     "not an aggregate"
                 )
-
-
-def _entries(state: ServerState) -> State:
-    """Return all tensors of a state; those of ``shared`` under their own names."""
-    entries = named(state, numbers=False)
-    return {name.removeprefix("shared."): value for name, value in entries.items()}

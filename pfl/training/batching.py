@@ -15,7 +15,6 @@ from torch import Tensor
 from pfl.core.data import ClientSplit
 from pfl.core.failure import ExplainedError
 from pfl.core.noise import Noise
-from pfl.core.seeds import generator
 from pfl.core.state import each, joined, nbytes
 from pfl.core.types import Batch, ClientInfo, Count, Inputs, Job, Phase, State
 from pfl.training.context import Context
@@ -94,37 +93,6 @@ def most_steps(context: Context, phase: Phase, length: Length, samples: int) -> 
     return length.epochs * epoch_steps(context, phase, samples)
 
 
-def epoch_batches(
-    context: Context, job: Job, phase: Phase, samples: int, epoch: int
-) -> list[Tensor]:
-    """Return the positions of an epoch's batches, in the order of the job's seed.
-
-    A batch of one sample is left out if a batch norm needs statistics of the batch.
-
-    Raises:
-        BatchError: The batch size is one, so that every batch would be left out.
-    """
-    size, order = batch_size(context, phase, samples), torch.arange(samples)
-    if phase.share < 1:
-        count = max(int(phase.share * samples + 1e-9), min(size, samples))
-        order = torch.randperm(samples, generator=generator(job.seed, "share", phase.name))[:count]
-    if context.data.shuffle and not phase.full_batch:
-        rng = generator(job.seed, "order", phase.name, epoch)
-        order = order[torch.randperm(len(order), generator=rng)]
-    batches = list(torch.split(order, size))
-    short = len(batches[-1])
-    lonely = short == 1 and context.couples_samples(phase.evals)
-    if lonely and size == 1 and not phase.full_batch:
-        raise BatchError(
-            f"the batches of phase {phase.name!r} have one sample each, but batch norm needs at "
-            "least two: set batch_size to 2 or more, or use group norm in the network (norm: group)"
-        )
-    drop_last = context.data.drop_last if phase.drop_last is None else phase.drop_last
-    if lonely or (len(batches) > 1 and short < size and drop_last):
-        batches.pop()
-    return batches
-
-
 def read(split: ClientSplit, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
     """Return the samples at ``positions`` of a split, with these as their index."""
     batch = split.batch(positions, rng)
@@ -169,33 +137,31 @@ class Feed:
 
     def batch(self, number: int, positions: Tensor) -> Batch:
         """Return the batch of a step, with its draws, and the phase's map applied."""
-        return map_inputs(self._phase, self.read(number, positions), self.held is not None)
+        batch = self.read(number, positions)
+        return batch if self.held is not None else map_inputs(self._phase, batch)
 
     def read(self, number: int, positions: Tensor) -> Batch:
-        """Return the samples of a step with its draws; see :meth:`samples`."""
-        samples = self.samples(positions)
-        if self._noise is None:
-            return samples
-        draws = self._noise.of_step(number).items()
-        return samples._replace(noise={name: drawn[0] for name, drawn in draws})
-
-    def samples(self, positions: Tensor) -> Batch:
-        """Return the samples of a step; must be called once a step, in order.
+        """Return the samples of a step, with its draws; must be called once a step, in order.
 
         The phase's map is applied only if they are held.
         """
         if self.held is None:
-            return read(self._split, positions, self._transforms)
-        if self._phase.full_batch:
-            return self.held
-        index = positions.to(self.held.y.device)
-        x = each(lambda value: value.index_select(0, index), self.held.x)
-        return Batch(x, self.held.y.index_select(0, index), index=index)
+            batch = read(self._split, positions, self._transforms)
+        elif self._phase.full_batch:
+            batch = self.held
+        else:
+            index = positions.to(self.held.y.device)
+            x = each(lambda value: value.index_select(0, index), self.held.x)
+            batch = Batch(x, self.held.y.index_select(0, index), index=index)
+        if self._noise is None:
+            return batch
+        draws = self._noise.of_step(number).items()
+        return batch._replace(noise={name: drawn[0] for name, drawn in draws})
 
 
-def map_inputs(phase: Phase, batch: Batch, held: bool) -> Batch:
-    """Apply a phase's map to a batch, unless it has been applied to samples that are held."""
-    if phase.inputs is None or held:
+def map_inputs(phase: Phase, batch: Batch) -> Batch:
+    """Apply a phase's map, if it has one, to a batch that was read."""
+    if phase.inputs is None:
         return batch
     with torch.no_grad():
         return batch._replace(x=phase.inputs(batch))

@@ -91,31 +91,23 @@ def results(
     # The extra part of an upload may be non-finite; the method's own server handles it.
     states = [kept | (upload.shared if upload else {}) for upload, kept in messages]
     columns = (jobs, messages, tallies, terms, logged, scores, each_finite(states))
-    return [
-        _sent(
-            job,
-            Result(
-                client=job.info.client,
-                upload=upload,
-                kept=kept,
-                train=losses,
-                steps=tally.steps,
-                samples=tally.samples,
-                scores=of_splits,
-                finite=sound and rule_of(context, job).sound(losses),
-                logged=numbers,
-            ),
+    made = []
+    for job, (upload, kept), tally, losses, numbers, of_splits, sound in zip(*columns, strict=True):
+        result = Result(
+            client=job.info.client,
+            upload=upload,
+            kept=kept,
+            train=losses,
+            steps=tally.steps,
+            samples=tally.samples,
+            scores=of_splits,
+            finite=sound and rule_of(context, job).sound(losses),
+            logged=numbers,
         )
-        for job, (upload, kept), tally, losses, numbers, of_splits, sound in zip(
-            *columns, strict=True
-        )
-    ]
-
-
-def _sent(job: Job, result: Result) -> Result:
-    for step in job.steps:
-        result = taken(step, result, step.sent(job, result))
-    return result
+        for step in job.steps:
+            result = taken(step, result, step.sent(job, result))
+        made.append(result)
+    return made
 
 
 def test(context: Context, job: Job) -> Scores:
@@ -136,18 +128,18 @@ def all_answers(of: Callable[[int], Context], jobs: Iterable[Job]) -> Iterator[A
         of: Returns a client's context.
         jobs: The jobs.
     """
-    loaded: tuple[Context, Job, Mark] | None = None
+    shared: tuple[Context, Job, Mark] | None = None
     for job in jobs:
         own = of(job.info.client)
         # A network may change its entries in a test, which the next client must not see.
         if not (
-            loaded is not None
-            and own is loaded[0]
-            and _shares_model(loaded[1], job)
-            and loaded[2].holds
+            shared is not None
+            and own is shared[0]
+            and _shares_model(shared[1], job)
+            and shared[2].holds
         ):
             become_tested(own, job)
-            loaded = own, job, own.mark()
+            shared = (own, job, own.mark()) if job.model == "global" else None
         with during(f"{at_work([job])}, the test"):
             answers = on_splits(own, job.info.client, job.splits)
         yield answers

@@ -182,9 +182,10 @@ class Context:
         entries = self._structure.restore()
         values = {name: kept.get(name, value) for name, value in self.template.items()}
         for name, value in values.items():
-            if not _alike(entries[name], value):
+            entry = entries[name]
+            if entry.shape != value.shape or entry.dtype != value.dtype:
                 # The last client gave it another form.
-                entries[name].data = value.clone()
+                entry.data = value.clone()
         copy_all([entries[name] for name in values], [*values.values()])
         if self._scaler_start:
             # A client's loss scale must not depend on the clients that ran before it.
@@ -242,20 +243,6 @@ class Context:
                 trained[name] = parameter
         return trained
 
-    def check_trained(self, trained: Mapping[str, nn.Parameter]) -> None:
-        """Refuse parameters that were replaced while an optimiser trained them.
-
-        Raises:
-            MethodError: There is one; the message names it.
-        """
-        present = self._structure.parameters
-        for name, parameter in trained.items():
-            if present.get(name) is not parameter:
-                raise MethodError(
-                    f"{type(self.module).__name__} or its network replaces the parameter {name!r} "
-                    "while it is trained: write into it in place"
-                )
-
     def check_forms(self, info: ClientInfo) -> None:
         """Refuse entries that travel or stay, and changed their type or shape in a job.
 
@@ -265,7 +252,7 @@ class Context:
         entries = self.entries
         for name in (*self.module.shared_names(), *self.module.kept_names(info)):
             value, right = entries.get(name), self.template[name]
-            if value is None or not _alike(value, right):
+            if value is None or value.shape != right.shape or value.dtype != right.dtype:
                 form = "nothing" if value is None else form_of(value)
                 raise MethodError(
                     f"{type(self.module).__name__} or its network makes the entry {name!r} "
@@ -292,10 +279,6 @@ class Context:
         return layer_draws(
             self.drawing, job.seed_of("dropout"), self.module.device, self.beside_others
         )
-
-
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype
 
 
 def doubled(value: torch.Tensor) -> torch.Tensor:

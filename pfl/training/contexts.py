@@ -110,20 +110,18 @@ class Contexts:
 
         Jobs of no client use the first network.
         """
+        if self._networks is None:
+            return self._all[0]
         number = self.number_of(client)
-        self._take(number)
+        self.module.take_variant(number)
         return self._all[number]
 
     def each(self) -> Iterator[Context]:
         """Yield the context of each network, with the module switched to it; then to the first."""
         for number, one in enumerate(self._all):
-            self._take(number)
-            yield one
-        self._take(0)
-
-    def _take(self, number: int) -> None:
-        if len(self._all) > 1:
             self.module.take_variant(number)
+            yield one
+        self.module.take_variant(0)
 
     @property
     def initial_values(self) -> State:

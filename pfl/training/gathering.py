@@ -22,22 +22,23 @@ class Gathering:
     does not grow with the cohort. The bits are those of the mean of all uploads. Otherwise the
     uploads are kept until the round is over.
 
+    Attributes:
+        uploads: The uploads that arrived, without values if these are in the mean.
+
     Args:
         coordinator: Aggregates the uploads.
         senders: The clients that will send an upload; they ascend.
-        complete: Whether a sender without a result ends the run.
+        sums: Whether uploads may be summed: :func:`averages`, and a sender without a result ends
+            the run.
     """
 
-    def __init__(
-        self, coordinator: Coordinator, senders: Sequence[ClientInfo], complete: bool
-    ) -> None:
+    def __init__(self, coordinator: Coordinator, senders: Sequence[ClientInfo], sums: bool) -> None:
         self._coordinator = coordinator
         self._senders = {info.client for info in senders}
-        self._uploads: list[Upload] = []
+        self.uploads: list[Upload] = []
         self._mean: RunningMean | None = None
         # A client with one sample may be idle and then sends nothing; see ``Tally.idle``.
-        sure = complete and all(info.samples > 1 for info in senders)
-        if sure and senders and _averages(coordinator):
+        if sums and senders and all(info.samples > 1 for info in senders):
             self._mean = RunningMean()
             empty = [Upload(info.client, info.samples, {}) for info in senders]
             shares = coordinator.server.weights(empty).tolist()
@@ -53,28 +54,23 @@ class Gathering:
             # Only the number of bytes remains of the values.
             size = nbytes(upload.shared) + nbytes(upload.extra)
             upload = replace(upload, shared={}, encoded=upload.encoded or size)
-        self._uploads.append(upload)
+        self.uploads.append(upload)
         return replace(result, upload=upload)
-
-    @property
-    def uploads(self) -> Sequence[Upload]:
-        """The uploads that arrived, without values if these are in the mean."""
-        return self._uploads
 
     def aggregated(self, state: ServerState) -> ServerState:
         """Return the server's state after the round."""
         mean = None if self._mean is None else self._mean.value()
-        missing = self._senders - {upload.client for upload in self._uploads}
+        missing = self._senders - {upload.client for upload in self.uploads}
         if mean is not None and missing:
             raise RuntimeError(
                 f"the uploads of {clients_text(sorted(missing))} are missing in a mean that was "
                 "taken while they arrived: a step of loop.uplink that declares withholds = False "
                 "withheld them"
             )
-        return self._coordinator.aggregate(state, self._uploads, mean)
+        return self._coordinator.aggregate(state, self.uploads, mean)
 
 
-def _averages(coordinator: Coordinator) -> bool:
+def averages(coordinator: Coordinator) -> bool:
     """Return ``True`` if the server's next state depends only on the mean of the uploads."""
     server, client = type(coordinator.server), coordinator.client_class
     return (

@@ -12,11 +12,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pfl.core.data import ClientSplit
-from pfl.core.noise import Noise
 from pfl.core.state import Entries
 from pfl.core.types import Batch, ClientStep, Job, Outcome, Phase, State
-from pfl.training.batching import Feed, Length, Step, epoch_steps, hold, most_steps
+from pfl.training.batching import Feed, Length, Step, epoch_steps
 from pfl.training.context import Context
 
 
@@ -146,16 +144,6 @@ class GradientRule(ABC):
     def sound(self, losses: Mapping[str, float]) -> bool:
         """Return ``True`` if a client with these mean losses counts: if they are finite."""
         return all(map(math.isfinite, losses.values()))
-
-    def feed(
-        self, context: Context, job: Job, phase: Phase, length: Length, split: ClientSplit
-    ) -> Feed:
-        """Return the batches of one client in a phase."""
-        held = None if self.secret else hold(context, phase, length, split)
-        if not phase.noise:
-            return Feed(job, phase, split, held)
-        most = most_steps(context, phase, length, len(split))
-        return Feed(job, phase, split, held, Noise.of(phase, [job], most, context.fabric.device))
 
     def steps(
         self, context: Context, job: Job, phase: Phase, length: Length, samples: int

@@ -151,8 +151,8 @@ class Scorer:
                 details[f"{prefix}/{name}_clients"] = len(defined)
             if not defined:
                 continue
-            numbers = [(value, size) for value, size, _ in defined]
-            values, weights = torch.tensor(numbers, dtype=torch.float64).T.contiguous()
+            numbers, counts, named = zip(*defined, strict=True)
+            values, weights = torch.tensor([numbers, counts], dtype=torch.float64)
             summary[f"{prefix}/{name}"] = float(values.mean())
             if position == 0 or name in self.added:
                 ranked = values.sort(descending=not self.better[name]).values
@@ -163,8 +163,8 @@ class Scorer:
                 )
                 details[f"{prefix}/{name}_worst10"] = float(worst.mean())
                 details[f"{prefix}/{name}_std"] = float(values.std(correction=0))
-                for label in filter(None, dict.fromkeys(label for _, _, label in defined)):
-                    members = torch.tensor([label == other for _, _, other in defined])
+                for label in filter(None, dict.fromkeys(named)):
+                    members = torch.tensor([label == other for other in named])
                     details[f"{prefix}/{name}@{label}"] = float(values[members].mean())
         return summary | details
 

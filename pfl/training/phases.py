@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit
+from pfl.core.noise import Noise
+from pfl.core.seeds import generator
 from pfl.core.state import Entries, clone, flattened, total
 from pfl.core.types import Batch, ClientInfo, Job, Outcome, Phase, State, Totals
 from pfl.training import batching, optimizer_state
@@ -106,13 +108,14 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
         return {}
     module, fabric, rule = context.module, context.fabric, rule_of(context, job)
     most = batching.most_steps(context, phase, length, len(split))
+    noise = Noise.of(phase, [job], most, fabric.device) if phase.noise else None
     with fabric.autocast():
-        feed = rule.feed(context, job, phase, length, split)
+        held = None if rule.secret else batching.hold(context, phase, length, split)
+    feed = batching.Feed(job, phase, split, held, noise)
     with prepared(context, phase) as trained:
         optimizer = make_optimizer(module, phase, job.info, trained)
-        for name, state in optimizer_state.read(phase.name, job.kept).items():
-            if name in trained:
-                optimizer.state[trained[name]] = _restored(optimizer, state)
+        if module.persist_optimizer:
+            _restore(optimizer, trained, optimizer_state.read(phase.name, job.kept))
         # The wrapper is needed only for the loss scaler, and costs as much as a small step.
         wrapped = optimizer
         if context.scaler is not None:
@@ -156,15 +159,41 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     return optimizer_state.written(phase.name, _state(optimizer, trained))
 
 
+@dataclass(frozen=True)
 class Plain(GradientRule):
     """The ordinary rule: batches in the order of the job's seed, gradients by a backward pass."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    context: Context
 
     def batches(self, job: Job, phase: Phase, epoch: int, samples: int, count: int) -> list[Tensor]:
-        """Return the positions of an epoch's batches."""
-        return batching.epoch_batches(self._context, job, phase, samples, epoch)
+        """Return the positions of an epoch's batches, in the order of the job's seed.
+
+        A batch of one sample is left out if a batch norm needs statistics of the batch.
+
+        Raises:
+            BatchError: The batch size is one, so that every batch would be left out.
+        """
+        size, order = batching.batch_size(self.context, phase, samples), torch.arange(samples)
+        if phase.share < 1:
+            count = max(int(phase.share * samples + 1e-9), min(size, samples))
+            rng = generator(job.seed, "share", phase.name)
+            order = torch.randperm(samples, generator=rng)[:count]
+        if self.context.data.shuffle and not phase.full_batch:
+            rng = generator(job.seed, "order", phase.name, epoch)
+            order = order[torch.randperm(len(order), generator=rng)]
+        batches = list(torch.split(order, size))
+        short = len(batches[-1])
+        lonely = short == 1 and self.context.couples_samples(phase.evals)
+        if lonely and size == 1 and not phase.full_batch:
+            raise batching.BatchError(
+                f"the batches of phase {phase.name!r} have one sample each, but batch norm needs "
+                "at least two: set batch_size to 2 or more, or use group norm in the network "
+                "(norm: group)"
+            )
+        drop_last = self.context.data.drop_last if phase.drop_last is None else phase.drop_last
+        if lonely or (len(batches) > 1 and short < size and drop_last):
+            batches.pop()
+        return batches
 
     def gradients(
         self, context: Context, phase: Phase, jobs: Sequence[Job], steps: int
@@ -173,23 +202,23 @@ class Plain(GradientRule):
         return PlainGradients(context, phase)
 
 
+@dataclass(frozen=True)
 class PlainGradients(Gradients):
     """The gradients of a phase's objective, by a backward pass."""
 
     tracks = True
-
-    def __init__(self, context: Context, phase: Phase) -> None:
-        self._context, self._phase = context, phase
+    context: Context
+    phase: Phase
 
     def alone(self, batch: Batch, number: int, empty: bool) -> tuple[Outcome, State, State]:
         """Return the outcome of the objective."""
-        return run_objective(self._phase, batch), {}, {}
+        return run_objective(self.phase, batch), {}, {}
 
     def sums(self, batch: Batch) -> Entries:
         """Return the outcome of the objective, and what it logged."""
-        outcome = run_objective(self._phase, batch)
+        outcome = run_objective(self.phase, batch)
         # One dictionary passes vmap faster than several.
-        return flattened({**outcome._asdict(), "logged": self._context.module.take_logged()})
+        return flattened({**outcome._asdict(), "logged": self.context.module.take_logged()})
 
     def finish(self, sums: Entries, number: int) -> Entries:
         """Return the outcomes as they are."""
@@ -197,12 +226,12 @@ class PlainGradients(Gradients):
 
     def backward(self, loss: Tensor, trained: Mapping[str, Tensor], given: State) -> None:
         """Differentiate a loss."""
-        self._context.fabric.backward(loss)
+        self.context.fabric.backward(loss)
 
 
 def rule_of(context: Context, job: Job) -> GradientRule:
     """Return the rule by which a job draws batches and takes gradients."""
-    return carried(job.steps) or Plain(context)
+    return (carried(job.steps) if job.steps else None) or Plain(context)
 
 
 def run_objective(phase: Phase, batch: Batch) -> Outcome:
@@ -213,18 +242,17 @@ def run_objective(phase: Phase, batch: Batch) -> Outcome:
     """
     outcome = phase.objective(batch)
     whole = outcome if isinstance(outcome, Outcome) else Outcome(outcome)
-    if not _are_terms(whole.terms):
+    terms: object = whole.terms
+    if not (
+        isinstance(terms, Mapping)
+        and terms
+        and all(isinstance(one, Tensor) and one.numel() == 1 for one in terms.values())
+    ):
         raise MethodError(
             f"the objective of phase {phase.name!r} returns {_in_words(whole.terms)}: return loss "
             "terms by name, each a tensor of one number ({'ce': loss}), or an Outcome"
         )
     return whole
-
-
-def _are_terms(terms: object) -> bool:
-    if not isinstance(terms, Mapping) or not terms:
-        return False
-    return all(isinstance(term, Tensor) and term.numel() == 1 for term in terms.values())
 
 
 def _in_words(terms: object) -> str:
@@ -252,7 +280,13 @@ def prepared(context: Context, phase: Phase) -> Iterator[dict[str, nn.Parameter]
         context.module.collect_logged(True)
         trained = context.train_only(phase.trains)
         yield trained
-        context.check_trained(trained)
+        present = context.train_only(phase.trains)
+        for name, parameter in trained.items():
+            if present.get(name) is not parameter:
+                raise MethodError(
+                    f"{type(context.module).__name__} or its network replaces the parameter "
+                    f"{name!r} while it is trained: write into it in place"
+                )
     finally:
         context.module.collect_logged(False)
         for parameter in context.train_only(("*",)).values():
@@ -292,14 +326,15 @@ def single(module: ClientModule, optimizer: object) -> None:
         )
 
 
-def _restored(optimizer: Optimizer, state: State) -> State:
-    """Return a copy of a parameter's kept state, with its step counter on the right device."""
-    restored = clone(state)
+def _restore(optimizer: Optimizer, trained: Mapping[str, Tensor], kept: OptimizerState) -> None:
+    """Start from copies of kept states, with their step counters on the right device."""
     on_device = any(g.get("capturable") or g.get("fused") for g in optimizer.param_groups)
-    if "step" in restored and not on_device:
-        # Otherwise each step would wait for the device to read it.
-        restored["step"] = restored["step"].cpu()
-    return restored
+    for name in trained.keys() & kept.keys():
+        restored = clone(kept[name])
+        if "step" in restored and not on_device:
+            # Otherwise each step would wait for the device to read it.
+            restored["step"] = restored["step"].cpu()
+        optimizer.state[trained[name]] = restored
 
 
 def _state(optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerState:

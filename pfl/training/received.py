@@ -52,11 +52,14 @@ def check_upload(upload: Upload, job: Job, module: ClientModule, entries: State)
         if name not in module.extra:
             raise UploadError(f"upload sends the extra {name[:60]!r}, missing in 'extra'")
         if name in entries:
-            entry = entries[name]
-            if partial and value.dim() and entry.dim():
-                # Some rows, such as the prototypes of the classes that the client has.
-                entry = entry[: len(value)]
-            _check_alike(name, value, entry)
+            _check_extra(name, value, entries[name], partial)
+
+
+def _check_extra(name: str, value: Tensor, entry: Tensor, partial: bool) -> None:
+    if partial and value.dim() and entry.dim():
+        # Some rows, such as the prototypes of the classes that the client has.
+        entry = entry[: len(value)]
+    _check_alike(name, value, entry)
 
 
 def check_entries(shared: State, entries: State) -> None:

@@ -121,10 +121,6 @@ class Coordinator:
         known = self.disclosed([self.clients[client] for client in self._numbers])
         return [replace(info, client=number) for number, info in enumerate(known)]
 
-    def number(self, client: int) -> int:
-        """Return a member's number at the server."""
-        return self._numbers[client]
-
     def reported(self, state: ServerState) -> dict[str, dict[int, float]]:
         """Return ``client_report`` of a state, by the clients' numbers in the data."""
         clients = [*self._numbers]
@@ -202,7 +198,7 @@ class Coordinator:
         """
 
         def aggregated(state: ServerState, uploads: list[Upload]) -> ServerState:
-            sent = [replace(one, client=self.number(one.client)) for one in uploads]
+            sent = [replace(one, client=self._numbers[one.client]) for one in uploads]
             after: ServerState
             if mean is None:
                 after = self.server.aggregate(state, sent)
@@ -218,7 +214,7 @@ class Coordinator:
 
     def _broadcast(self, state: ServerState, client: int, number: int) -> Broadcast:
         with during(f"round {number}, the server's broadcast to client {client}"):
-            broadcast = self.server.broadcast(state, self.number(client), number)
+            broadcast = self.server.broadcast(state, self._numbers[client], number)
         for step in self.uplink:
             broadcast = step.broadcast(broadcast, number)
         return broadcast

@@ -170,7 +170,7 @@ def test_every_phase_draws_transforms_of_its_own():
 
     def moves(name, seed=3):
         feed = Feed(job(seed=seed), Phase(name=name, objective=module.losses), split, None)
-        first, second = (feed.samples(torch.arange(2)) for _ in range(2))
+        first, second = (feed.read(number, torch.arange(2)) for number in range(2))
         assert isinstance(first, Batch)
         return [float((batch.x - plain)[0, 0].detach()) for batch in (first, second)]
 

@@ -77,7 +77,7 @@ class StackedFeed:
 
     def map_inputs(self, batch: Batch) -> Batch:
         """Apply the phase's map to one client's batch, unless it has been applied beforehand."""
-        return batching.map_inputs(self._phase, batch, self._held is not None)
+        return batch if self._held is not None else batching.map_inputs(self._phase, batch)
 
     def inputs(self, number: int) -> StepInputs:
         """Prepare the inputs of a step; must be called once for each step, in order."""
@@ -97,7 +97,7 @@ class StackedFeed:
         elif self._held is None:
             turn = [steps[number] for steps in self._steps[:count]]
             pairs = zip(self._feeds, turn, strict=False)
-            batch = pad([feed.samples(step.positions) for feed, step in pairs])
+            batch = pad([feed.read(number, step.positions) for feed, step in pairs])
             # The placeholder sample of an empty batch has no weight.
             empty = any(step.empty for step in turn)
             return batch._replace(weight=inputs.weights) if empty else batch

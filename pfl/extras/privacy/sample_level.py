@@ -328,7 +328,7 @@ class SecretSteps(PrivateSteps, SecretGradients):
 
         weight = placed(torch.full((count,), float(not empty), device=batch.y.device))
         whole = Batch(each(placed, batch.x), placed(batch.y), weight, batch.noise)
-        return batching.map_inputs(self._phase, whole, held=False)
+        return batching.map_inputs(self._phase, whole)
 
     def _draws(self, number: int, clients: int) -> State:
         device, dtype = self._means.device, self._means.dtype

@@ -116,7 +116,7 @@ def _lacking(context: Context, job: Job) -> str | None:
                 steps = level.gradients(copied, part, [job], 1)
                 try:
                     with copied.fabric.autocast():
-                        steps.sums(map_inputs(part, batch, held=False)._replace(noise=noise))
+                        steps.sums(map_inputs(part, batch)._replace(noise=noise))
                 except RuntimeError as error:
                     instead = "; try 32-true" if isinstance(precision, MixedPrecision) else ""
                     return (
@@ -156,7 +156,7 @@ def _coupled(context: Context, phase: Phase, batch: Batch) -> str | None:
     draws = {n: torch.randn(s, generator=rng, dtype=torch.float64) for n, s in phase.noise.items()}
     noise = {name: value.to(batch.y.device) for name, value in draws.items()}
     context.set_mode(None)
-    batch = map_inputs(phase, batch, held=False)
+    batch = map_inputs(phase, batch)
     places = [slice(number, number + 1) for number in range(len(batch.y))]
     singles = [Batch(each(itemgetter(i), batch.x), batch.y[i], noise=noise) for i in places]
     try:
