@@ -1,6 +1,6 @@
 """Evaluations: what is measured after a round, and how results show it.
 
-Personal, global and pooled scores are evaluations of every run (:mod:`pfl.federation.models`).
+Personal, global and pooled scores are evaluations of every run (``pfl.federation.models``).
 Others are given in ``loop.evaluations``, or join where the data ask for them.
 """
 
@@ -85,7 +85,7 @@ class Evaluation(Measurement):
     """A measurement that runs can ask for (``loop.evaluations``), and how results show it.
 
     A subclass is a frozen dataclass of its options. The entry-point group ``pfl.evaluations`` makes
-    it known by its name: to configurations, and with :attr:`shown` to tables, reports and pictures.
+    it known by its name: to configurations, and with ``shown`` to tables, reports and pictures.
 
     Attributes:
         shown: How results show its columns.
