@@ -64,7 +64,10 @@ nitpick_ignore_regex = [
     ("py:class", r"NotNegative|Positive|AtLeastOne|Fraction|Annotated|pfl\.core\.ranges\.Number"),
     ("py:class", r"Method|DataT|pfl\.core\.sheet\.Sheet"),
     ("py:class", r"Inputs|Ints|pfl\.core\.state\.(ReturnT|Name)"),
-    ("py:.*", r"pfl\.core\.server\.StateT|pfl\.training\.contexts?\.Contexts?|datamodules\.view\.View"),
+    (
+        "py:.*",
+        r"pfl\.core\.server\.StateT|pfl\.training\.contexts?\.Contexts?|datamodules\.view\.View",
+    ),
     ("py:.*", r"pfl\.training\.batching\.(Feed|Step)|(pfl\.federation\.evaluator\.)?Evaluator"),
     # Aliases in annotations, and ends of ranges.
     ("py:class", r"Row|Sheet|Round|Digest|inf"),

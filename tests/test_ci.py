@@ -25,6 +25,15 @@ def test_a_new_environment_gets_the_two_commands_of_the_readme_and_nothing_else(
     assert [line for line in script[start:] if "install" in line] == commands
 
 
+def test_every_promise_is_asked_of_every_method():
+    """The long tier has what the short one asks of a few; nothing of it is left out."""
+    script = lines_of(".ci/run")
+    assert "pip install -e '.[test]' && pytest -n auto" in script
+    (long,) = (line for line in script if "-m long" in line)
+    assert "tests/lightning_modules" in long
+    assert not re.search(r" -k | --deselect| --ignore", long)
+
+
 def project():
     """Return what ``pyproject.toml`` says of the project."""
     tomllib = pytest.importorskip("tomllib", reason="tomllib comes with Python 3.11")

@@ -12,8 +12,6 @@ from lightning_modules.base import ClientModule
 # One of each mechanism: a part stays with the client; statistics before and after training;
 # distributions; a network for each client at the server; gradients of gradients; learnt mixtures.
 REPRESENTATIVES = {"FedPer", "FedAS", "PFedVEM", "FedSimSup", "PerFedAvg", "FedALA"}
-# What needs the simulated device, which takes a tenth of the time that all promises take.
-SIMULATED = {"works_on_any_device", "welcome_works_on_any_device"}
 # What a method's own code could break, whatever loop and engines do.
 OWN_PROMISES = {
     *("builds", "refuses_unknown_arguments", "refuses_wrong_values", "patterns_match"),
@@ -21,7 +19,8 @@ OWN_PROMISES = {
     *("bytes_follow_the_formula", "broadcasts_are_read", "streams_are_left_alone"),
     *("functions_are_pure", "padding_does_not_count", "upload_changes_nothing"),
     *("servers_are_pure", "clients_are_independent", "clients_change_nothing_but_themselves"),
-    *("the_server_holds_nothing_kept", "resumes", "welcome_is_pure"),
+    *("the_server_holds_nothing_kept", "resumes", "works_on_any_device"),
+    *("welcome_is_pure", "welcome_works_on_any_device"),
 }
 
 
@@ -36,4 +35,4 @@ def is_long(parameters: dict) -> bool:
         and kind.__name__ not in REPRESENTATIVES
     ]
     promise = getattr(parameters.get("promise"), "name", None)
-    return promise in SIMULATED or (bool(others) and promise not in OWN_PROMISES)
+    return bool(others) and promise not in OWN_PROMISES

@@ -16,6 +16,9 @@ from lightning.fabric.accelerators.cpu import CPUAccelerator
 from lightning.fabric.plugins.precision.amp import MixedPrecision
 from lightning.fabric.strategies.single_device import SingleDeviceStrategy
 
+HOST = torch.device("cpu")
+"""The CPU, as torch and Lightning name it: without a number."""
+
 WITHOUT_FLOAT64 = {"mps"}
 """Types of devices that have no float64."""
 
@@ -58,8 +61,12 @@ class HostPrecision(MixedPrecision):
 
 
 def on_host(device: torch.device) -> bool:
-    """Return ``True`` for the CPU, whose memory is the host's and whose results need no waiting."""
-    return device.type == "cpu"
+    """Return ``True`` for the CPU, whose memory is the host's and whose results need no waiting.
+
+    A CPU with a number is the simulated device of :mod:`pfl.testing.device`, and as far from the
+    host as a GPU.
+    """
+    return device == HOST
 
 
 def roomy(device: torch.device) -> bool:

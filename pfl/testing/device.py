@@ -5,13 +5,16 @@
         x + torch.ones(4)  # raises MixedDevicesError
 
 Torch treats ``cpu:0`` as the CPU, so everything computes there; only in this scope it differs from
-``cpu``. A tensor is on it if it was made there, moved there, or computed from tensors there.
-Operations inside torch's own functions are not checked.
+``cpu``, as it does for :func:`pfl.core.devices.on_host`. A tensor is on it if it was made there,
+moved there, or computed from tensors there. Its random stream is the CPU's. Operations inside
+torch's own functions are not checked.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -19,8 +22,9 @@ from torch._C import _functorch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from pfl.core.devices import HOST
+
 DEVICE = torch.device("cpu", 0)
-_HOST = torch.device("cpu")
 _GET_DEVICE: Any = vars(torch._C.TensorBase)["device"].__get__
 # These copy into their first argument from any device, or only check whether they could.
 _COPIES = {"copy_", "_foreach_copy_", "__set__", "_has_compatible_shallow_copy_type"}
@@ -43,6 +47,20 @@ class SecondDevice(TorchFunctionMode):
         super().__init__()
         # Storages by address; kept alive, so that no other tensor reuses their memory.
         self._storages: dict[int, torch.UntypedStorage] = {}
+        self._patches = ExitStack()
+
+    def __enter__(self) -> SecondDevice:
+        """Give ``torch.cpu`` the functions of a random stream, which it lacks."""
+        for call in (_get_rng_state, _set_rng_state):
+            name = call.__name__.removeprefix("_")
+            self._patches.enter_context(mock.patch.object(torch.cpu, name, call, create=True))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave the scope."""
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._patches.close()
 
     def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch, as the device whose tensors it has or makes."""
@@ -70,11 +88,11 @@ class SecondDevice(TorchFunctionMode):
         """Return the device that a call asks for; ``None`` if it asks for none."""
         asked = kwargs.get("device")
         if name == "cpu":
-            return _HOST
+            return HOST
         if name in ("to", "type_as") and len(args) > 1:
             asked = args[1] if isinstance(args[1], torch.device | str | Tensor) else asked
         if isinstance(asked, Tensor):
-            return DEVICE if self._has(asked) else _HOST
+            return DEVICE if self._has(asked) else HOST
         return None if asked is None else torch.device(asked)
 
     def _check(self, name: str, args: Any, kwargs: Any, given: list[Tensor]) -> None:
@@ -94,6 +112,14 @@ class SecondDevice(TorchFunctionMode):
 
     def _take(self, value: Any) -> Any:
         return value.clone() if isinstance(value, Tensor) and self._has(value) else value
+
+
+def _get_rng_state(device: torch.device) -> Tensor:
+    return torch.get_rng_state()
+
+
+def _set_rng_state(state: Tensor, device: torch.device) -> None:
+    torch.set_rng_state(state)
 
 
 def _storage(value: Tensor) -> torch.UntypedStorage:

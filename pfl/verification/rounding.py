@@ -1,15 +1,22 @@
-"""Weights moved by one unit in the last place: how far rounding alone carries a run."""
+"""Values moved by one unit in the last place: how far rounding alone carries a run."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pfl.core.seeds import derive
 
 # Runs from moved weights, whose largest distance is a radius. One is not enough: a unit that
 # rounding switches on or off gives a run two possible ends.
 DRAWS = 3
+
+
+def moved(value: Tensor, generator: torch.Generator) -> Tensor:
+    """Return each number's neighbour above or below it, as the generator of the CPU decides."""
+    up = torch.rand(value.shape, generator=generator).to(value.device) < 0.5
+    infinite = torch.full_like(value, torch.inf)
+    return torch.nextafter(value, torch.where(up, infinite, -infinite))
 
 
 def move(net: nn.Module, draw: int) -> None:
@@ -21,6 +28,4 @@ def move(net: nn.Module, draw: int) -> None:
     generator = torch.Generator().manual_seed(derive(draw, "rounding"))
     with torch.no_grad():
         for weight in net.parameters():
-            up = torch.rand(weight.shape, generator=generator).to(weight.device) < 0.5
-            infinite = torch.full_like(weight, torch.inf)
-            weight.copy_(torch.nextafter(weight, torch.where(up, infinite, -infinite)))
+            weight.copy_(moved(weight, generator))

@@ -7,13 +7,14 @@ import torch
 
 from pfl.core import devices
 from pfl.core.seeds import scoped
+from pfl.testing.device import DEVICE
 from tests.helpers.device import NAME, simulated
 
 CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
 
 
 def test_the_host_a_gpu_and_one_without_float64():
-    assert [devices.on_host(d) for d in (CPU, CUDA, MPS)] == [True, False, False]
+    assert [devices.on_host(d) for d in (CPU, CUDA, MPS, DEVICE)] == [True, False, False, False]
     assert [devices.repeats(d) for d in (CPU, CUDA, MPS)] == [False, True, False]
     assert [devices.widest(d).itemsize for d in (CPU, CUDA, MPS)] == [8, 8, 4]
 

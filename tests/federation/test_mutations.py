@@ -273,4 +273,6 @@ def test_a_run_that_is_resumed_with_another_source_counts_as_neither(tmp_path, d
             run = train(tmp_path, data, **options)
         assert RunFolder.read(run.folder).environment["sources"] == {"mine": mixed}
         said = [str(one.message) for one in caught]
-        assert any("mine: the source, value or version has changed" in one for one in said) == warned
+        assert (
+            any("mine: the source, value or version has changed" in one for one in said) == warned
+        )

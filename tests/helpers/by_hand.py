@@ -2,15 +2,25 @@
 
 Only data, initial values and the order of samples come from the project, so that a method can be
 compared with a loop that follows its paper. Everything is in float64.
+
+How far the two may be apart is measured, since it depends on the federation: batch norms and the
+units that rounding switches on or off can make ten thousand units in the last place of one. So
+:func:`up_to_rounding` runs the test again while each step of the loop rounds otherwise.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import wraps
 
 import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from pfl.core.seeds import generator
+from pfl.core.state import named
+from pfl.testing.compare import distance
+from pfl.verification.rounding import DRAWS, moved
 from tests.helpers.federation import Federation, sgd
 from tests.helpers.toy import blobs, normed
 
@@ -20,6 +30,74 @@ COHORTS = {"all": [(0, 1, 2, 3)] * 3, "half": [(0, 1), (2, 3), (0, 2)]}
 # No bias before the batch norm: its gradient would be rounding noise.
 NET = normed(bias=False).double()
 OPTIMIZER = sgd(0.03, momentum=0.9, weight_decay=0.01)
+# If distances are normal, one is this many times the largest of three in one of a million cases.
+FACTOR = 100
+# A formula that is wrong by one part in a million has to be found.
+LARGEST = 1e-7
+
+
+@dataclass
+class Play:
+    """A run of a test: what it has compared, and the draw that moves its loop, if there is one."""
+
+    rounding: torch.Generator | None = None
+    found: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    expected: list[dict[str, torch.Tensor]] = field(default_factory=list)
+
+
+_play: Play | None = None
+
+
+def up_to_rounding(test):
+    """Make a test of what it compares by :func:`compare`, as closely as rounding allows.
+
+    The test runs once as it is, and again for each draw, which moves the values of its loop by one
+    unit in the last place at the start and in each step. The largest distance that this makes
+    between two loops is the federation's radius.
+    """
+
+    @wraps(test)
+    def run(**parameters):
+        plain, *others = (_played(test, draw, parameters) for draw in (None, *range(DRAWS)))
+        pairs = [pair for o in others for pair in zip(o.expected, plain.expected, strict=True)]
+        radius = max(distance(*pair)[0] for pair in pairs)
+        apart, name = max(map(distance, plain.found, plain.expected))
+        assert 0 < FACTOR * radius < LARGEST
+        assert apart <= FACTOR * radius, f"{name!r}; rounding alone makes {radius:.1e}"
+
+    return run
+
+
+def _played(test, draw, parameters):
+    """Run a test, whose loop is moved by a draw unless that is ``None``."""
+    global _play
+    _play = play = Play(None if draw is None else generator(draw, "rounding"))
+    try:
+        test(**parameters)
+    finally:
+        _play = None
+    return play
+
+
+def rounded(state):
+    """Return the values of a loop after an operation, which a draw moves by a unit."""
+    if _play is None or _play.rounding is None:
+        return state
+    return {n: moved(v, _play.rounding) for n, v in state.items()}
+
+
+def compare(found, expected):
+    """Compare what a federation has, tensors or states of any form, with what the loop has."""
+    for values, play in ((found, _play.found), (expected, _play.expected)):
+        # What a module has is what it will train.
+        play.append({n: v.detach().clone() for n, v in named(values).items()})
+
+
+def compare_tested(fed, client, w, stem="net."):
+    """Compare a client's tested network, and its outputs, with ``w``."""
+    x, _ = samples(fed, client, "test")
+    found = predicted(fed, client)
+    compare((of(fed.module.state_dict(), stem), found), (w, outputs(w, x)))
 
 
 def federation(method, **options):
@@ -28,10 +106,10 @@ def federation(method, **options):
     return Federation(module, blobs(SIZES), rounds=3, precision="64-true")
 
 
-def initial(stem=""):
-    """Return the initial values of the network, without the counter of its batch norm."""
-    entries = NET.state_dict().items()
-    return {stem + n: v.clone() for n, v in entries if v.is_floating_point()}
+def initial(values=None):
+    """Return the initial values of the network, or others, without counters of batch norms."""
+    entries = (NET.state_dict() if values is None else values).items()
+    return rounded({n: v.clone() for n, v in entries if v.is_floating_point()})
 
 
 def of(state, stem):
@@ -93,6 +171,7 @@ def descended(w, loss, steps, rate=0.03, momentum=0.9, decay=0.01):
         for n, slope in zip(names, slopes, strict=True):
             speed[n] = momentum * speed.get(n, 0.0) + slope + decay * w[n]
             w[n] = w[n] - rate * speed[n]
+        w = rounded({n: v.detach() for n, v in w.items()})
     return {n: v.detach() for n, v in w.items()}
 
 
@@ -100,7 +179,8 @@ def stepped(w, loss, rate, *batch):
     """Return the entries after a step of plain SGD on all of them."""
     w = {n: v.detach().requires_grad_() for n, v in w.items()}
     slopes = torch.autograd.grad(loss(w, *batch), [*w.values()])
-    return {n: (v - rate * s).detach() for (n, v), s in zip(w.items(), slopes, strict=True)}
+    pairs = zip(w.items(), slopes, strict=True)
+    return rounded({n: (v - rate * s).detach() for (n, v), s in pairs})
 
 
 def trained(w):
@@ -121,7 +201,7 @@ def vector(w):
 def averaged(states, weights):
     """Return the weighted mean of some states; weights need not sum to one."""
     pairs = [*zip(states, weights, strict=True)]
-    return {n: sum(k * s[n] for s, k in pairs) / sum(weights) for n in states[0]}
+    return rounded({n: sum(k * s[n] for s, k in pairs) / sum(weights) for n in states[0]})
 
 
 def fedavg(fed, w, clients):
@@ -130,20 +210,7 @@ def fedavg(fed, w, clients):
     return averaged(sent, [SIZES[c] for c in clients])
 
 
-def distance(one, other):
-    """Return the largest difference between two states with the same names."""
-    assert one.keys() == other.keys()
-    return max(float((one[n].detach() - other[n]).abs().max()) for n in one)
-
-
 def predicted(fed, client):
     """Return the outputs of a client's tested model on its test samples."""
     fed.test(client)
     return fed.module(samples(fed, client, "test")[0]).detach()
-
-
-def disagreement(fed, client, w, stem="net."):
-    """Return the distance of a client's tested network, and of its outputs, from ``w``."""
-    x, _ = samples(fed, client, "test")
-    found = {"": predicted(fed, client)}
-    return max(distance(of(fed.module.state_dict(), stem), w), distance(found, {"": outputs(w, x)}))

@@ -1,13 +1,14 @@
 """FedAvg and FedAvg-P: the invariants in docs/methods."""
 
+import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from lightning_modules.fedavg import FedAvg, FedAvgP
 from pfl.core.server import Server, ServerState
 from pfl.core.types import Upload
-from tests.helpers import facts
-from tests.helpers.federation import HEAVY, SGD, centralised, close, fit
+from tests.helpers import by_hand, facts
+from tests.helpers.federation import HEAVY, SGD, centralised, close, fit, sgd
 from tests.helpers.toy import blobs, mlp
 
 FACTS = {
@@ -64,3 +65,20 @@ def test_one_client_is_centralised_sgd():
     data = blobs(sizes=(9,), batch_size=99)
     run = fit(FedAvg(mlp(), optimizer=HEAVY, epochs=3, persist_optimizer=True), data, 2)
     assert close(run.server.shared, centralised(data, 6))
+
+
+@by_hand.up_to_rounding
+def follows_the_loop(rate):
+    optimizer = sgd(rate, momentum=0.9, weight_decay=0.01)
+    fed, w = by_hand.federation(FedAvg, optimizer=optimizer), by_hand.initial()
+    for clients in by_hand.COHORTS["half"]:
+        w = by_hand.fedavg(fed, w, clients)
+        fed.round(*clients)
+        by_hand.compare(by_hand.of(fed.state.shared, "net."), w)
+
+
+def test_a_federation_by_hand_finds_one_part_in_a_million():
+    follows_the_loop(rate=0.03)
+    for wrong in (1 + 1e-6, 1 - 1e-6):
+        with pytest.raises(AssertionError, match="rounding alone makes"):
+            follows_the_loop(rate=0.03 * wrong)
