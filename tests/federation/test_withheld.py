@@ -9,11 +9,11 @@ import torch
 
 from lightning_modules import SCAFFOLD, FedAS, FedAvg
 from pfl.core.types import Cohort
-from pfl.extras.privacy.privacy import Privacy
 from pfl.federation.sampling import UniformSampler
 from pfl.testing.federation import fit, outcome
 from pfl.testing.toy import mlp
 from pfl.training.uplink import UplinkStep
+from tests.helpers.extras import needs
 from tests.helpers.messages import parts
 
 ALL = UniformSampler()
@@ -120,8 +120,10 @@ def test_a_step_that_declares_otherwise_must_not_withhold():
         run(FedAvg, Sincere((1,)))
 
 
+@needs("privacy")
 def test_who_is_withheld_counts_as_zero_in_a_private_mean():
     """The denominator stays q N = 3, so that the means of one upload sum to that of all."""
+    from pfl.extras.privacy.privacy import Privacy
 
     def change(*steps):
         private = Privacy(clip=1e9, sigma=0.0, delta=0.1)

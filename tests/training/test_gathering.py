@@ -7,7 +7,6 @@ import pytest
 from lightning_modules import FedAS, FedAvg, FedPer
 from pfl.core.server import Server
 from pfl.engines.sequential import SequentialEngine
-from pfl.extras.codecs.codecs import Sign
 from pfl.federation.run import Callback
 from pfl.training.uplink import UplinkStep
 from tests.engines.agreement import fit, same
@@ -47,6 +46,12 @@ class Passes(UplinkStep):
         return result
 
 
+class Sends(Passes):
+    """Declares that it withholds none."""
+
+    withholds = False
+
+
 @pytest.mark.parametrize("options", [{}, {"weighting": "uniform"}, {"buffers": "average"}])
 def test_a_sum_has_the_bits_of_the_mean_of_all(options):
     """Also beside a client with one sample, which takes no step under batch norm."""
@@ -66,9 +71,9 @@ def test_a_sum_has_the_bits_of_the_mean_of_all(options):
         # The server weighs all uploads together; a client may be left out.
         (FedAS, {}, 4),
         (FedAvg, {"on_nonfinite": "skip"}, 4),
-        # A step that may withhold uploads; codecs declare that they do not.
+        # A step that may withhold uploads, and one that declares that it does not.
         (FedAvg, {"uplink": [Passes()]}, 4),
-        (FedAvg, {"uplink": [Sign()]}, 1),
+        (FedAvg, {"uplink": [Sends()]}, 1),
     ],
 )
 def test_one_upload_at_a_time_is_in_memory(method, loop, most):
