@@ -51,12 +51,17 @@ class Contender:
     parser: Parser
 
     @property
+    def usual(self) -> list[str]:
+        """The flags of ``pfl fit`` for the task, which those of the method override."""
+        configs = [word for file in self.task.configs for word in ("--config", str(file))]
+        return [*configs, *as_flags(self.task.set)]
+
+    @property
     def words(self) -> list[str]:
         """The flags of ``pfl fit`` for the method with its defaults."""
         overlay = _overlays().get(self.name)
         method = [f"--model={self.name}"] if overlay is None else ["--config", str(overlay)]
-        configs = [word for file in self.task.configs for word in ("--config", str(file))]
-        return [*configs, *as_flags(self.task.set), *method, *as_flags(self.given), *self.overrides]
+        return [*method, *as_flags(self.given), *self.overrides]
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -76,7 +81,7 @@ class Contender:
         length = {} if rounds is None else {"loop.rounds": rounds}
         more = as_flags({**settings, **dict.fromkeys(keys, seed), **length, **_PLAIN})
         try:
-            return Experiment.parse(self.parser, [*self.words, *more])
+            return Experiment.parse(self.parser, [*self.words, *more], usual=self.usual)
         except SystemExit as ended:
             raise UsageError("flags such as --help or --print_config start no run") from ended
 
@@ -91,7 +96,7 @@ class Contender:
     @cached_property
     def stated(self) -> Mapping[str, Any]:
         """What the task states of the configuration, without seeds; defaults are left out."""
-        words = shipped.with_config_files([*self.words, *as_flags(_PLAIN)])
+        words = [*self.usual, *shipped.with_config_files([*self.words, *as_flags(_PLAIN)])]
         stated = self.parser.parse_args(with_class_paths(words, sources(words)), defaults=False)
         for key in ("seed", "data.init_args.split_seed", *self.task.seeded):
             stated.pop(key, None)

@@ -38,7 +38,7 @@ from tests.helpers.messages import parts
 
 POISSON = BernoulliSampler(0.5, minimum=0, train_all=False)
 # What weighs uploads is not sent by a private client: then all count equally.
-WEIGHED = ("FedAS", "PFedVEM")
+WEIGHED = ("FedAS", "PFedVEM", "PFedVEMVariant")
 
 
 @pytest.fixture(autouse=True)
