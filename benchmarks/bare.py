@@ -81,9 +81,9 @@ def bare(
         for number in range(sys.maxsize):
             begin = time.perf_counter()
             list(started.map(partial(work, number), order))
-            trained = _since(begin, device)
+            trained = since(begin, device)
             list(started.map(tested, order))
-            yield Turn(trained, evaluate=_since(begin, device) - trained)
+            yield Turn(trained, evaluate=since(begin, device) - trained)
 
 
 def _whole(data: FederatedData, client: int, name: Split) -> tuple[torch.Tensor, torch.Tensor]:
@@ -154,7 +154,8 @@ def plain(net: nn.Module) -> nn.Module:
     return net
 
 
-def _since(begin: float, device: torch.device) -> float:
+def since(begin: float, device: torch.device) -> float:
+    """Return the seconds since a time, after what was started on the device has ended."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - begin

@@ -15,8 +15,10 @@ threads, with one op thread each. They have the network and the memory layout of
 share their samples. Variants take turns in one process, turn by turn; the peak memory of each is
 that of a process of its own, in addition to samples and network.
 
+With ``--accelerator cuda``, all of them train on a GPU, and memory is the GPU's.
+
 Another simulator takes part if it is installed: ``--rivals MODULE:FUNCTION`` names a function that
-gets a :class:`Workload` and yields after each round.
+gets a :class:`Workload` and yields after each round. Those of ``benchmarks.rivals`` are ready.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from benchmarks.bare import SGD, pool, train
+from benchmarks.bare import SGD, pool, since, train
 from benchmarks.machine import Others, machine
 from benchmarks.memory import megabytes, reset_peak
 from benchmarks.round import BUSY, Help
@@ -78,6 +80,8 @@ class Workload:
         epochs: Local epochs.
         batch_size: Of a local step.
         rounds: In a turn.
+        name: By which other simulators know the network.
+        device: Where samples and networks are.
     """
 
     network: Callable[[], nn.Module]
@@ -88,19 +92,21 @@ class Workload:
     epochs: int
     batch_size: int
     rounds: int = 1
+    name: str = ""
+    device: str = "cpu"
 
     @cached_property
     def tensors(self) -> tuple[Tensor, Tensor]:
         """(N * samples, ...) inputs, client by client, and their classes."""
         rng, count = generator(0, "field"), self.clients * self.samples
-        return torch.rand(count, *self.shape, generator=rng), torch.randint(
-            10, (count,), generator=rng
-        )
+        x = torch.rand(count, *self.shape, generator=rng)
+        return x.to(self.device), torch.randint(10, (count,), generator=rng).to(self.device)
 
     @cached_property
     def data(self) -> TensorData:
         """The same samples as federated data, with a few for tests, without which none go."""
-        (x, y), who = self.tensors, torch.arange(self.clients)
+        x, y = (value.cpu() for value in self.tensors)
+        who = torch.arange(self.clients)
         source = {"x": x, "y": y, "x_test": x[:10], "y_test": torch.arange(10)}
         source["client"] = torch.cat(
             [who.repeat_interleave(self.samples), torch.zeros_like(source["y_test"])]
@@ -113,7 +119,7 @@ class Workload:
     def start(self) -> nn.Module:
         """The network at its initial values, which are those of all variants."""
         with scoped(1):
-            return self.network()
+            return self.network().to(self.device)
 
     def cohort_of(self, number: int) -> list[int]:
         """Return the clients of a round, for loops that draw their own."""
@@ -125,21 +131,21 @@ class Workload:
         return x, y
 
 
+_SHAPES = {"cnn": (3, 32, 32), "lenet": (1, 28, 28), "logistic": (1, 28, 28)}
+_NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
+    "cnn": cnn,
+    "lenet": partial(LeNet5, 10, _SHAPES["lenet"]),
+    "logistic": partial(MLP, 10, _SHAPES["logistic"], []),
+}
+# Clients, samples of each, the cohort, epochs, the size of a batch, and the rounds of a turn.
+_SIZES = {
+    "cnn": (1000, 50, 50, 1, 10, 1),
+    "lenet": (100, 100, 100, 5, 50, 1),
+    "logistic": (1000, 60, 10, 1, 10, 20),
+}
 WORKLOADS: Mapping[str, Workload] = {
-    "cnn": Workload(cnn, (3, 32, 32), 1000, 50, cohort=50, epochs=1, batch_size=10),
-    "lenet": Workload(
-        partial(LeNet5, 10, (1, 28, 28)), (1, 28, 28), 100, 100, cohort=100, epochs=5, batch_size=50
-    ),
-    "logistic": Workload(
-        partial(MLP, 10, (1, 28, 28), []),
-        (1, 28, 28),
-        1000,
-        60,
-        cohort=10,
-        epochs=1,
-        batch_size=10,
-        rounds=20,
-    ),
+    name: Workload(network, _SHAPES[name], *_SIZES[name], name)
+    for name, network in _NETWORKS.items()
 }
 
 
@@ -177,7 +183,7 @@ def ours(work: Workload, engine: str) -> Iterator[float]:
         UniformSampler(work.cohort / work.clients),
         VectorisedEngine(work.cohort) if engine == "vectorised" else engine,
         evaluate_every=NEVER,
-        accelerator="cpu",
+        accelerator=work.device,
         progress=False,
     )
     module = FedAvg(work.start, optimizer=SGD, epochs=work.epochs)
@@ -187,43 +193,47 @@ def ours(work: Workload, engine: str) -> Iterator[float]:
         yield result.metrics["time/round"]
 
 
-def timed(rounds: Iterator[object]) -> Iterator[float]:
-    """Yield the seconds that each of some rounds took."""
+def timed(rounds: Iterator[object], device: str = "cpu") -> Iterator[float]:
+    """Yield the seconds that each of some rounds took, with what it started on a device."""
     while True:
         begin = time.perf_counter()
         next(rounds)
-        yield time.perf_counter() - begin
+        yield since(begin, torch.device(device))
 
 
-def rival(name: str) -> Callable[[Workload], Iterator[object]] | None:
-    """Return the function ``MODULE:FUNCTION``; ``None`` if what it needs is not installed."""
+def rival(name: str, work: Workload) -> Iterator[float]:
+    """Return the seconds of each round of the function ``MODULE:FUNCTION``.
+
+    Raises:
+        ImportError: What it needs is not installed.
+    """
     module, _, function = name.partition(":")
-    try:
-        found: Callable[[Workload], Iterator[object]] = getattr(
-            importlib.import_module(module), function
-        )
-    except ImportError as error:
-        print(f"{name} is left out: {error}", file=sys.stderr)
-        return None
-    return found
+    rounds: Callable[[Workload], Iterator[object]]
+    rounds = getattr(importlib.import_module(module), function)
+    return timed(rounds(work), work.device)
 
 
 def variants(work: Workload, given: argparse.Namespace) -> dict[str, Callable[[], Iterator[float]]]:
     """Return what starts each variant, by name; first the loops by hand."""
     every = torch.get_num_threads()
     found: dict[str, Callable[[], Iterator[float]]] = {
-        f"by hand, {every} op threads": lambda: timed(by_hand(work))
+        f"by hand, {every} op threads": lambda: timed(by_hand(work), work.device)
     }
     if every > 1:
-        found[f"by hand, {every} threads"] = lambda: timed(by_hand(work, every))
+        found[f"by hand, {every} threads"] = lambda: timed(by_hand(work, every), work.device)
     found |= {f"`{engine}`": partial(ours, work, engine) for engine in given.engines}
-    others = {name: rival(name) for name in given.rivals}
-    found |= {n: partial(_of_rival, one, work) for n, one in others.items() if one is not None}
+    return found | {name: partial(rival, name, work) for name in given.rivals}
+
+
+def begin(work: Workload, given: argparse.Namespace) -> dict[str, Iterator[float]]:
+    """Start each variant; a rival that is not installed is left out, with a message."""
+    found = {}
+    for name, start in variants(work, given).items():
+        try:
+            found[name] = start()
+        except ImportError as error:
+            print(f"{name} is left out: {error}", file=sys.stderr)
     return found
-
-
-def _of_rival(rounds: Callable[[Workload], Iterator[object]], work: Workload) -> Iterator[float]:
-    return timed(rounds(work))
 
 
 def turns(started: Mapping[str, Iterator[float]], work: Workload, count: int) -> Seconds:
@@ -241,21 +251,27 @@ def peak(work: Workload, given: argparse.Namespace, name: str) -> float:
     """Return the megabytes that a round of a variant needs besides samples and network."""
     _ = work.tensors, work.data
     rounds = variants(work, given)[name]()
+    if work.device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        next(rounds)
+        return (torch.cuda.max_memory_allocated() - held) / 2**20
     reset_peak()
     (before,) = megabytes("VmRSS")
     next(rounds)
     return megabytes("VmHWM")[0] - before
 
 
-def rows(seconds: Seconds, peaks: Sequence[float]) -> list[str]:
+def rows(seconds: Seconds, peaks: Mapping[str, float]) -> list[str]:
     """Return the lines of a Markdown table; ratios are to the better loop by hand, by turn."""
     hand = [own for name, own in seconds.items() if name.startswith("by hand")]
     better = min(hand, key=statistics.median)
     lines = ["| | seconds a round | of the better loop by hand | MB more at the peak |"]
     lines += ["| --- | --- | --- | --- |"]
-    for (name, own), memory in zip(seconds.items(), peaks, strict=True):
+    for name, own in seconds.items():
         ratios = [mine / theirs for mine, theirs in zip(own, better, strict=True)]
-        cells = [f"{_spread(own, 3)}", f"{_spread(ratios, 2)}", f"{memory:,.0f}"]
+        cells = [f"{_spread(own, 3)}", f"{_spread(ratios, 2)}"]
+        cells.append(f"{peaks[name]:,.0f}" if name in peaks else "")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
@@ -271,19 +287,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--engines", nargs="+", choices=NAMES, default=list(ENGINES))
+    parser.add_argument("--accelerator", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rivals", nargs="+", default=[], metavar="MODULE:FUNCTION")
     parser.add_argument("--turns", type=int, default=3)
     given = parser.parse_args()
     for workload in given.workloads:
-        work, where, others = WORKLOADS[workload], machine(), Others()
-        started = {name: start() for name, start in variants(work, given).items()}
-        seconds = turns(started, work, given.turns)
+        work = replace(WORKLOADS[workload], device=given.accelerator)
+        where, others = machine(), Others()
+        seconds = turns(begin(work, given), work, given.turns)
         where["others' cores"] = f"{(taken := others.cores()):.2f}"
         # Processes of a server that has imported everything, and computed nothing.
         fresh = multiprocessing.get_context("forkserver")
         fresh.set_forkserver_preload(["benchmarks.round", "datamodules.tensors"])
         with ProcessPoolExecutor(1, fresh, max_tasks_per_child=1) as processes:
-            peaks = list(processes.map(partial(peak, replace(work), given), seconds))
+            # Rivals have a process of their own, whose memory is not counted.
+            own = [name for name in seconds if name not in given.rivals]
+            peaks = dict(
+                zip(own, processes.map(partial(peak, replace(work), given), own), strict=True)
+            )
         print(f"\n{workload}, {given.turns} turns; {where}\n")
         print("\n".join(rows(seconds, peaks)), flush=True)
         if taken > BUSY:

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,8 +32,8 @@ from pfl.core.seeds import scoped
 from pfl.core.state import clone
 from pfl.core.types import Job, Result, RoundResult, Scores, Ticket, Upload
 from pfl.engines.base import Engine
-from pfl.engines.transport.wire import Introduction, SplitName
-from pfl.extras.sites.data import at_sites
+from pfl.engines.transport.wire import Sizes
+from pfl.extras.sites.data import Known, at_sites
 from pfl.extras.sites.keeper import SitesKeeper
 from pfl.federation import checkpoint
 from pfl.federation.run import Callback, Run
@@ -128,10 +127,10 @@ class Elsewhere(Engine):
 
     def connect(self, contexts: Contexts, config: str | None) -> FederatedData:
         """Return data of which each client has told its sizes."""
-        sizes: dict[SplitName, int] = {"train": 10, "val": 0, "test": 5}
-        told = Introduction("0" * 64, sizes)
         # Each has a record of its own, as from its own message.
-        return at_sites(contexts.data, {c: replace(told) for c in range(contexts.data.num_clients)})
+        clients = range(contexts.data.num_clients)
+        told = {client: Known(Sizes(10, 0, 5), None, f"{client:064x}") for client in clients}
+        return at_sites(contexts.data, told)
 
     def setup(self, contexts: Contexts) -> str:
         """Do nothing."""

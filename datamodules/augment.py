@@ -19,6 +19,17 @@ class Augmentation(ABC):
     def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
         """Transform (B, C, H, W) uint8 images on their device; ``rng`` is on the CPU."""
 
+    def pairs(self, images: Tensor, masks: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Transform images and their (B, ..., H, W) masks alike.
+
+        Raises:
+            ValueError: The transform is only of images.
+        """
+        raise ValueError(
+            f"{type(self).__name__} transforms images, but not their masks: give it a method "
+            "pairs(images, masks, rng), which moves the pixels of both alike"
+        )
+
 
 @dataclass(frozen=True)
 class CropFlip(Augmentation):
@@ -41,8 +52,15 @@ class CropFlip(Augmentation):
         not_negative(padding=self.padding)
         within("[0, 1]", flip=self.flip)
 
+    def pairs(self, images: Tensor, masks: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Transform images and masks; pixels added to a mask are of class 0, the background."""
+        layers = masks.reshape(len(masks), -1, *masks.shape[-2:])
+        both = self(torch.cat([images.to(masks.dtype), layers], 1), rng)
+        pixels, layers = torch.split(both, [images.shape[1], layers.shape[1]], 1)
+        return pixels.to(images.dtype), layers.reshape(masks.shape)
+
     def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        """Transform (B, C, H, W) uint8 images."""
+        """Transform (B, C, H, W) images of any type."""
         count, _, height, width = images.shape
         corners = torch.randint(2 * self.padding + 1, (2, count), generator=rng)
         mirrored = torch.rand(count, generator=rng) < self.flip

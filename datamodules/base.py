@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -16,21 +16,24 @@ from torch.utils.data import DataLoader
 
 from datamodules.augment import Augmentation
 from datamodules.checks import require
+from datamodules.examined import by_client, completed
 from datamodules.learnt import Learnt
 from datamodules.partition import artefact
+from datamodules.partition.artefact import PLACE
 from datamodules.partition.natural import client_names, domain_of_each, warn_of_merging
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division, Rule, TestProtocol, divide, natural
 from datamodules.partition.unseen import Unseen, later
 from datamodules.reader import DataReader
-from datamodules.report import Report, counted
+from datamodules.report import Report
 from datamodules.targets import Catalogue
+from datamodules.tasks.named import AnyTask, LossOptions, task_of
 from datamodules.view import Prepared, Store, View, batches, channel_values, checked, count
 from pfl.core.checks import check_arguments, positive
 from pfl.core.data import MetricSpec
-from pfl.core.ranges import AtLeastOne
-from pfl.core.task import LossOptions
-from pfl.core.types import Batch, Split
+from pfl.core.ranges import AtLeastOne, Range
+from pfl.core.types import Batch, DataSplit, Split
+from pfl.core.words import Metrics
 
 # Maximum number of domains with their own columns of scores.
 _MOST_GROUPS = 12
@@ -73,12 +76,14 @@ class FederatedDataModule(DataReader):
         augment: Random transforms of training batches of images, (n, C, H, W) uint8.
         client: The client whose data a plain Trainer uses; ``None`` combines all clients.
         public: Another data set, whose training samples server and clients may use if the method
-            needs them (:attr:`pfl.core.server.Server.needs_public`, a part of a client's plan).
+            needs them (:attr:`pfl.core.server.Server.public`, a part of a client's plan).
         metrics: Metrics of torchmetrics to compute in addition to the task's own scores: class
             paths, or mappings with ``metric``, a ``name`` and options. Options that follow from the
             task, such as the number of classes, can be left out.
         loss: Options of the task's loss, such as ``{class_weights: balanced}``; see
-            :class:`~pfl.core.task.LossOptions`.
+            :class:`~datamodules.tasks.named.LossOptions`.
+        task: What is predicted, if not the usual: a task, the import path of its class, or a name.
+            Data whose samples have classes need a task that has classes.
         unseen: Holds clients out of training to join afterwards; see
             :class:`~datamodules.partition.unseen.Unseen`. It replaces the held-out clients of a
             partition file.
@@ -90,14 +95,14 @@ class FederatedDataModule(DataReader):
     def __init__(
         self,
         num_clients: AtLeastOne | None,
-        partition: Partitioner | str,
+        partition: Partitioner | Annotated[str, PLACE],
         batch_size: AtLeastOne = 32,
         eval_batch_size: AtLeastOne = 250,
         drop_last: bool = False,
         shuffle: bool = True,
         test_protocol: TestProtocol = "pooled",
-        test_fraction: float = 0.25,
-        val_fraction: float = 0.0,
+        test_fraction: Annotated[float, Range("(0, 1)")] = 0.25,
+        val_fraction: Annotated[float, Range("[0, 1)")] = 0.0,
         split_seed: int = 1,
         max_samples: int | None = None,
         max_train_samples: int | None = None,
@@ -106,8 +111,9 @@ class FederatedDataModule(DataReader):
         augment: Augmentation | None = None,
         client: int | None = None,
         public: FederatedDataModule | None = None,
-        metrics: Sequence[MetricSpec] = (),
+        metrics: Annotated[Sequence[MetricSpec], Metrics()] = (),
         loss: LossOptions | None = None,
+        task: AnyTask | None = None,
         unseen: Unseen | None = None,
     ) -> None:
         super().__init__()
@@ -115,6 +121,11 @@ class FederatedDataModule(DataReader):
         # Those of a subclass come first, as it may pass on other values.
         self.given = {name: value for frame in frames for name, value in frame.items()}
         check_arguments(self)
+        if num_clients is not None and self.published is not None and num_clients > self.published:
+            raise ValueError(
+                f"num_clients is {num_clients}, but there are only {self.published} samples to "
+                "divide"
+            )
         self.partition = partition
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
@@ -125,6 +136,7 @@ class FederatedDataModule(DataReader):
         self.public = public
         self.metrics = metrics
         self.loss = loss
+        self._task = None if task is None else task_of(task)
         self.unseen = unseen
         self.rule = Rule(
             test_protocol, test_fraction, val_fraction, split_seed, max_samples, max_train_samples
@@ -154,7 +166,7 @@ class FederatedDataModule(DataReader):
         """The clients that are not of the federation, by what they are there for."""
         return self.division.apart
 
-    @property
+    @cached_property
     def client_names(self) -> Sequence[str]:
         """(N,) names of the clients, such as hospitals; empty if they have only numbers."""
         return client_names(self.contents, self.division)
@@ -175,7 +187,14 @@ class FederatedDataModule(DataReader):
     @cached_property
     def reading(self) -> Report:
         """A report of the data as read, with doubts and the samples of each client and class."""
-        return counted(self.report(), self.contents, self.division, self.client_names)
+        prepared, natural = self._prepared, isinstance(self.partition, ByDomain)
+        raw, rows = prepared.raw, prepared.lookup.numpy()
+        contents, division = self.contents, self.division
+        chosen = isinstance(self.partition, str) and not self.rule.max_samples
+        found = completed(self.record(), contents, division, self.rule, natural, chosen, raw, rows)
+        # Only needed here: what is in use are the transformed ones.
+        prepared.raw = {}
+        return Report.of(found, *by_client(contents, division, self.client_names))
 
     def setup(self, stage: str | None = None) -> None:
         """Read and divide the data set and the public one; later calls do nothing.
@@ -193,12 +212,18 @@ class FederatedDataModule(DataReader):
             self.public.prepare_data()
             self.public.setup()
 
-    def split(self, client: int, name: Split) -> View:
-        """Return one split of one client; it may be empty.
+    def split(self, client: int, name: DataSplit) -> View:
+        """Return one split of one client, or the public samples; it may be empty.
 
         Raises:
             ValueError: There is no such client.
         """
+        if (found := self._prepared.views.get((client, name))) is not None:
+            return found
+        if name == "public" and self.public is not None:
+            return self.public._loaded("train")
+        if name == "public":
+            return View(self._prepared.store, torch.empty(0, dtype=torch.int64))
         if not 0 <= client < self.num_clients:
             raise ValueError(f"there is no client {client}, only 0 to {self.num_clients - 1}")
         ids = self.division.holdings[client].of(name)
@@ -209,15 +234,10 @@ class FederatedDataModule(DataReader):
         ids = self.division.pooled_test
         return None if ids is None else self._prepared.view((None, "test"), ids, None)
 
-    def public_split(self) -> View | None:
-        """Return the training samples of the public data set, or ``None`` if there is none."""
-        return None if self.public is None else self.public._loaded("train")
-
     @property
     def public_samples(self) -> int:
         """Number of samples of the public data set; zero if there is none."""
-        public = self.public_split()
-        return 0 if public is None else len(public)
+        return 0 if self.public is None else len(self.public._loaded("train"))
 
     def to(self, device: torch.device) -> None:
         """Place batches on ``device``."""
@@ -273,10 +293,10 @@ class FederatedDataModule(DataReader):
         values = self.target_values(catalogue, ids)
         targets = values.new_zeros(count(inputs), *values.shape[1:])
         targets[torch.from_numpy(rows)] = values
-        inputs = checked(inputs, self.fitted(inputs, lookup, division), self.augment)
-        store = Store(inputs, targets, self._mean, self._std)
+        ready = checked(inputs, self.fitted(inputs, lookup, division), self.augment)
+        store = Store(ready, targets, self._mean, self._std)
         description = artefact.describe(type(self).__name__, catalogue, division, how)
-        return Prepared(catalogue, division, description, store, torch.from_numpy(lookup))
+        return Prepared(catalogue, division, description, store, torch.from_numpy(lookup), inputs)
 
     def divide(self, catalogue: Catalogue) -> tuple[Division, dict[str, Any]]:
         """Divide a catalogue, and return partitioner and rule as plain values, too.

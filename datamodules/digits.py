@@ -19,6 +19,7 @@ class Digits(ArrayData):
     :class:`~datamodules.base.FederatedDataModule`.
     """
 
+    published = 1797
     class_names = tuple("0123456789")
     input_shape = (1, 8, 8)
 

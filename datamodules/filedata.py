@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from datamodules.base import FederatedDataModule
-from datamodules.checks import existing
-from datamodules.files import Shape, decode, decode_once, readable
-from datamodules.finding import SUFFIXES, UNREAD, files_digest
-from datamodules.report import Report
-from datamodules.tables import read_table
+from datamodules.checks import existing, require
+from datamodules.files import decode, decode_once, readable
+from datamodules.finding import SUFFIXES, files_digest
+from datamodules.listed import read_list
+from datamodules.pictures import Shape
+from datamodules.record import Pictures, Record
 from datamodules.targets import Catalogue, Ints, Targets
+from pfl.core.places import Place
 from pfl.core.types import Inputs
+
+# Names of files that say whose images they are: patient7_slice3.png.
+_OWNER = re.compile(
+    r"(?i)(patient|subject|participant|person|lesion|case|sub|pat|animal|donor|video|vid|clip|scene"
+    r"|seq|sequence|slide|study|scan|volume|vol|specimen|speaker|writer|mouse)[-_ ]?\d+(?=\D)"
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,10 @@ class Listing:
         empty: Names of classes without a file.
         left_out: Unused files and folders, and why.
         facts: Findings for the report, one line each.
+        links: Links that lead out of the folder or back into it, and what was done.
+        unread: Parts that hold samples and are not read, with what to do.
+        nested: Folders of a class with images in several folders.
+        owners: What each file belongs to besides its class, such as a lesion, by name.
     """
 
     files: Sequence[str]
@@ -44,6 +57,10 @@ class Listing:
     empty: Sequence[str] = ()
     left_out: Sequence[tuple[str, str]] = ()
     facts: Sequence[str] = ()
+    links: Sequence[tuple[str, str]] = ()
+    unread: Sequence[str] = ()
+    nested: Sequence[str] = ()
+    owners: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def take(self, keep: Sequence[int], left_out: Iterable[tuple[str, str]] = ()) -> Listing:
         """Select files by index."""
@@ -55,6 +72,7 @@ class Listing:
             domains=[self.domains[i] for i in keep] if self.domains else (),
             empty=sorted({*self.classes, *self.empty} - {self.classes[i] for i in keep}),
             left_out=[*self.left_out, *left_out],
+            owners={name: [every[i] for i in keep] for name, every in self.owners.items()},
         )
 
 
@@ -73,7 +91,7 @@ class FileData(FederatedDataModule):
         grayscale: Use one channel instead of three.
         superclasses: A CSV file with the columns ``class`` and ``superclass``. The model predicts
             the superclasses; classes that are not in the file are left out.
-        cache_dir: A folder for the decoded images, which are then decoded once and memory-mapped;
+        cache_dir: A folder for the decoded images, which are then decoded once and read in parts;
             sets larger than memory need it. It takes one byte per pixel and channel, and has one
             file for each image size and each state of the source files. ``None`` decodes into
             memory each time.
@@ -88,7 +106,7 @@ class FileData(FederatedDataModule):
 
     def __init__(
         self,
-        root: str,
+        root: Annotated[str, Place()],
         image_size: int | None = None,
         grayscale: bool = False,
         superclasses: str | None = None,
@@ -102,7 +120,7 @@ class FileData(FederatedDataModule):
         self.root = Path(root).expanduser()
         self.shape = Shape(image_size, grayscale, over_white, exif_orientation)
         self.on_unreadable = on_unreadable
-        self._seen: Counter[str] = Counter()
+        self._seen: Pictures | None = None
         self.superclasses = superclasses
         self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
 
@@ -145,7 +163,10 @@ class FileData(FederatedDataModule):
                 f"{', '.join(sorted(set(listing.classes))[:5])}, ..."
             )
         keep = [i for i, name in enumerate(listing.classes) if name in self.parents]
-        return replace(listing.take(keep), empty=())
+        others = Counter(name for name in listing.classes if name not in self.parents)
+        why = f"no class of {self.superclasses or type(self).__name__}"
+        left = [(f"{count} images of {name!r}", why) for name, count in sorted(others.items())]
+        return replace(listing.take(keep, left), empty=())
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -198,38 +219,67 @@ class FileData(FederatedDataModule):
         state = files_digest(self.root, files, stamps=True)
         how = "".join(str(int(on)) for on in (self.shape.over_white, self.shape.exif_orientation))
         cache = self.cache_dir / f"{type(self).__name__.lower()}-{state}-{how}"
-        return decode_once(files, self.shape, cache), ids
+        pixels, self._seen = decode_once(files, self.shape, cache)
+        return pixels, ids
 
-    def report(self) -> Report:
-        """Describe the images and the unused files."""
-        listing, seen = self.listing, sorted(self._seen.items(), key=lambda item: -item[1])
+    def record(self) -> Record:
+        """Return the images and the unused files."""
+        listing = self.listing
         channels, height, width = self.input_shape
-        facts = [f"{channels} channels of {height}x{width} pixels", *listing.facts]
-        kinds = Counter(os.path.splitext(file)[1].lower() for file, _ in listing.left_out)
-        return Report(
+        owners = {**listing.owners, **_owners(listing.files)}
+        seen = self._seen
+        whole = seen is not None and len(seen.flat) == len(listing.files)
+        ids = np.arange(len(listing.files)) if whole else self.division.samples()
+        return Record(
             f"{len(listing.files):,} images",
-            facts=(*facts, *(f"{count:,} {what}" for what, count in seen)),
-            left_out=tuple(listing.left_out),
-            doubts=tuple(
-                f"{count} images {kind} cannot be read: save them in another format"
-                for kind, count in kinds.items()
-                if kind in UNREAD
-            ),
+            str(self.root),
+            (f"{channels} channels of {height}x{width} pixels", *listing.facts),
+            tuple(listing.left_out),
+            links=tuple(listing.links),
+            unread=(*listing.unread, *self._beside_val(listing)),
+            nested=tuple(listing.nested),
+            pictures=seen,
+            identifiers={name: np.array(values) for name, values in owners.items()},
+            place=lambda row: listing.files[row],
+            shown=lambda row: listing.files[int(ids[row])],
+            files=listing.files,
         )
+
+    def _beside_val(self, listing: Listing) -> Iterable[str]:
+        """Return a line if validation images are for testing, and others are drawn."""
+        taken = [fact for fact in listing.facts if "val" in fact.rpartition(": ")[2].lower()]
+        if taken and self.rule.val_fraction:
+            yield (
+                f"val_fraction: {self.rule.val_fraction} is drawn from the training images, as "
+                f"those of {taken[0].rpartition(': ')[2]} are the official test images: leave it "
+                "out, or move them into train"
+            )
+
+
+def _owners(files: Sequence[str]) -> dict[str, list[str]]:
+    """Return what files belong to by their names, if nearly all are named by patient or so."""
+    found = [_OWNER.search(os.path.basename(file)) for file in files]
+    known = [match for match in found if match is not None]
+    if not files or 10 * len(known) < 9 * len(files):
+        return {}
+    names = [str(place) if one is None else one[0].lower() for place, one in enumerate(found)]
+    return {known[0][1].lower(): names}
 
 
 def read_superclasses(path: str) -> dict[str, str]:
-    """Read the superclass of each class from the columns ``class`` and ``superclass`` of a table.
+    """Read the superclass of each class from the columns ``class`` and ``superclass`` of a list.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        ValueError: The file lacks a column, or is empty.
+        ValueError: The file lacks a column, is empty, or has a class twice.
     """
-    table = read_table(existing(path, "superclasses"))
-    classes, parents = (table[name].labels().astype(str) for name in ("class", "superclass"))
-    twice = [row for row, name in enumerate(classes) if name in classes[:row]]
-    table.refuse("class", np.array(twice, np.int64), "stands in two rows")
-    return dict(zip(classes.tolist(), parents.tolist(), strict=True))
+    file = existing(path, "superclasses")
+    parents: dict[str, str] = {}
+    for line, row in read_list(file, ("class", "superclass")):
+        name = row["class"]
+        require(name not in parents, f"{file}, line {line}: the class {name!r} stands in two rows")
+        parents[name] = row["superclass"]
+    return parents
 
 
 def _numbers(names: Sequence[str], order: Sequence[str]) -> Ints:

@@ -1,85 +1,51 @@
-"""Image files: finding, decoding and caching them."""
+"""Many image files, decoded on all cores into memory or a cache file."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
 from datamodules.checks import MEMORY_LIMIT, require
-from pfl.core.checks import at_least_one
+from datamodules.pictures import Seen, Shape, UnreadableError, opened
+from datamodules.record import Pictures
 from pfl.disk.writing import written
 
-_BROKEN = (OSError, SyntaxError, ValueError, KeyError, TypeError, EOFError)
 _CHUNK = 64
 # Maximum number of further unreadable files listed in an error.
 _NAMED = 20
-# EXIF tag of the orientation.
-_ORIENTATION = 0x0112
+# What is noted of each image beside its cached pixels.
+_NOTED = ("digests", "flat", "ended", "side", "cut")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Common format of the decoded images.
-
-    Args:
-        size: Height and width to which the largest centred square of each image is resized.
-            ``None`` keeps the size, which must then be the same for all images.
-        grayscale: Use one channel instead of three.
-        over_white: Draw transparent images over white instead of their hidden colours, often black.
-        exif_orientation: Rotate images by their EXIF orientation.
-    """
-
-    size: int | None = None
-    grayscale: bool = False
-    over_white: bool = True
-    exif_orientation: bool = True
-
-    def __post_init__(self) -> None:
-        at_least_one(image_size=self.size)
-
-    def of(self, first: str) -> tuple[int, int, int]:
-        """Return channels, height and width of the decoded images, given one of them."""
-        channels = 1 if self.grayscale else 3
-        if self.size is not None:
-            return channels, self.size, self.size
-        height, width = _opened(first, lambda image: self.upright(image)[0].size[::-1])
-        return channels, height, width
-
-    def upright(self, image: Image.Image) -> tuple[Image.Image, bool]:
-        """Rotate an image by its EXIF orientation; also return whether it was rotated."""
-        try:
-            turned = self.exif_orientation and image.getexif().get(_ORIENTATION, 1) in range(2, 9)
-        # Pillow raises many kinds of errors for unreadable metadata, which do not affect the image.
-        except Exception:
-            turned = False
-        return (ImageOps.exif_transpose(image), True) if turned else (image, False)
 
 
 def readable(files: Sequence[str], shape: Shape) -> dict[str, str]:
     """Try to decode files, and return the reasons of failures by file."""
     whole = replace(shape, size=1)
-    return _each(files, f"Checking {len(files):,} images", lambda row: _pixels(files[row], whole))
+
+    def read(row: int) -> None:
+        opened(files[row], whole.pixels)
+
+    return for_each_file(files, f"Checking {len(files):,} images", read)
 
 
-def decode(files: Sequence[str], shape: Shape) -> tuple[Tensor, Counter[str]]:
-    """Decode files into (n, C, H, W) uint8 pixels in memory, and count kinds of images.
+def decode(files: Sequence[str], shape: Shape) -> tuple[Tensor, Pictures]:
+    """Decode files into (n, C, H, W) uint8 pixels in memory, and say what was seen.
 
     Raises:
         ValueError: An image cannot be read or differs in size from the first, or the images take
@@ -90,18 +56,19 @@ def decode(files: Sequence[str], shape: Shape) -> tuple[Tensor, Counter[str]]:
     if size > MEMORY_LIMIT:
         raise ValueError(
             f"{len(files):,} images of {form} take {size / 2**30:.1f} GiB of memory; give "
-            "cache_dir a folder for a memory-mapped copy, or lower image_size or max_samples"
+            "cache_dir a folder for a copy that is read in parts, or lower image_size or "
+            "max_samples"
         )
     images = np.empty((len(files), *form), np.uint8)
     text = f"Decoding {len(files):,} images ({size / 2**20:,.0f} MiB)"
     return torch.from_numpy(images), _fill(images, files, shape, text)
 
 
-def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
-    """Decode files into a cache file and memory-map its (n, C, H, W) uint8 pixels.
+def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> tuple[Tensor, Pictures]:
+    """Decode files into a cache file and map its (n, C, H, W) uint8 pixels into memory.
 
     ``cache`` is the path of the cache file without its suffix; it must identify the state of the
-    files.
+    files. What was seen while decoding is kept beside it.
 
     Raises:
         ValueError: An image cannot be read or differs in size from the first, or the cache file is
@@ -109,8 +76,9 @@ def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
     """
     form = shape.of(files[0])
     path = cache.with_name(f"{cache.name}-{'x'.join(map(str, form))}.npy")
-    if not path.exists():
-        _build(path, files, shape, form)
+    notes = path.with_suffix(".seen.npz")
+    if not path.exists() or not notes.exists():
+        _build(path, notes, files, shape, form)
     with reading_cache(path):
         # Copy-on-write, because torch warns about read-only arrays; nothing writes to it.
         images = np.load(path, mmap_mode="c", allow_pickle=False)
@@ -119,7 +87,17 @@ def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> Tensor:
             images.dtype == np.uint8 and images.shape == wanted,
             f"it contains {images.dtype} {images.shape}, not uint8 {wanted}",
         )
-        return torch.from_numpy(images)
+    with reading_cache(notes):
+        return torch.from_numpy(images), _seen_before(notes, len(files))
+
+
+def _seen_before(notes: Path, count: int) -> Pictures:
+    """Return what was seen while a cache was built."""
+    with np.load(notes, allow_pickle=False) as kept:
+        found = {name: kept[name] for name in _NOTED}
+        require(all(len(one) == count for one in found.values()), "it is of other files")
+        words = json.loads(str(kept["words"]))
+    return Pictures(Counter(words["kinds"]), frames=words["frames"], **found)
 
 
 @contextmanager
@@ -138,27 +116,36 @@ def reading_cache(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _build(path: Path, files: Sequence[str], shape: Shape, form: tuple[int, int, int]) -> None:
+def _build(
+    path: Path, notes: Path, files: Sequence[str], shape: Shape, form: tuple[int, int, int]
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with written(path) as file:
         images = np.lib.format.open_memmap(
             file.name, mode="w+", dtype=np.uint8, shape=(len(files), *form)
         )
         text = f"Decoding {len(files):,} images into {path} ({images.nbytes / 2**20:,.0f} MiB)"
-        _fill(images, files, shape, text)
+        seen = _fill(images, files, shape, text)
         images.flush()
+    with written(notes) as file:
+        words = json.dumps({"kinds": seen.kinds, "frames": seen.frames})
+        arrays = {n: getattr(seen, n) for n in _NOTED}
+        np.savez(file, words=np.array(words), **arrays)
 
 
-def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: str) -> Counter[str]:
-    """Decode files into the rows of an array, and count kinds of images.
+def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: str) -> Pictures:
+    """Decode files into the rows of an array, and return what was seen.
 
     Raises:
         ValueError: Some images cannot be read.
     """
-    seen: list[str] = []
+    seen = Seen(len(files))
 
     def fill(row: int) -> None:
-        pixels = _pixels(files[row], shape, seen)
+        def read(image: Image.Image) -> NDArray[np.uint8]:
+            return seen.add(row, files[row], image, shape)
+
+        pixels = opened(files[row], read)
         if pixels.shape != images.shape[1:]:
             (_, height, width), (_, right, wide) = pixels.shape, images.shape[1:]
             raise ValueError(
@@ -167,7 +154,7 @@ def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: s
             )
         images[row] = pixels
 
-    if reasons := _each(files, text, fill):
+    if reasons := for_each_file(files, text, fill):
         (first, why), *more = reasons.items()
         others = "".join(f"; {file} ({reason})" for file, reason in more[:_NAMED])
         rest = f"; and {len(more) - _NAMED} more" if len(more) > _NAMED else ""
@@ -175,10 +162,10 @@ def _fill(images: NDArray[np.uint8], files: Sequence[str], shape: Shape, text: s
             f"cannot read the image {first} ({why}){others}{rest}; replace or remove "
             f"{'them' if more else 'it'}, or set on_unreadable: skip"
         )
-    return Counter(seen)
+    return seen.pictures(images)
 
 
-def _each(files: Sequence[str], text: str, work: Callable[[int], object]) -> dict[str, str]:
+def for_each_file(files: Sequence[str], text: str, work: Callable[[int], object]) -> dict[str, str]:
     """Call a function for each file on all cores; return the reasons of failures by file.
 
     Pillow releases the GIL.
@@ -189,7 +176,7 @@ def _each(files: Sequence[str], text: str, work: Callable[[int], object]) -> dic
         for row in range(start, min(start + _CHUNK, len(files))):
             try:
                 work(row)
-            except _UnreadableError as error:
+            except UnreadableError as error:
                 reasons[files[row]] = error.why
 
     starts = range(0, len(files), _CHUNK)
@@ -209,62 +196,3 @@ def progress(steps: Iterable[T], text: str, total: int) -> Iterable[T]:
     # In a notebook, rich would need another package to draw bars.
     silent = not console.is_terminal
     return track(steps, text, total, console=console, transient=True, disable=silent)
-
-
-def _pixels(file: str, shape: Shape, seen: list[str] | None = None) -> NDArray[np.uint8]:
-    """Decode one file into (C, H, W) pixels; add the kinds of image to ``seen``."""
-
-    def read(image: Image.Image) -> NDArray[np.uint8]:
-        require(
-            image.mode[0] not in "IF",
-            f"its pixels are {image.mode} instead of bytes, so that values would be clipped at 255",
-        )
-        # Pillow would keep only the upper byte, which is 0 in many microscopy images.
-        require(
-            not re.search(";16[BLN]", str(getattr(image, "tile", ""))),
-            "its pixels have 16 bits per channel; rescale its values and save it with 8",
-        )
-        found = [f"{image.mode} images"]
-        if getattr(image, "n_frames", 1) > 1:
-            found.append("images of several frames, of which the first is used")
-        image, turned = shape.upright(image)
-        found += ["images turned by their EXIF orientation"] if turned else []
-        if shape.over_white and _is_transparent(image):
-            found.append("images with transparency, laid over white")
-            image = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-        image = image.convert("L" if shape.grayscale else "RGB")
-        if shape.size is not None:
-            side = min(image.size)
-            left, top = (image.width - side) // 2, (image.height - side) // 2
-            square = image.crop((left, top, left + side, top + side))
-            image = square.resize((shape.size, shape.size), Image.Resampling.BILINEAR)
-        if seen is not None:
-            seen.extend(found)
-        pixels = np.asarray(image, np.uint8)
-        return pixels[None] if shape.grayscale else pixels.transpose(2, 0, 1)
-
-    return _opened(file, read)
-
-
-def _is_transparent(image: Image.Image) -> bool:
-    """Return ``True`` if an image has an alpha channel or a transparent colour."""
-    return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
-
-
-class _UnreadableError(ValueError):
-    def __init__(self, file: str, why: str) -> None:
-        super().__init__(f"cannot read the image {file} ({why}); replace or remove it")
-        self.file = file
-        self.why = why
-
-
-def _opened(file: str, read: Callable[[Image.Image], T]) -> T:
-    try:
-        if not os.path.isfile(file):
-            raise OSError("not a regular file")
-        with Image.open(file) as image:
-            return read(image)
-    # Pillow raises any of these for a broken file, depending on the decoder.
-    except (*_BROKEN, Image.DecompressionBombError) as error:
-        raise _UnreadableError(file, str(error)) from error

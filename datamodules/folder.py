@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import warnings
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from datamodules.filedata import FileData, Listing
-from datamodules.finding import image_files, subfolders
+from datamodules.finding import Found, image_files, images_by_content, links_out, subfolders
 from datamodules.superclasses import CIFAR100
 from datamodules.targets import plain_name
+from pfl.core.places import Place
 
 
 class ImageFolder(FileData):
@@ -60,7 +61,9 @@ class CIFAR100Folder(ImageFolder):
     default_std = (0.2011, 0.1987, 0.2025)
     layout = "expected: root/{train,test}/<class>/*.png with CIFAR-100's 100 classes, as beaver"
 
-    def __init__(self, root: str, superclasses: bool = False, **options: Any) -> None:
+    def __init__(
+        self, root: Annotated[str, Place()], superclasses: bool = False, **options: Any
+    ) -> None:
         super().__init__(root, **options)
         self.coarse = superclasses
 
@@ -133,6 +136,9 @@ class _Found:
         # (file, class, domain) of training and test files.
         self._files: tuple[list[tuple[str, str, str]], ...] = ([], [])
         self._left: list[tuple[str, str]] = []
+        self._links: list[tuple[str, str]] = []
+        self._unread: list[str] = []
+        self._nested: list[str] = []
         self._facts: dict[str, None] = {}
         self.known: frozenset[str] = frozenset()
 
@@ -163,7 +169,7 @@ class _Found:
             raise ValueError(
                 f"{folder} has train, {splits['val'].name} and {splits['test'].name}: validation "
                 "images are drawn from the training images (val_fraction), so move those of "
-                f"{splits['val'].name} into {splits['train'].name}, or elsewhere"
+                f"{splits['val'].name} into {splits['train'].name}, or out of it"
             )
         used = [splits.pop("train"), *splits.values()]
         self._left += [(str(path), "beside train") for path in inner if path not in used]
@@ -175,27 +181,35 @@ class _Found:
         """Add the files in a folder of classes; a domain's class may be empty."""
         if not folder.is_dir():
             raise FileNotFoundError(f"there is no folder {folder}; {self._layout}")
-        nested: list[str] = []
         inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        self._left += [(str(path), "not in a class's folder") for path in inside if path.is_file()]
+        loose = [str(path) for path in inside if path.is_file()]
+        self._left += [(file, "not in a class's folder") for file in loose]
+        self._misplaced(
+            loose, "lie beside the folders of the classes, and have no class: move them"
+        )
         if domain and not inside:
             self._left.append((str(folder), "empty"))
+            self._unread.append(f"{folder} is empty: this client has no samples")
             return
-        for subfolder in subfolders(folder, self._layout):
-            others: list[str] = []
-            images = image_files(subfolder, others)
+        classes = subfolders(folder, self._layout)
+        self._links += links_out(classes)
+        for subfolder in classes:
+            found = Found()
+            images = image_files(subfolder, found)
             name = plain_name(subfolder.name)
             self.known |= {name}
             self._files[official].extend((file, name, domain) for file in images)
-            self._left += [(file, "not an image in a known format") for file in others]
+            self._links += found.links
+            self._left += [(file, "not an image in a known format") for file in found.others]
+            self._misplaced(found.others, "are images, but are not named so: add .png, .jpg, ...")
             # A single folder in each class, as in Tiny ImageNet, is not another layout.
-            nested += [name] if len({*map(os.path.dirname, images)}) > 1 else []
-        if nested:
-            warnings.warn(
-                f"{folder / nested[0]} has images in several folders, all of the class "
-                f"{nested[0]!r}; {self._layout}",
-                stacklevel=2,
-            )
+            if len({*map(os.path.dirname, images)}) > 1:
+                self._nested.append(str(subfolder))
+
+    def _misplaced(self, files: Sequence[str], why: str) -> None:
+        """Note files that are images and are not read."""
+        if images := images_by_content(files):
+            self._unread.append(f"{len(images)} files (first {images[0]}) {why}")
 
     def listing(self) -> Listing:
         """Return all files, training files first."""
@@ -209,4 +223,7 @@ class _Found:
             sorted(self.known - {*classes}),
             self._left,
             [*self._facts],
+            self._links,
+            self._unread,
+            self._nested,
         )

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from datamodules.columns import Spelling
 from datamodules.filedata import FileData, Listing
 from datamodules.finding import image_files
-from datamodules.tables import Table, read_table
+from datamodules.listed import read_list
 
 
 class HAM10000(FileData):
@@ -37,29 +34,30 @@ class HAM10000(FileData):
             FileNotFoundError: The metadata or an image is missing.
             ValueError: The metadata lacks a column.
         """
-        table = self._metadata()
-        names, diagnoses = (table[name].labels().astype(str) for name in ("image_id", "dx"))
+        rows = sorted(self._metadata(), key=lambda row: row["image_id"])
+        names = [row["image_id"] for row in rows]
         paths = {Path(file).stem: file for file in image_files(self.root)}
-        if missing := [name for name in sorted(names) if name not in paths]:
+        if missing := [name for name in names if name not in paths]:
             raise FileNotFoundError(
                 f"{len(missing)} images of the metadata are not below {self.root}; the first is "
                 f"{missing[0]}.jpg; {self.layout}"
             )
-        order = np.argsort(names, kind="stable")
-        # Some copies of the metadata lack the source.
-        sources = table["dataset"].labels().astype(str) if "dataset" in table.columns else None
+        lesions = [row["lesion_id"] for row in rows if "lesion_id" in row]
         return Listing(
-            [paths[name] for name in names[order]],
-            diagnoses[order].tolist(),
-            len(order),
-            () if sources is None else sources[order].tolist(),
+            [paths[name] for name in names],
+            [row["dx"] for row in rows],
+            len(rows),
+            # Some copies of the metadata lack the source.
+            [row["dataset"] for row in rows if "dataset" in row],
+            owners={"lesion_id": lesions} if len(lesions) == len(rows) else {},
         )
 
-    def _metadata(self) -> Table:
+    def _metadata(self) -> list[dict[str, str]]:
+        """Read the rows of the metadata."""
         candidates = [self.root / f"HAM10000_metadata{suffix}" for suffix in ("", ".csv", ".tab")]
         file = next((file for file in candidates if file.is_file()), None)
         if file is None:
             raise FileNotFoundError(f"there is no {candidates[1]}; {self.layout}")
         with file.open("rb") as lines:
             separator = "\t" if b"\t" in lines.readline() else ","
-        return read_table(file, spelling=Spelling(separator=separator))
+        return [row for _, row in read_list(file, ("image_id", "dx"), separator)]

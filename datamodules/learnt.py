@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 from pydantic import Field, FiniteFloat
@@ -17,49 +17,43 @@ from datamodules.moments import ColumnMoments
 from datamodules.targets import Ints
 from pfl.disk.form import STRICT, parsed
 
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it from Python 3.11 on
+
+Deviation: TypeAlias = Annotated[FiniteFloat, Field(gt=0)]
 FORMAT = "pfl-transforms-1"
-# Maximum number of distinct values of a category.
-MOST_VALUES = 1000
 
 
 @dataclass(frozen=True, config=STRICT)
 class Learnt:
-    """Names, categories and moments, as plain values.
+    """Names and moments, as plain values; a data set that learns more has a subclass.
 
     Attributes:
         task: Name of the task's class.
         class_names: Names of the classes, in the order of their numbers.
         class_weights: Weights of a balanced loss, one for each class; empty without one.
-        features: The input columns of a table, in order, each with the values of a category, or
-            ``None`` for a quantity.
         moments: Means and standard deviations of the columns of each standardised input, by name.
-            Means also replace missing values.
-        class_values: The values of the negative and of the positive class in the table of a binary
-            task; empty without one.
+            Means also replace missing values; the deviation of equal values is one.
     """
 
     task: str
     class_names: list[str]
     class_weights: list[FiniteFloat]
-    features: dict[str, Annotated[list[str], Field(max_length=MOST_VALUES)] | None]
-    moments: dict[str, list[list[FiniteFloat]]]
-    class_values: list[list[str]]
+    moments: dict[str, tuple[list[FiniteFloat], list[Deviation]]]
 
     def content(self) -> dict[str, Any]:
         """Return the values for a file."""
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Learnt:
+    def of(cls, content: Mapping[str, Any]) -> Self:
         """Parse the values of a file.
 
         Raises:
             ValueError: A value is missing or has the wrong type.
         """
         require(content.get("format") == FORMAT, f'it has no "format": "{FORMAT}"')
-        learnt = parsed(json.dumps({n: v for n, v in content.items() if n != "format"}), cls)
-        require(len(learnt.class_values) in (0, 2), "its class_values are not those of two classes")
-        return learnt
+        return parsed(json.dumps({n: v for n, v in content.items() if n != "format"}), cls)
 
     def moments_of(self, name: str, shape: tuple[int, ...]) -> ColumnMoments:
         """Return the moments of an input, reshaped to ``shape``.

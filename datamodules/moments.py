@@ -38,6 +38,11 @@ class ColumnMoments(NamedTuple):
         varies = least < np.fmax.reduce(x, axis=axes, initial=-np.inf)
         return cls(counts, means, np.where(varies, np.sqrt(squares / np.maximum(counts, 1)), 0))
 
+    def plain(self) -> tuple[list[float], list[float]]:
+        """Return means and scales for a file; the scale of equal values is one."""
+        scales = np.where(self.deviations > 0, self.deviations, 1.0)
+        return np.atleast_1d(self.means).tolist(), np.atleast_1d(scales).tolist()
+
     def completed(self, other: ColumnMoments) -> ColumnMoments:
         """Fill in columns without values from other moments."""
         known = self.counts > 0

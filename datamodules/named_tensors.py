@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,18 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules.checks import require
+from datamodules.record import Array
 from datamodules.targets import Catalogue, Targets, array_digest, plain_name
 from datamodules.view import first_not_finite
 from pfl.core.task import Binary, Classification, MultiLabel, Regression, Task
 from pfl.core.types import Inputs
 
-TaskName: TypeAlias = Literal["classification", "binary", "multilabel", "regression"]
-_TASKS: Mapping[str, type[Task]] = {
-    "classification": Classification,
-    "binary": Binary,
-    "multilabel": MultiLabel,
-    "regression": Regression,
-}
 # Maximum number of classes inferred from labels; more are considered a mistake.
 _CLASSES = 1_000_000
 # Prefix of the names of columns.
@@ -53,7 +47,7 @@ class NamedTensors:
     columns: Mapping[str, NDArray[np.float64]]
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Any], task_name: TaskName | None) -> NamedTensors:
+    def of(cls, arrays: Mapping[str, Any], task: Task | None) -> NamedTensors:
         """Assemble tensors given by name, as listed in :class:`TensorData`.
 
         Raises:
@@ -75,7 +69,7 @@ class NamedTensors:
             ours, theirs = ({k.partition(".")[2]: v.dtype for k, v in p.items()} for p in (x, test))
             require(ours == theirs, f"x_test must have the types of x, {ours}, got {theirs}")
             x = {k: torch.cat([v, test[k.replace("x", "x_test", 1)]]) for k, v in x.items()}
-        task, y = _targets(y, task_name)
+        task, y = (_inferred(y) if task is None else task).of_targets(y)
         class_names, client = rest.pop("class_names", None), rest.pop("client", None)
         if not task.has_classes:
             class_names = ()
@@ -121,7 +115,9 @@ class NamedTensors:
             named = name == "client" and value.dtype.kind != "f"
             bad = None if named else first_not_finite(torch.as_tensor(value))
             require(bad is None, f"{name} has values that are not finite, first in sample {bad}")
-            last = name.startswith("x") and channels_last(torch.as_tensor(value))
+            last = (
+                name.startswith("x") and Array("", "", tuple(value.shape), 0, 0, True).channels_last
+            )
             require(
                 not (last and value.dtype == torch.uint8),
                 f"{name} is {tuple(value.shape)}, but images of bytes have their channels before "
@@ -141,11 +137,6 @@ class NamedTensors:
         arrays = [np.asarray(value) for name, value in self.parts().items() if name != "client"]
         digest = array_digest(*arrays)
         return Catalogue(targets, self.num_train, class_names, (), names, digest)
-
-
-def channels_last(value: Tensor) -> bool:
-    """Return ``True`` if samples seem to be images with channels last, (n, H, W, C)."""
-    return value.dim() == 4 and value.shape[3] in (1, 3, 4) and value.shape[1] > 4
 
 
 def _class_names(y: Tensor, task: Task) -> Sequence[str]:
@@ -175,11 +166,19 @@ def as_tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} is not a tensor of numbers: {error}") from error
+        words = np.asarray(value).dtype.kind in "US"
+        how = f"; names, {name} = numpy.unique({name}, return_inverse=True) numbers words"
+        raise ValueError(
+            f"{name} is not a tensor of numbers: {error}{how if words else ''}"
+        ) from error
 
 
 def _samples(value: Any, name: str) -> Tensor:  # noqa: ANN401
     tensor = as_tensor(value, name)
+    require(
+        not tensor.is_complex(),
+        f"{name} has complex numbers: give torch.view_as_real({name}), their two parts",
+    )
     require(tensor.dim() > 0, f"{name} must have one sample per row, got a single number")
     # numpy lacks this type, which the hash of the data needs; values do not change.
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
@@ -188,6 +187,10 @@ def _samples(value: Any, name: str) -> Tensor:  # noqa: ANN401
 def _clients(value: Any) -> NDArray[Any]:  # noqa: ANN401
     """Return the (n,) natural clients: numbers, or names."""
     clients = np.asarray(value)
+    require(
+        clients.ndim == 1,
+        f"client is {clients.shape}: it must be one number or one name for each sample",
+    )
     named = clients.dtype.kind != "O" or all(isinstance(name, str) for name in clients)
     require(named, "client must be one number or one name for each sample, none missing")
     if clients.dtype.kind in "OU":
@@ -204,29 +207,12 @@ def _signed(value: Any, name: str) -> Tensor:  # noqa: ANN401
     return y.long()
 
 
-def _targets(y: Tensor, name: TaskName | None) -> tuple[Task, Tensor]:
-    """Return the task, and the targets in the form that it needs."""
-    if name is None:
-        whole: TaskName = "multilabel" if y.dim() > 1 else "classification"
-        name = "regression" if y.is_floating_point() else whole
-    task = _TASKS[name]()
-    shape = tuple(y.shape)
-    if name in ("classification", "binary"):
-        numbered = not y.is_floating_point() and y.dim() == 1
-        require(numbered, f"classes must be (n,) integers from 0, got {y.dtype} of shape {shape}")
-        least = int(y.min()) if len(y) else 0
-        unlabelled = (
-            "; -1 often marks samples without a label: leave them out" if least == -1 else ""
-        )
-        require(least >= 0, f"classes must be numbered from 0, got {least}{unlabelled}")
-        marked = name != "binary" or not len(y) or int(y.max()) <= 1
-        require(marked, "the classes of a binary task must be 0 and 1 (positive), got others")
-        return task, y.long()
-    if name == "multilabel":
-        require(y.dim() == 2, f"labels must be (n, L) zeros and ones, got shape {shape}")
-        require(
-            bool(((y == 0) | (y == 1)).all()), "labels must be zeros and ones, got other numbers"
-        )
-        return task, y.float()
-    require(y.dim() <= 2, f"numbers to predict must be (n,) or (n, D), got shape {shape}")
-    return task, (y if y.dim() == 2 else y[:, None]).to(torch.float64)
+def _inferred(y: Tensor) -> Task:
+    """Return the task that the type of the targets suggests."""
+    if y.is_floating_point():
+        return Regression()
+    require(
+        y.dim() < 2 or y.shape[1] > 1,
+        f"y is {tuple(y.shape)}: give y[:, 0] for classes, or task: multilabel for one label",
+    )
+    return MultiLabel() if y.dim() > 1 else Classification()

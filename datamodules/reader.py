@@ -15,26 +15,36 @@ from torch import Tensor
 from datamodules.checks import require
 from datamodules.learnt import Learnt
 from datamodules.partition.splits import Division
-from datamodules.report import Report
+from datamodules.record import Record
 from datamodules.targets import Catalogue, Ints
-from pfl.core.task import Classification, LossOptions, Task
+from datamodules.tasks.named import LossOptions
+from pfl.core.task import Classification, Task
 from pfl.core.types import Inputs
 
 
-class DataReader(L.LightningDataModule, ABC):
+class ClientData(L.LightningDataModule, ABC):
+    """Base of all data modules whose samples belong to clients: federated data."""
+
+
+class DataReader(ClientData):
     """The part of :class:`FederatedDataModule` that a data set implements.
 
     Attributes:
         default_mean: Mean of inputs scaled to [0, 1], used if ``mean`` is not given.
         default_std: Standard deviation of these inputs, used if ``std`` is not given.
+        learns: What is learnt from the data for those of clients that join later.
+        published: Number of samples of the data set, if it is always the same.
         source_argument: Argument with the file or folder of the data, if data of other clients may
             replace it (:meth:`FederatedDataModule.adopt`).
     """
 
     default_mean: ClassVar[Sequence[float]] = (0.5,)
     default_std: ClassVar[Sequence[float]] = (0.5,)
+    learns: ClassVar[type[Learnt]] = Learnt
+    published: ClassVar[int | None] = None
     source_argument: ClassVar[str | None] = None
     loss: LossOptions | None
+    _task: Task | None
     _learnt: Learnt | None
 
     @property
@@ -78,9 +88,9 @@ class DataReader(L.LightningDataModule, ABC):
         """Return inputs of zeros, with the shapes and types of a batch."""
         return torch.zeros(count, *self.input_shape)
 
-    def report(self) -> Report:
-        """Describe the data; a subclass for files also reports how they were read."""
-        return Report(f"{len(self.contents.targets):,} samples")
+    def record(self) -> Record:
+        """Return what was read; a subclass adds what it alone sees of its source."""
+        return Record(f"{len(self.contents.targets):,} samples")
 
     @property
     @abstractmethod
@@ -100,7 +110,11 @@ class DataReader(L.LightningDataModule, ABC):
 
         A data set that overrides it returns ``self.with_loss(...)``.
         """
-        return self.with_loss(Classification())
+        task = Classification() if self._task is None else self._task
+        require(
+            task.has_classes, f"{type(self).__name__} has classes, which {task} does not predict"
+        )
+        return self.with_loss(task)
 
     def with_loss(self, task: Task) -> Task:
         """Return a task with the options of ``loss``.
@@ -157,12 +171,12 @@ class DataReader(L.LightningDataModule, ABC):
         Raises:
             ValueError: A value is missing or has the wrong type.
         """
-        self._learnt = Learnt.of(transforms)
+        self._learnt = self.learns.of(transforms)
 
     def _learn(self) -> Learnt:
         weighs = self.task.has_classes and (self.loss or {}).get("class_weights") == "balanced"
         weights = [*self._balanced] if weighs else []
-        return Learnt(type(self.task).__name__, [*map(str, self.class_names)], weights, {}, {}, [])
+        return Learnt(type(self.task).__name__, [*map(str, self.class_names)], weights, {})
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes without the data, which other processes read themselves."""

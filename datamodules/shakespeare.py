@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from datamodules.checks import existing, require
+from datamodules.encoding import decode
 from datamodules.tensors import TensorData
 from pfl.core.checks import at_least_one
+from pfl.core.places import Place
 
-_LINK = "https://github.com/karpathy/char-rnn (data/tinyshakespeare/input.txt)"
+_PLACE = Place("one is in https://github.com/karpathy/char-rnn (data/tinyshakespeare/input.txt)")
 # A speech: a line with a name and a colon, then lines until an empty one.
 _SPEECH = re.compile(r"^([A-Z][^\n:]{0,40}):\n(.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 
@@ -44,7 +46,7 @@ class Shakespeare(TensorData):
 
     def __init__(
         self,
-        path: str = "data/tinyshakespeare.txt",
+        path: Annotated[str, _PLACE] = "data/tinyshakespeare.txt",
         *,
         length: int = 80,
         stride: int = 5,
@@ -78,9 +80,10 @@ class Shakespeare(TensorData):
 
     def _spoken(self) -> dict[str, str]:
         """Return the text of each role, by name."""
-        file = existing(self.path, hint=f"one is in {_LINK}")
+        file = existing(self.path, hint=_PLACE.hint)
+        text = decode(file, "input.txt").replace("\r\n", "\n").replace("\r", "\n")
         said: dict[str, list[str]] = defaultdict(list)
-        for role, speech in _SPEECH.findall(file.read_text(encoding="utf-8")):
+        for role, speech in _SPEECH.findall(text):
             said[role].append(speech)
         texts = {role: "\n".join(speeches) for role, speeches in said.items()}
         needed = max(self.least, self.length + 2)

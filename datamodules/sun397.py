@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -14,6 +14,12 @@ from datamodules.downloads import tidied
 from datamodules.filedata import FileData, Listing
 from datamodules.finding import image_files
 from pfl.core.checks import at_least_one
+from pfl.core.places import Place
+
+_PLACE = Place(
+    "SUN397 is at vision.princeton.edu/projects/2010/SUN (SUN397.tar.gz; or set download: true); "
+    "expected: root/SUN397/ClassName.txt and root/SUN397/<letter>/<class>/sun_*.jpg"
+)
 
 
 class SUN397(FileData):
@@ -47,14 +53,11 @@ class SUN397(FileData):
             given.
     """
 
-    layout = (
-        "SUN397 is at vision.princeton.edu/projects/2010/SUN (SUN397.tar.gz; or set download: "
-        "true); expected: root/SUN397/ClassName.txt and root/SUN397/<letter>/<class>/sun_*.jpg"
-    )
+    layout = _PLACE.hint
 
     def __init__(
         self,
-        root: str = "data",
+        root: Annotated[str, _PLACE] = "data",
         image_size: int = 64,
         images_per_class: int | None = None,
         download: bool = False,

@@ -32,6 +32,8 @@ class Synthetic(ArrayData):
             and otherwise uses class d modulo C.
         concept_shift: In [0, 1]: for the first k = round(concept_shift * C) classes, pattern c has
             the label (c + d) modulo k in domain d.
+        concept_groups: Number of groups of domains, G: domain d has the labels of domain d modulo
+            G above; ``None`` for one group per domain.
         feature_shift: In [0, 1]: brightness is shifted by up to half of this fraction of the range;
             the first domain is the darkest, the last the brightest.
         quantity_shift: Standard deviation of the logarithm of domain sizes.
@@ -53,6 +55,7 @@ class Synthetic(ArrayData):
         domains: int | None = None,
         label_shift: float = 0.0,
         concept_shift: float = 0.0,
+        concept_groups: int | None = None,
         feature_shift: float = 0.0,
         quantity_shift: float = 0.0,
         noise: float = 0.1,
@@ -72,12 +75,13 @@ class Synthetic(ArrayData):
         self.domains = self.num_clients if domains is None else domains
         self.label_shift = label_shift
         self.concept_shift = concept_shift
+        self.concept_groups = self.domains if concept_groups is None else concept_groups
         self.feature_shift = feature_shift
         self.quantity_shift = quantity_shift
         self.noise = noise
         self.data_seed = data_seed
         at_least_one(classes=classes, subclasses=subclasses, channels=channels, size=size)
-        at_least_one(domains=domains)
+        at_least_one(domains=domains, concept_groups=concept_groups)
         shifts = {"label_shift": label_shift, "concept_shift": concept_shift}
         within("[0, 1]", **shifts, feature_shift=feature_shift)
         finite(quantity_shift=quantity_shift, noise=noise)
@@ -131,4 +135,5 @@ class Synthetic(ArrayData):
         turned = round(self.concept_shift * self.classes)
         if not turned:
             return classes
-        return np.where(classes < turned, (classes + domains) % turned, classes)
+        groups = domains % self.concept_groups
+        return np.where(classes < turned, (classes + groups) % turned, classes)

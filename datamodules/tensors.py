@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
@@ -18,15 +18,21 @@ from datamodules.base import FederatedDataModule
 from datamodules.checks import existing, require
 from datamodules.learnt import Learnt
 from datamodules.moments import ColumnMoments, Standardise, standardised
-from datamodules.named_tensors import NamedTensors, TaskName, channels_last
+from datamodules.named_tensors import NamedTensors
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division
-from datamodules.report import Report
+from datamodules.record import Array, Goal, Record, Times, Use, Values
 from datamodules.targets import Catalogue, Ints
+from datamodules.tasks.named import AnyTask
 from datamodules.view import are_images
 from pfl.core.state import each, tensors
-from pfl.core.task import Classification, Task
+from pfl.core.task import Task
 from pfl.core.types import Inputs
+
+# So many samples show the range of an input; so many columns are examined one by one.
+_SOME = 1000
+_FEW = 20
+_MOST_COLUMNS = 256
 
 
 class TensorData(FederatedDataModule):
@@ -52,8 +58,10 @@ class TensorData(FederatedDataModule):
         source: A ``.npz`` file with these arrays, or a mapping.
         num_clients: Number of clients, N; if not given, one for each natural client.
         partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
-        task: What is predicted; inferred from the type of ``y`` if not given. In a ``binary`` task
-            class 1 is the positive one.
+        task: What is predicted: a task, the import path of its class, or a name:
+            ``classification``, ``binary`` (class 1 is the positive one), ``multilabel``,
+            ``regression``, ``segmentation`` or ``survival``. Inferred from the type of ``y`` if
+            not given.
         standardise: Subtract the mean from each float input, and divide by its standard deviation
             unless it is zero: for each number of a vector, or for each channel (the axis after the
             samples). With ``train`` both are computed on the training samples of all clients that
@@ -66,7 +74,7 @@ class TensorData(FederatedDataModule):
         OSError: The file cannot be read.
     """
 
-    source_argument = "source"
+    source_argument: ClassVar[str | None] = "source"
 
     def __init__(
         self,
@@ -74,14 +82,14 @@ class TensorData(FederatedDataModule):
         num_clients: int | None = None,
         partition: Partitioner | str | None = None,
         *,
-        task: TaskName | None = None,
+        task: AnyTask | None = None,
         standardise: Standardise = "none",
         **options: Any,
     ) -> None:
-        super().__init__(num_clients, ByDomain() if partition is None else partition, **options)
+        partition = ByDomain() if partition is None else partition
+        super().__init__(num_clients, partition, task=task, **options)
         self.source = source
         self.standardise = standardise
-        self._task = task
         self._moments: dict[str, ColumnMoments] = {}
 
     @property
@@ -115,20 +123,32 @@ class TensorData(FederatedDataModule):
         known = _known_classes(tensors.class_names, self._learnt.class_names)
         return replace(tensors, class_names=known)
 
-    def report(self) -> Report:
-        """Describe the tensors."""
-        shapes = []
-        doubts = [] if self._learnt else [*_doubts(self._tensors, self._task is None)]
-        for name, value in self._tensors.parts().items():
-            shapes.append(f"{name}: {value.dtype} {tuple(value.shape)}".replace("torch.", ""))
-            if name.startswith("x") and channels_last(value):
-                doubts.append(
-                    f"{name} is {tuple(value.shape)}: if these are images, their channels come "
-                    f"before height and width; give {name}.permute(0, 3, 1, 2)"
-                )
-        return Report(
-            f"{len(self._tensors.y):,} samples", facts=tuple(shapes), doubts=tuple(doubts)
+    def record(self) -> Record:
+        """Return what the tensors are."""
+        known = self._tensors
+        parts = known.parts().items()
+        shapes = [f"{n}: {v.dtype} {tuple(v.shape)}".replace("torch.", "") for n, v in parts]
+        source = str(self.source) if isinstance(self.source, str | Path) else ""
+        given = known.inputs.items()
+        inputs = () if self._learnt else tuple(_array(*one, known.num_train) for one in given)
+        columns = [one for n, v in known.inputs.items() for one in _columns(n, v)]
+        if known.y.is_floating_point():
+            columns += _columns("y", known.y.view(len(known.y), -1), "target")
+        time = known.columns.get("time")
+        return Record(
+            f"{len(known.y):,} samples",
+            source,
+            tuple(shapes),
+            columns=() if self._learnt else tuple(columns),
+            arrays=inputs,
+            goal=None if self._learnt else self._goal(),
+            times=None if time is None else Times("column.time", "numbers", time),
         )
+
+    def _goal(self) -> Goal:
+        known = self._tensors
+        dense = known.y.dim() > 2 and not known.y.is_floating_point()
+        return Goal(known.y.numpy(), self._task is None, dense)
 
     @property
     def task(self) -> Task:
@@ -138,8 +158,9 @@ class TensorData(FederatedDataModule):
     @property
     def outputs(self) -> int:
         """D, the number of outputs that a network needs for the task."""
-        targets = len(self.class_names) if self.task.has_classes else self._tensors.y.shape[1]
-        return self.task.outputs(targets)
+        y = self._tensors.y
+        targets = y.shape[1] if y.dim() > 1 else 1
+        return self.task.outputs(len(self.class_names) if self.task.has_classes else targets)
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -209,10 +230,7 @@ class TensorData(FederatedDataModule):
 
     def _learn(self) -> Learnt:
         self.setup()
-        moments = {
-            name: [np.atleast_1d(values).tolist() for values in (known.means, known.deviations)]
-            for name, known in self._moments.items()
-        }
+        moments = {name: known.plain() for name, known in self._moments.items()}
         return replace(super()._learn(), moments=moments)
 
     def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
@@ -220,23 +238,25 @@ class TensorData(FederatedDataModule):
         return self._tensors.y[torch.from_numpy(ids)]
 
 
-def _doubts(known: NamedTensors, inferred: bool) -> Iterator[str]:
-    """Yield doubts about targets, including those about an inferred task."""
-    y, values = known.y, np.unique(known.y.numpy())
-    if isinstance(known.task, Classification) and known.class_names[:1] == ["0"]:
-        least, absent = int(y.min()), int((torch.bincount(y) == 0).sum())
-        if least > 0 or 2 * absent > int(y.max()):
-            yield (
-                f"the smallest class in y is {least} and the largest {y.max()}, {absent} between 0 "
-                "and it have no sample: they are numbered from 0, and each gets an output"
-            )
-    elif not inferred or y.dim() < 2 or (values % 1 != 0).any():
-        return
-    elif y.shape[1] > 1 and bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all()):
-        yield "each row of y has a single 1: give y.argmax(1) if the columns are classes"
-    # So few distinct integers may be classes.
-    elif y.shape[1] == 1 and len(values) <= 20 < len(y):
-        yield "y has floats, which are numbers to predict: give y.long() if they are classes"
+def _array(name: str, value: Tensor, num_train: int) -> Array:
+    """Return the form of an input; its range is that of its first samples."""
+    some, tests = value[:num_train][:_SOME].double(), value[num_train:][:_SOME].double()
+    tested = float(tests.max() - tests.min()) if len(tests) >= _FEW and tests.numel() else None
+    low, high = (float(some.min()), float(some.max())) if some.numel() else (0.0, 0.0)
+    dtype = str(value.dtype).removeprefix("torch.")
+    return Array(name, dtype, tuple(value.shape), low, high, bool((some % 1 == 0).all()), tested)
+
+
+def _columns(name: str, value: Tensor, use: Use = "feature") -> list[Values]:
+    """Return the columns of vectors of floats; other tensors have none that mean something."""
+    if value.dim() != 2 or not value.is_floating_point() or value.shape[1] > _MOST_COLUMNS:
+        return []
+    numbers = value.double().numpy()
+    several = numbers.shape[1] > 1
+    return [
+        Values(f"{name}[:, {place}]" if several else name, use, numbers=numbers[:, place])
+        for place in range(numbers.shape[1])
+    ]
 
 
 def _known_classes(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:

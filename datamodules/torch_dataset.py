@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
-from torchvision.transforms.functional import pil_to_tensor
 
 from datamodules.checks import require
 from datamodules.decoding import decoded
-from datamodules.named_tensors import TaskName, as_tensor
+from datamodules.named_tensors import as_tensor
 from datamodules.partition.partitioner import Partitioner
+from datamodules.pictures import Shape
+from datamodules.tasks.named import AnyTask
 from datamodules.tensors import TensorData
 from pfl.core.checks import not_negative
 
@@ -48,7 +50,7 @@ class TorchDataset(TensorData):
         partition: Partitioner | str,
         *,
         test: Dataset | None = None,  # type: ignore[type-arg]
-        task: TaskName | None = None,
+        task: AnyTask | None = None,
         memory: float = 8.0,
         **options: Any,
     ) -> None:
@@ -93,7 +95,9 @@ def _named(item: Any, number: int) -> dict[str, Tensor]:  # noqa: ANN401
 
 def _tensor(value: Any, name: str, number: int) -> Tensor:  # noqa: ANN401
     if isinstance(value, Image.Image):
-        # Palette indices are not colours.
-        pixels: Tensor = pil_to_tensor(value.convert("RGB") if value.mode == "P" else value)
-        return pixels
+        try:
+            pixels, _ = Shape(grayscale=value.mode in ("1", "L")).pixels(value)
+        except ValueError as error:
+            raise ValueError(f"{name} of sample {number}: {error}") from error
+        return torch.from_numpy(pixels.copy())
     return as_tensor(value, f"{name} of sample {number}")

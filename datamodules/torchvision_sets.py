@@ -107,6 +107,7 @@ class CIFAR10(TorchvisionData):
 
     default_mean = (0.4914, 0.4822, 0.4465)
     default_std = (0.2023, 0.1994, 0.2010)
+    published = 60_000
     source = "CIFAR10"
     files = "cifar-10-batches-py/{data_batch_1,...,data_batch_5,test_batch,batches.meta}"
     otherwise = _AS_FOLDER.format("cifar10")
@@ -133,6 +134,7 @@ class CIFAR100(TorchvisionData):
 
     default_mean = (0.5074, 0.4867, 0.4411)
     default_std = (0.2011, 0.1987, 0.2025)
+    published = 60_000
     source = "CIFAR100"
     files = "cifar-100-python/{train,test,meta}"
     otherwise = _AS_FOLDER.format("cifar100")
@@ -199,6 +201,7 @@ class MNIST(IdxData):
 
     default_mean = (0.1307,)
     default_std = (0.3081,)
+    published = 70_000
     source = "MNIST"
     files = f"MNIST/raw/{_IDX_FILES}"
     class_names = tuple("0123456789")
@@ -216,6 +219,7 @@ class FashionMNIST(IdxData):
 
     default_mean = (0.2860,)
     default_std = (0.3530,)
+    published = 70_000
     source = "FashionMNIST"
     files = f"FashionMNIST/raw/{_IDX_FILES}"
     class_names = (

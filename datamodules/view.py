@@ -19,7 +19,7 @@ from pfl.core import devices
 from pfl.core.checks import finite
 from pfl.core.data import ClientSplit
 from pfl.core.state import each, nbytes, tensors
-from pfl.core.types import Batch, Inputs, Split
+from pfl.core.types import Batch, DataSplit, Inputs, Split
 
 # Number of samples that are checked together.
 _PART = 4096
@@ -41,7 +41,7 @@ def first_not_finite(value: Tensor) -> int | None:
     ``value`` is (n, ...), of any type.
     """
     if value.is_floating_point():
-        # In parts: a memory-mapped tensor may exceed the memory.
+        # In parts: a tensor in a file may exceed the memory.
         for start in range(0, len(value), _PART):
             part = value[start : start + _PART].float()
             bad = ~part.reshape(len(part), -1).isfinite().all(1)
@@ -75,8 +75,8 @@ class Store:
     """The inputs and targets of all clients.
 
     Args:
-        inputs: (n, ...), one tensor or several by name, possibly memory-mapped. Images stay bytes
-            until batching.
+        inputs: (n, ...), one tensor or several by name, possibly in files. Images stay bytes until
+            batching.
         targets: (n, ...).
         mean: (C,) mean to subtract from images scaled to [0, 1]; or one number for all channels.
         std: (C,) standard deviation by which these images are divided; or one number.
@@ -104,7 +104,7 @@ class Store:
     def to(self, device: torch.device) -> None:
         """Place batches on ``device``, and move the samples there if they fill at most half of it.
 
-        Larger sets stay in host memory (or on disk if memory-mapped), and each batch is copied.
+        Larger sets stay in host memory (or in their files), and each batch is copied.
         """
         if device == self.device:
             return
@@ -127,7 +127,11 @@ class Store:
             )
         images = self.inputs.index_select(0, rows)
         if augment is not None and rng is not None:
-            images = augment(images, rng)
+            if y.dim() > 2 and y.shape[-2:] == images.shape[-2:]:
+                images, y = augment.pairs(images, y.to(images.device), rng)
+                y = y.to(self.device)
+            else:
+                images = augment(images, rng)
         dtype = torch.get_default_dtype()
         if dtype not in self._constants:
             self._constants[dtype] = (
@@ -158,6 +162,9 @@ class View(Dataset[Batch]):
     It is also a map-style data set whose items are whole batches, for a ``DataLoader`` with
     ``batch_size=None`` and a ``BatchSampler``.
 
+    Attributes:
+        augmented: Whether :meth:`batch` applies random transforms.
+
     Args:
         store: All samples.
         rows: (n,) int64 rows of the store.
@@ -168,17 +175,13 @@ class View(Dataset[Batch]):
         self._store = store
         self._rows = rows
         self._augment = augment
+        self.augmented = augment is not None
 
     @cached_property
     def targets(self) -> Tensor:
         """(n, ...) targets in the order of the samples, on the CPU."""
         targets = self._store.targets
         return targets.index_select(0, self._rows.to(targets.device)).cpu()
-
-    @property
-    def augmented(self) -> bool:
-        """``True`` if :meth:`batch` applies random transforms."""
-        return self._augment is not None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -224,6 +227,10 @@ class Prepared:
         description: The partition in plain values.
         store: Inputs and targets of the samples in use.
         lookup: (samples,) the row of each sample in the store.
+        raw: Inputs as read, before transforms, until they have been examined.
+
+    Attributes:
+        views: Those that were asked for, by client and split; without a client, of all clients.
     """
 
     catalogue: Catalogue
@@ -231,14 +238,15 @@ class Prepared:
     description: dict[str, Any]
     store: Store
     lookup: Tensor
-    _views: dict[tuple[int | None, Split], View] = field(default_factory=dict, init=False)
+    raw: Inputs
+    views: dict[tuple[int | None, DataSplit], View] = field(default_factory=dict, init=False)
 
     def view(self, key: tuple[int | None, Split], ids: Ints, augment: Augmentation | None) -> View:
         """Return the view of samples, one for each key."""
-        if key not in self._views:
+        if key not in self.views:
             rows = self.lookup[torch.from_numpy(ids)]
-            self._views[key] = View(self.store, rows, augment if key[1] == "train" else None)
-        return self._views[key]
+            self.views[key] = View(self.store, rows, augment if key[1] == "train" else None)
+        return self.views[key]
 
 
 def channel_values(name: str, values: Sequence[float] | float) -> tuple[float, ...]:

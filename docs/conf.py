@@ -1,12 +1,8 @@
 """Configuration of the site: ``pip install -e '.[docs]' && sphinx-build -W -n docs build/docs``."""
 
-import re
 import sys
 from importlib import metadata
 from pathlib import Path
-
-from sphinx.application import Sphinx
-from sphinx.environment import BuildEnvironment
 
 sys.path[:0] = [str(Path(__file__).parent / "_ext"), str(Path(__file__).parent.parent)]
 
@@ -61,7 +57,11 @@ nitpick_ignore_regex = [
     ("py:class", r"pfl\.extras\.(codecs\.\w+\._(Sparse|Coding)|privacy\.\w+\.(Terms|Account))"),
     # Parts of engines whose clients live in other processes.
     ("py:.*", r"(pfl\.engines\.transport\.\w+\.)?(DeathError|Helper|PooledEngine|Recipe)"),
-    ("py:class", r"NotNegative|Positive|AtLeastOne|Fraction|Annotated|pfl\.core\.ranges\.Number"),
+    ("py:class", r"NotNegative|Positive|AtLeastOne|Fraction|Annotated.*|pfl\.core\.ranges\.Number"),
+    ("py:class", r"Deviation|Device|(lightning_modules\.nets\.towers\.)?TwoTowers"),
+    # Described on pages of their own instead of the interface's.
+    ("py:class", r"pfl\.core\.(folds\.(Folded|Mean|Uploads)|foreign\.Need)"),
+    ("py:class", r"pfl\.training\.uplink\.Round|datamodules\.record\.(Lines|Record)"),
     ("py:class", r"Method|DataT|pfl\.core\.sheet\.Sheet"),
     ("py:class", r"Inputs|Ints|pfl\.core\.state\.(ReturnT|Name)"),
     (
@@ -69,20 +69,12 @@ nitpick_ignore_regex = [
         r"pfl\.core\.server\.StateT|pfl\.training\.contexts?\.Contexts?|datamodules\.view\.View",
     ),
     ("py:.*", r"pfl\.training\.batching\.(Feed|Step)|(pfl\.federation\.evaluator\.)?Evaluator"),
+    # Names that a module imports for its types alone.
+    ("py:class", r"Keeper|Failures|Contexts?|datamodules\.tables\.report\.\w+"),
+    ("py:.*", r"NeedError|pfl\.core\.task\.Task \| ~typing\.Literal.*"),
     # Aliases in annotations, and ends of ranges.
-    ("py:class", r"Row|Sheet|Round|Digest|inf"),
+    ("py:class", r"Row|Sheet|Round|Digest|inf|Execution|OneDevice|Folder"),
+    ("py:class", r"(pfl\.core\.waits\.)?Waits"),
 ]
 # A short name that two modules have links to the first of them.
 suppress_warnings = ["ref.python"]
-
-
-def without_link(app: Sphinx, env: BuildEnvironment) -> None:
-    """Take the link to a notebook out of the notebook itself."""
-    for file in Path(env.mystnb_config.output_folder).glob("*.ipynb"):
-        text = file.read_text("utf-8")
-        file.write_text(re.sub(r" \(\{nb-download\}`[^`]*`\)", "", text), "utf-8")
-
-
-def setup(app: Sphinx) -> None:
-    """Tell Sphinx of what is done before files for download are copied."""
-    app.connect("env-updated", without_link)

@@ -16,14 +16,18 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import yaml
 
 from docs._ext import curves
 from pfl.core.client import ClientModule
 from pfl.core.record import Family, MethodRecord
+from pfl.extras.bench.rows import Leaderboard
+from pfl.extras.bench.standing import ranked, scores_of
 from pfl.testing import mlp
 from tests.extras.privacy import private_table
 from tests.helpers import discovery
@@ -47,11 +51,17 @@ REASONS = {
     COUNTS: "class counts are needed",
     "not vectorizable": "gradients of single samples are not available",
 }
-# Tables of runs on pages: the table file, the folder of data that it needs, and its page.
-MEASURED = {
-    "later_digits": (None, "docs/joining.md"),
-    "later_wisdm": ("data/wisdm.arff", "docs/joining.md"),
+# Below this, in per cent, two seeds cannot tell methods of the table of differences apart.
+CHANCE = 4.5
+# How many methods the advice names, and the tasks of the benchmark that it is also from.
+NAMED = 5
+TASKS = {
+    "digits": "digits: few classes a client",
+    "heart": "four hospitals: features, labels and size",
+    "wisdm": "36 people: everybody moves differently",
 }
+# Tables of runs that pages show, each a file of rows: the table file, and the data that it needs.
+MEASURED = {"differences": None, "later_digits": None, "later_wisdm": "data/wisdm.arff"}
 
 
 def records() -> dict[type[ClientModule], MethodRecord]:
@@ -159,23 +169,89 @@ def _runs() -> str:
     return "".join(lines)
 
 
-def _missing(name: str, text: str) -> list[str]:
-    """Return the methods of which a table on a page has no row."""
-    rows = {cells[0] for cells in _cells(_between(text, name))}
+def measured(name: str) -> Path:
+    """Return the file of a table's rows."""
+    return ROOT / "docs" / "measured" / f"{name}.csv"
+
+
+def _missing(name: str) -> list[str]:
+    """Return the methods of which a measured table has no row."""
+    rows = {cells[0] for cells in _cells(measured(name).read_text("utf-8"))}
     return [c.name for c in records().values() if c.shown is not None and c.name not in rows]
 
 
-def _cells(block: str) -> list[list[str]]:
-    lines = [line for line in block.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+def _cells(text: str) -> list[list[str]]:
+    return [*csv.reader(text.splitlines())]
 
 
-def _sorted_rows(block: str) -> str:
-    """Return a table's rows in the order of the lists; rows of no method stay where they are."""
-    head, rule, *rows = _cells(block)
+def _sorted_rows(text: str) -> str:
+    """Return a table's rows in the order of the lists; rows of no method are left out."""
+    head, *rows = _cells(text)
     order = [record.name for record in records().values()]
     rows = sorted((row for row in rows if row[0] in order), key=lambda row: order.index(row[0]))
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+    return "".join(f"{','.join(cells)}\n" for cells in (head, *rows))
+
+
+def _advice() -> str:
+    """Return what to try: from the measured differences, and from the benchmark's rows."""
+    return f"{_by_difference(measured('differences').read_text('utf-8'))}\n{_by_budget()}"
+
+
+def _by_difference(text: str) -> str:
+    """Return the best methods of each column, none of which is below training alone."""
+    head, *rows = _cells(text)
+    scores = {name: dict(zip(head[1:], map(float, cells), strict=True)) for name, *cells in rows}
+    lines = [
+        "| clients differ in | try | as good within chance | alone |\n| --- | --- | ---: | ---: |\n"
+    ]
+    for column in head[1:]:
+        values = {name: of_method[column] for name, of_method in scores.items()}
+        alone = values.pop("Local")
+        least = max(alone, max(values.values()) - CHANCE)
+        good = sorted((n for n in values if values[n] >= least), key=lambda n: -values[n])
+        named = ", ".join(f"{_linked(name)} {values[name]:.0f}" for name in good[:NAMED])
+        what = "nothing" if column == "alike" else column
+        more = max(0, len(good) - NAMED)
+        lines.append(f"| {what} | {named or 'Local'} | {more} more | {alone:.0f} |\n")
+    return "".join(lines)
+
+
+def _by_budget() -> str:
+    """Return the best methods of each task of the benchmark, by two scores of the same runs."""
+    lines = [
+        "| benchmark | ranked by the best round on validation data | ranked by the last round |\n"
+        "| --- | --- | --- |\n"
+    ]
+    for task, told in TASKS.items():
+        board = Leaderboard.read(ROOT / "results" / "bench" / f"{task}.json")
+        cells = [_best(board, at) for at in ("best_by_val", "last")]
+        is_former = (ROOT / "configs" / "bench" / "earlier" / f"{task}.yaml").exists()
+        mark = " (rows of a [former definition](bench.md#definitions))" if is_former else ""
+        lines.append(f"| {told}{mark} | {' | '.join(cells)} |\n")
+    return "".join(lines)
+
+
+def _best(board: Leaderboard, at: str) -> str:
+    """Return the methods of the lowest mean ranks with their scores, if they beat Local."""
+    names, more = [*board.rows], bool(board.task["more"])
+    scores = np.array([scores_of(board, name, "tuned", at=at) for name in names])
+    ranks, means = ranked(scores, more).mean(axis=1), scores.mean(axis=1)
+    alone = means[names.index("Local")]
+    order = [n for n in np.argsort(ranks, kind="stable") if (means[n] > alone) == more]
+    scale, digits = (100, 1) if more else (1, 3)
+    shown = [(names[n], scale * means[n]) for n in order if names[n] in _pages()][:NAMED]
+    return ", ".join(f"{_linked(_pages()[name][0])} {mean:.{digits}f}" for name, mean in shown)
+
+
+@cache
+def _pages() -> dict[str, tuple[str, str]]:
+    """Return the name and the page of each method, by its class."""
+    return {kind.__name__: (record.name, page_of(kind)) for kind, record in records().items()}
+
+
+def _linked(name: str) -> str:
+    """Return a method's name with a link to its page."""
+    return f"[{name}](methods/{dict(_pages().values())[name]}.md)"
 
 
 def _between(text: str, name: str) -> str:
@@ -217,7 +293,8 @@ TARGETS: dict[str, Sequence[Callable[[str], str]]] = {
         private_table.written,
         _block("single samples", lambda _: _refusals()),
     ],
-    "docs/joining.md": [_block(name, _sorted_rows) for name in MEASURED],
+    "docs/choosing.md": [_block("what to try", lambda _: _advice())],
+    **{f"docs/measured/{name}.csv": [_sorted_rows] for name in MEASURED},
     "lightning_modules/__init__.py": [_exports],
     **{f"configs/tables/{name}.yaml": [_table_file] for name in ("digits", *MEASURED)},
 }
@@ -237,10 +314,9 @@ def stale() -> Iterator[tuple[Path, str]]:
 def lacking() -> list[str]:
     """Return what lacks a method that has to be run for it."""
     found = [f"{curves.FILE.name}: {name}" for name in _without_curve()]
-    for name, (needed, page) in MEASURED.items():
+    for name, needed in MEASURED.items():
         if needed is None:
-            text = (ROOT / page).read_text("utf-8")
-            found += [f"{page}, {name}: {method}" for method in _missing(name, text)]
+            found += [f"{measured(name).name}: {method}" for method in _missing(name)]
     return found
 
 
@@ -258,23 +334,22 @@ def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
             _table("digits", names, folder)
             curves.collect(Path(folder), add=True)
-    for name, (needed, page) in MEASURED.items():
-        path = ROOT / page
-        if not (names := _missing(name, path.read_text("utf-8"))):
+    for name, needed in MEASURED.items():
+        if not (names := _missing(name)):
             continue
         if needed is not None and not (ROOT / needed).exists():
-            print(f"{page}, {name}: without {', '.join(names)}, as {needed} is not there")
+            print(f"{name}: without {', '.join(names)}, as {needed} is not there")
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            rows = _table(name, names, folder)
-        text = path.read_text("utf-8")
-        rows = [_between(text, name).strip("\n"), *rows]
-        path.write_text(_block(name, lambda _, rows=rows: "\n".join(rows))(text), "utf-8")
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            measured(name).open("a", encoding="utf-8") as file,
+        ):
+            file.writelines(_table(name, names, folder))
     subprocess.run([sys.executable, "-m", "tests.numbers.record", "--add"], check=True, cwd=ROOT)
 
 
 def _table(name: str, rows: Sequence[str], folder: str) -> list[str]:
-    """Run some rows of a table; return them as pages have them, in per cent and points."""
+    """Run some rows of a table; return them as lines of a file, in per cent and points."""
     out = Path(folder, "rows.csv")
     subprocess.run(
         [
@@ -289,7 +364,7 @@ def _table(name: str, rows: Sequence[str], folder: str) -> list[str]:
         signed = "+" if cell["metric"].startswith("gap/") else ""
         number = f"{100 * float(cell['ours']):{signed}.0f}"
         found[cell["row"]].append("0" if number.strip("+-") == "0" else number)
-    return [f"| {row} | {' | '.join(cells)} |" for row, cells in found.items()]
+    return [f"{','.join([row, *cells])}\n" for row, cells in found.items()]
 
 
 def main() -> int:

@@ -39,6 +39,7 @@ class CD2PFedAligned(CD2PFed):
     """
 
     kept = ("own.*", "previous.*")
+    needs = ("classes", "parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -52,7 +53,6 @@ class CD2PFedAligned(CD2PFed):
         **options: Any,
     ) -> None:
         super().__init__(net, **options)
-        fl.must_be_split(net)
         self.align = fl.Alignment(align_target, align_lr, align_epochs, align_batch)
         self.previous = fl.frozen(net.backbone)
         self.class_means = nn.Buffer(torch.zeros(net.num_classes, net.features))

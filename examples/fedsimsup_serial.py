@@ -35,7 +35,7 @@ class FedSimSupSerial(fl.ClientModule):
     kept = ("net.head.*",)
     global_model = False
     vectorizable = True
-    needs_classes = True
+    needs = ("classes", "outputs")
     # Mixing fades out after a fraction of the rounds.
     uses_rounds = True
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lightning_modules.cd2_pfed import CD2PFed as CD2PFed
     from lightning_modules.cfl import CFL as CFL
     from lightning_modules.ditto import Ditto as Ditto
+    from lightning_modules.dual_lora import DualLoRA as DualLoRA
     from lightning_modules.fedala import FedALA as FedALA
     from lightning_modules.fedamp import FedAMP as FedAMP
     from lightning_modules.fedas import FedAS as FedAS
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from lightning_modules.fedfomo import FedFomo as FedFomo
     from lightning_modules.fedgh import FedGH as FedGH
     from lightning_modules.fedmd import FedMD as FedMD
+    from lightning_modules.fedotp import FedOTP as FedOTP
     from lightning_modules.fedpac import FedPAC as FedPAC
     from lightning_modules.fedper import FedPer as FedPer
     from lightning_modules.fedphp import FedPHP as FedPHP
@@ -35,10 +37,13 @@ if TYPE_CHECKING:
     from lightning_modules.fedprox import FedProxP as FedProxP
     from lightning_modules.fedrep import FedRep as FedRep
     from lightning_modules.fedrod import FedROD as FedROD
+    from lightning_modules.fedsa_lora import FedSALoRA as FedSALoRA
     from lightning_modules.fedsimsup import FedSimSup as FedSimSup
     from lightning_modules.fedtgp import FedTGP as FedTGP
     from lightning_modules.fedyogi import FedYogi as FedYogi
+    from lightning_modules.ffa_lora import FFALoRA as FFALoRA
     from lightning_modules.finetune import FineTuned as FineTuned
+    from lightning_modules.flora import FLoRA as FLoRA
     from lightning_modules.fml import FML as FML
     from lightning_modules.freeze import Freeze as Freeze
     from lightning_modules.gpfl import GPFL as GPFL
@@ -48,6 +53,8 @@ if TYPE_CHECKING:
     from lightning_modules.local import Local as Local
     from lightning_modules.lp_ft import LPFT as LPFT
     from lightning_modules.moon import MOON as MOON
+    from lightning_modules.mr_mtl import MRMTL as MRMTL
+    from lightning_modules.nets import CLIP as CLIP
     from lightning_modules.nets import CNN2 as CNN2
     from lightning_modules.nets import CNN3 as CNN3
     from lightning_modules.nets import CNN5 as CNN5
@@ -59,11 +66,15 @@ if TYPE_CHECKING:
     from lightning_modules.nets import LeNet5 as LeNet5
     from lightning_modules.nets import LoRA as LoRA
     from lightning_modules.nets import PerClient as PerClient
+    from lightning_modules.nets import Pretrained as Pretrained
     from lightning_modules.nets import Projected as Projected
+    from lightning_modules.nets import Ranks as Ranks
     from lightning_modules.nets import ResNet18 as ResNet18
     from lightning_modules.nets import SplitNet as SplitNet
     from lightning_modules.nets import TextNet as TextNet
     from lightning_modules.nets import Timm as Timm
+    from lightning_modules.nets import TwoTowers as TwoTowers
+    from lightning_modules.nets import UNet as UNet
     from lightning_modules.nets import ViT as ViT
     from lightning_modules.perfedavg import PerFedAvg as PerFedAvg
     from lightning_modules.pfakd import PFAKD as PFAKD

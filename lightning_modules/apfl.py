@@ -58,6 +58,7 @@ class APFL(fl.ClientModule):
 
     kept = ("personal.*", "alpha")
     vectorizable = True
+    needs = ("outputs",)
 
     def __init__(
         self,

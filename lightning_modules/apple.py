@@ -71,6 +71,7 @@ class APPLE(fl.ClientModule):
 
     global_model = False
     vectorizable = True
+    needs = ("outputs",)
     uses_rounds = True
 
     def __init__(
@@ -256,15 +257,20 @@ class CoresServer(fl.ModelsServer[CoresState]):
         cores = fl.as_others(state.shared, places)
         return fl.Broadcast(cores, {"start": start, "there": there})
 
-    def merge(self, state: CoresState, uploads: Sequence[fl.Upload]) -> CoresState:
+    def begin(self, state: CoresState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare the cores after the round, and the clients' shares."""
+        shares = fl.Uploads(shared=(), extra=("p",))
+        return {**super().begin(state, senders), "shares": shares}
+
+    def finish(self, state: CoresState, folded: fl.Folded) -> CoresState:
         """Store the cores, and the data that decide on the next downloads."""
         shares, sent = state.last_shares.clone(), state.sent.clone()
-        for upload in uploads if self.downloads else ():
+        for upload in folded["shares"] if self.downloads else ():
             client = upload.client
             places = [client, *self._others(state, client)]
             shares[client, places] = upload.extra["p"][: len(places)].abs().to(shares)
             sent[client, self._chosen(state, client, state.round + 1)] = True
-        return replace(state, shared=self.stored(state, uploads), last_shares=shares, sent=sent)
+        return replace(state, shared=folded["rows"], last_shares=shares, sent=sent)
 
     def welcome(
         self,

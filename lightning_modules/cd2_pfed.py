@@ -6,6 +6,7 @@ Federated Learning", CVPR 2022, arXiv 2204.03880. There is no released code.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -73,7 +74,7 @@ class CD2PFed(fl.ClientModule):
     kept: fl.Patterns = ("own.*",)
     global_model = False
     vectorizable = True
-    needs_classes = True
+    needs: tuple[str | fl.Need, ...] = ("classes", "outputs")
 
     def __init__(
         self,
@@ -121,7 +122,10 @@ class CD2PFed(fl.ClientModule):
         if self.average_max == 1 and self.average_ramp == 0:
             spans = [("local", self.epochs)]
         else:
-            spans = [(f"local{epoch}", 1) for epoch in range(1, self.epochs + 1)]
+            spans = [
+                (f"local{epoch + 1}", min(1, self.epochs - epoch))
+                for epoch in range(math.ceil(self.epochs))
+            ]
         parts: list[fl.Phase | fl.Pass] = []
         for name, epochs in spans:
             parts.append(fl.Phase(name=name, objective=self.losses, epochs=epochs))
@@ -251,19 +255,14 @@ class CD2Server(fl.Server[CD2State]):
         ramp = rounds if self.ramp_rounds is None else self.ramp_rounds
         return self.private_share * (min(1.0, round / ramp) if ramp else 1.0)
 
-    def merge(self, state: CD2State, uploads: Sequence[fl.Upload]) -> CD2State:
+    def finish(self, state: CD2State, folded: fl.Folded) -> CD2State:
         """Return the state with the averages of the shared entries pasted in."""
-        weights = self.weights(uploads)
         shared = {name: value.clone() for name, value in state.shared.items()}
-        for name, mean in fl.weighted_mean([upload.shared for upload in uploads], weights).items():
+        for name, mean in folded.mean.items():
             paste(shared[name], mean)
         return replace(
             state,
             shared=shared,
             report={"private_share": self.share(state.round + 1, state.rounds)},
-            client_report=self.reported(uploads, weight=weights),
+            client_report=self.reported(folded),
         )
-
-    def merge_mean(self, state: CD2State, mean: fl.Upload, count: float) -> CD2State:
-        """Return the state with the shared channels of the mean."""
-        return self.merge(state, [mean])

@@ -178,9 +178,13 @@ class CFLServer(fl.Server[CFLState]):
         change = changes_of([upload.shared], state.root, self.parameters)
         return fl.Broadcast(shared=state.models[walked(change, state.splits)]), {}
 
-    def merge(self, state: CFLState, uploads: Sequence[fl.Upload]) -> CFLState:
+    def begin(self, state: CFLState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Hold all uploads: whose models are averaged depends on all changes."""
+        return {"uploads": fl.Uploads()}
+
+    def finish(self, state: CFLState, folded: fl.Folded) -> CFLState:
         """Return the state with split clusters and their new models."""
-        last = dict(state.last)
+        last, uploads = dict(state.last), folded["uploads"]
         for upload in uploads:
             model = state.models[state.cluster[upload.client]]
             (last[upload.client],) = changes_of([upload.shared], model, self.parameters)
@@ -189,7 +193,7 @@ class CFLServer(fl.Server[CFLState]):
         for number in range(len(models)):
             own = [upload for upload in uploads if after.cluster[upload.client] == number]
             if own:
-                models[number] = fl.weighted_mean([one.shared for one in own], self.weights(own))
+                models[number] = fl.weighted_mean([one.shared for one in own], self.shares(own))
         return replace(
             after,
             shared=models[0],

@@ -59,19 +59,25 @@ class Ditto(fl.ClientModule):
         net: nn.Module,
         *,
         proximity: fl.NotNegative[float] = 1.0,
-        personal_epochs: fl.NotNegative[int] | None = None,
+        personal_epochs: fl.EpochCount | None = None,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
         self.personal = copy.deepcopy(net)
         self.proximity = proximity
         self.personal_epochs = self.epochs if personal_epochs is None else personal_epochs
-        fl.warn_of_overshoot(self.optimizer(self.personal.parameters()), proximity, "lambda")
+        if not self.net_optimizes:
+            fl.warn_of_overshoot(self.optimizer(self.personal.parameters()), proximity, "lambda")
 
     @classmethod
     def space(cls) -> Sequence[fl.Dimension]:
         """Return lambda in the authors' range."""
         return (fl.Dimension("proximity", choices=(0.1, 1.0, 2.0)),)
+
+    @property
+    def tested_net(self) -> nn.Module:
+        """The personal model."""
+        return self.personal
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, C) logits of the personal model."""
@@ -102,7 +108,7 @@ class Ditto(fl.ClientModule):
     def _pulled(self, batch: fl.Batch) -> fl.Terms:
         anchors = [value.detach() for value in self.net.parameters()]
         distance = fl.proximal(self.personal.parameters(), anchors)
-        return {**super().losses(batch), "prox": self.proximity * distance}
+        return {**self.objective(self.personal, batch), "prox": self.proximity * distance}
 
     def _fedavg(self, batch: fl.Batch) -> fl.Terms:
-        return self.supervised(self.net(batch.x), batch)
+        return self.objective(self.net, batch)

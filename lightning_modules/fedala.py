@@ -64,6 +64,7 @@ class FedALA(fl.ClientModule):
     )
 
     kept = ("own.*", "mix.*", "visits")
+    needs = ("outputs",)
 
     def __init__(
         self,

@@ -121,9 +121,11 @@ class AMPState(fl.ServerState):
 
     Attributes:
         known: (N,) whether a client has sent a network.
+        shares: (N, N) float64 shares of all networks in each client's mixture (row).
     """
 
     known: Tensor
+    shares: Tensor
 
 
 @dataclass(eq=False)
@@ -145,41 +147,54 @@ class AMPServer(fl.ModelsServer[AMPState]):
         """Start every client from the common network, not yet known from any client."""
         device = next(iter(shared.values())).device
         known = torch.zeros(len(clients), dtype=torch.bool, device=device)
-        return AMPState(fl.repeated(shared, len(clients)), known=known)
+        alone = torch.eye(len(clients), dtype=torch.float64)
+        return AMPState(fl.repeated(shared, len(clients)), known=known, shares=alone)
 
-    def shares(self, state: AMPState, client: int) -> Tensor:
-        """Return the (N,) float64 shares of all networks in a client's mixture."""
-        others = state.known.cpu().clone()
-        others[client] = False
-        found = others.double()
-        if not others.any():
-            found[client] = 1
-            return found
-        models = [state.shared[n].cpu().double().flatten(1) for n in self.parameters]
+    def mixing(self, models: fl.State, known: Tensor) -> Tensor:
+        """Return the (N, N) float64 shares of all networks in each client's mixture.
+
+        Args:
+            models: (N, ...) each.
+            known: (N,) whether a client has sent a network.
+        """
+        others = known.cpu().expand(len(known), -1) & ~torch.eye(len(known), dtype=torch.bool)
+        found, some = others.double(), others.any(1)
+        compared = fl.select(models, self.parameters)
         if self.form == "distance":
-            apart = torch.stack([(m - m[client]).square().sum(1) for m in models]).sum(0)
+            apart = fl.square_distances(compared)
             found *= self.alpha / self.sigma * torch.exp(-apart / self.sigma)
-            found[client] = 1 - found.sum()
-            return found
-        products = torch.stack([m @ m[client] for m in models]).sum(0)
-        norms = torch.stack([m.square().sum(1) for m in models]).sum(0).sqrt()
-        cosines = products / (norms * norms[client]).clamp_min(1e-30)
-        own = 1 / (1 + float(found.sum())) if self.own_share is None else self.own_share
-        found = (1 - own) * torch.where(others, self.sigma * cosines, -torch.inf).softmax(0)
-        found[client] = own
+            own = 1 - found.sum(1)
+        else:
+            products = fl.products(compared)
+            norms = products.diagonal().sqrt()
+            cosines = products / (norms[:, None] * norms).clamp_min(1e-30)
+            own = torch.full_like(norms, self.own_share or 0)
+            if self.own_share is None:
+                own = 1 / (1 + found.sum(1))
+            logits = torch.where(others, self.sigma * cosines, -torch.inf)
+            found = (1 - own[:, None]) * logits.softmax(1)
+        # A client that is alone has its own network.
+        found = found.where(some[:, None], 0)
+        found.diagonal().copy_(own.where(some, 1))
         return found
 
     def broadcast(self, state: AMPState, client: int, round: int) -> fl.Broadcast:
         """Return the client's mixture."""
-        return fl.Broadcast(self.mixture(state, self.shares(state, client)))
+        return fl.Broadcast(self.mixture(state, state.shares[client]))
 
-    def merge(self, state: AMPState, uploads: Sequence[fl.Upload]) -> AMPState:
-        """Store the uploaded networks."""
-        members = [upload.client for upload in uploads]
-        known = state.known.index_fill(0, torch.tensor(members, device=state.known.device), True)
-        after = replace(state, shared=self.stored(state, uploads), known=known)
-        own = torch.stack([self.shares(after, client)[client] for client in members])
-        return replace(after, client_report=self.reported(uploads, own_share=own))
+    def broadcasts(self, state: AMPState, clients: Sequence[int], round: int) -> list[fl.Broadcast]:
+        """Return the mixtures of several clients, as one product of matrices."""
+        return [*map(fl.Broadcast, fl.mixtures(state.shared, state.shares[[*clients]]))]
+
+    def finish(self, state: AMPState, folded: fl.Folded) -> AMPState:
+        """Store the uploaded networks, and compare all."""
+        members = torch.tensor([upload.client for upload in folded.uploads])
+        known = state.known.index_fill(0, members.to(state.known.device), True)
+        shares = self.mixing(folded["rows"], known)
+        report = self.reported(folded, own_share=shares.diagonal()[members])
+        return replace(
+            state, shared=folded["rows"], known=known, shares=shares, client_report=report
+        )
 
     def welcome(
         self,

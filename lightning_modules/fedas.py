@@ -93,6 +93,7 @@ class FedAS(fl.ClientModule):
         ),
     )
 
+    needs: tuple[str | fl.Need, ...] = ("features", "parts", "outputs")
     shared = ("net.backbone.*",)
     kept: tuple[str, ...] = ("net.head.*", "previous.*")
     evaluate_at = "post_local"
@@ -116,7 +117,6 @@ class FedAS(fl.ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, buffers=buffers, **options)
-        fl.must_be_split(net)
         self.alignment = alignment
         self.align = fl.Alignment(align_target, align_lr, align_epochs, align_batch)
         self.synchronisation = synchronisation
@@ -127,6 +127,7 @@ class FedAS(fl.ClientModule):
         if synchronisation:
             self.trace = nn.Buffer(torch.zeros(()))
         if alignment and align_target == "class_mean":
+            self.needs = (*self.needs, "classes")
             self.class_means = nn.Buffer(torch.zeros(net.num_classes, net.features))
 
     @classmethod
@@ -143,9 +144,9 @@ class FedAS(fl.ClientModule):
         return ("trace",) if self.synchronisation else ()
 
     @property
-    def needs_classes(self) -> bool:
-        """``True`` if features are aligned to class means."""
-        return self.alignment and self.align.target == "class_mean"
+    def extra_nonfinite(self) -> tuple[str, ...]:
+        """The trace: a round with one that is not finite falls back to ``weighting``."""
+        return ("trace",)
 
     def plan(self) -> fl.Plan:
         """Declare the alignment, training, the trace, and storing the backbone."""
@@ -194,22 +195,27 @@ class FedASServer(fl.Server[fl.ServerState]):
     normaliser: Normaliser = "sum"
     step_scale: StepScale = "one"
 
-    def weights(self, uploads: Sequence[fl.Upload]) -> Tensor:
-        """Return (len(uploads),) float64 weights that sum to one."""
-        scores = self._scores(uploads)
-        return super().weights(uploads) if scores is None else scores / scores.sum()
+    def begin(self, state: fl.ServerState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare the mean by traces, and the one to which a round falls back."""
+        folds = super().begin(state, senders)
+        # Only a sum over all traces divides them, so the others hold all uploads.
+        traced = fl.Mean(_trace) if self.normaliser == "sum" else fl.Uploads(extra=())
+        return {**folds, "traced": traced}
 
-    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
-        """Return the state with the averaged values; see :meth:`Server.merge`."""
-        after = super().merge(state, uploads)
+    def finish(self, state: fl.ServerState, folded: fl.Folded) -> fl.ServerState:
+        """Return the state with the averaged values; see :meth:`Server.finish`."""
+        after = super().finish(state, folded)
+        scores = None if folded.private else self._scores(folded.uploads)
+        mean, report = after.shared, after.client_report
+        if scores is not None:
+            shares, mean = scores / scores.sum(), folded["traced"]
+            if self.normaliser != "sum":
+                mean = fl.weighted_mean([upload.shared for upload in mean], shares)
+            report = self.reported(folded, weight=shares)
         if self.step_scale == "one_over_m":
-            after = replace(after, shared=fl.stepped(state.shared, after.shared, 1 / len(uploads)))
-        return replace(after, report={"trace_fallback": float(self._scores(uploads) is None)})
-
-    def merge_mean(self, state: fl.ServerState, mean: fl.Upload, count: float) -> fl.ServerState:
-        """Return the state with the mean, in which traces have no weight."""
-        scale = 1 / count if self.step_scale == "one_over_m" else 1.0
-        return replace(state, shared=fl.stepped(state.shared, mean.shared, scale))
+            mean = fl.stepped(state.shared, mean, 1 / folded.count)
+        told = None if folded.private else {"trace_fallback": float(scores is None)}
+        return replace(after, shared=mean, report=told, client_report=report)
 
     def _scores(self, uploads: Sequence[fl.Upload]) -> Tensor | None:
         """Return (m,) unnormalised weights, or ``None`` if the traces give none."""
@@ -220,3 +226,7 @@ class FedASServer(fl.Server[fl.ServerState]):
             scores = (traces - traces.min()) / (traces.max() - traces.min())
         told = traces.isfinite().all() and traces.any() and scores.isfinite().all()
         return scores if told else None
+
+
+def _trace(upload: fl.Upload) -> float:
+    return float(upload.extra["trace"])

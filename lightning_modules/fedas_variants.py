@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, cast
 
@@ -76,6 +76,11 @@ class FedASVariant(FedAS):
         """The trace; with global features also their sums and counts for each class."""
         features = ("feature_sums", "feature_counts") if self.to_all else ()
         return (*super().extra, *features)
+
+    @property
+    def extra_within(self) -> Mapping[str, str]:
+        """Counts of samples."""
+        return {"feature_counts": "[0, inf)"}
 
     def plan(self) -> fl.Plan:
         """Declare FedAS's parts, with the alignment moved into training or given global targets."""
@@ -153,11 +158,16 @@ class FeatureServer(FedASServer):
         means = torch.where(counts[:, None] > 0, fl.class_means(sums, counts), torch.nan)
         return replace(super().broadcast(state, client, round), extra={"global_means": means})
 
-    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
+    def begin(self, state: fl.ServerState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare the average, and the features."""
+        features = fl.Uploads(shared=(), extra=("feature_*",))
+        return {**super().begin(state, senders), "features": features}
+
+    def finish(self, state: fl.ServerState, folded: fl.Folded) -> fl.ServerState:
         """Return the state with the averaged backbone and the uploaded features stored."""
-        after = cast(FeatureState, super().merge(state, uploads))
+        after = cast(FeatureState, super().finish(state, folded))
         sums, counts = after.sums.clone(), after.counts.clone()
-        for upload in uploads:
+        for upload in folded["features"]:
             sums[upload.client] = upload.extra["feature_sums"].to(sums)
             counts[upload.client] = upload.extra["feature_counts"].to(counts)
         return replace(after, sums=sums, counts=counts)

@@ -130,8 +130,13 @@ class CACServer(fl.ModelsServer[CACState]):
         mixed = {n: torch.where(mask, own[n], state.mean[n]) for n, mask in masks.items()}
         return fl.Broadcast({**state.mean, **mixed})
 
-    def merge(self, state: CACState, uploads: Sequence[fl.Upload]) -> CACState:
+    def begin(self, state: CACState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Hold all uploads: who is mixed with whom depends on the masks of all."""
+        return {"uploads": fl.Uploads()}
+
+    def finish(self, state: CACState, folded: fl.Folded) -> CACState:
         """Find the critical positions, and each client's collaborators."""
+        uploads = folded["uploads"]
         before = [self.broadcast(state, u.client, state.round + 1).shared for u in uploads]
         masks = [
             {n: critical(old[n], upload.shared[n], self.tau) for n in self.parameters}
@@ -140,16 +145,15 @@ class CACServer(fl.ModelsServer[CACState]):
         together = collaborators(masks, (state.round + 1) / self.beta).to(torch.float64)
         sent = [upload.shared for upload in uploads]
         own = [fl.weighted_mean(sent, weights / weights.sum()) for weights in together]
-        weights = self.weights(uploads)
         count = sum(mask.numel() for mask in masks[0].values())
         critical_count = sum(int(mask.sum()) for one in masks for mask in one.values())
         return replace(
             state,
             shared=fl.with_rows(state.shared, uploads, own),
             masks=fl.with_rows(state.masks, uploads, masks),
-            mean=fl.weighted_mean(sent, weights),
+            mean=fl.weighted_mean(sent, folded.shares),
             report={"critical": critical_count / (count * len(uploads))},
-            client_report=self.reported(uploads, weight=weights, partners=together.sum(1) - 1),
+            client_report=self.reported(folded, partners=together.sum(1) - 1),
         )
 
     def welcome(

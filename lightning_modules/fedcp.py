@@ -71,6 +71,7 @@ class FedCP(fl.ClientModule):
     shared = ("net.backbone.*", "generic.*", "policy.*")
     kept = ("net.head.*",)
     vectorizable = True
+    needs = ("parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -83,7 +84,6 @@ class FedCP(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.must_be_split(net)
         self.discrepancy_weight = discrepancy_weight
         self.noise = {} if gumbel_batch is None else {"gate": (gumbel_batch, 2, net.features)}
         size, both = net.features, 2 * net.features

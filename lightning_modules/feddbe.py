@@ -62,6 +62,7 @@ class FedDBE(fl.ClientModule):
     kept = ("memory",)
     extra = ("running",)
     vectorizable = True
+    needs = ("parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -73,7 +74,6 @@ class FedDBE(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.must_be_split(net)
         self.kappa, self.beta = kappa, beta
         self.memory = nn.Parameter(torch.zeros(net.features))
         self.running = nn.Buffer(torch.zeros(net.features))
@@ -163,11 +163,17 @@ class DBEServer(fl.Server[DBEState]):
         """Return the network, and the common mean if it is known."""
         return fl.Broadcast(state.shared, state.consensus)
 
-    def merge(self, state: DBEState, uploads: Sequence[fl.Upload]) -> DBEState:
+    def begin(self, state: DBEState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare the features in the first round with uploads, later the mean of networks."""
+        if state.consensus:
+            return super().begin(state, senders)
+        return {"features": fl.Uploads(shared=(), extra=("running",))}
+
+    def finish(self, state: DBEState, folded: fl.Folded) -> DBEState:
         """Average features in the first round with uploads, later networks."""
         if state.consensus:
-            return super().merge(state, uploads)
-        features = fl.received(uploads, "running")
-        mean = self.weights(uploads).to(features) @ features
-        report = self.reported(uploads, weight=self.weights(uploads))
+            return super().finish(state, folded)
+        features = fl.received(folded["features"], "running")
+        mean = folded.shares.to(features) @ features
+        report = self.reported(folded)
         return replace(state, consensus={"consensus": mean}, client_report=report)

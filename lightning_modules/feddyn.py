@@ -79,7 +79,8 @@ class FedDyn(fl.ClientModule):
         weights = self._weights().detach()
         self.travelled = nn.Buffer(torch.zeros_like(weights))  # H_i
         self.start = nn.Buffer(weights.clone())  # w^t
-        fl.warn_of_overshoot(self.configure_optimizers(), alpha, "alpha")
+        if not self.net_optimizes:
+            fl.warn_of_overshoot(self.configure_optimizers(), alpha, "alpha")
 
     @classmethod
     def space(cls) -> Sequence[fl.Dimension]:
@@ -132,6 +133,32 @@ class DynState(fl.ServerState):
     clients: int
 
 
+class Ahead(fl.Fold[fl.State]):
+    """The mean of H_i over all clients, to which each upload adds its change.
+
+    Args:
+        state: The server's state before the round.
+        names: Names of the parameters.
+    """
+
+    def __init__(self, state: DynState, names: fl.Patterns) -> None:
+        self._sent, self._names = fl.select(state.shared, names), names
+        self._ahead, self._clients = state.ahead, state.clients
+
+    def add(self, upload: fl.Upload) -> None:
+        """Add a client's change."""
+        self._ahead = self.of_mean(upload, 1)
+
+    def value(self) -> fl.State:
+        """Return the mean of H_i."""
+        return self._ahead
+
+    def of_mean(self, mean: fl.Upload, count: float) -> fl.State:
+        """Return the mean of H_i after ``count`` uploads of this mean."""
+        change = fl.subtract(fl.select(mean.shared, self._names), self._sent)
+        return fl.add(self._ahead, change, count / self._clients)
+
+
 @dataclass(eq=False)
 class DynServer(fl.Server[DynState]):
     """A server that adds the mean of H_i over all clients to the mean of the uploads.
@@ -148,27 +175,13 @@ class DynServer(fl.Server[DynState]):
         members = sum(info.samples > 0 for info in clients)
         return DynState(shared=shared, ahead=zeros, clients=members)
 
-    def merge(self, state: DynState, uploads: Sequence[fl.Upload]) -> DynState:
+    def begin(self, state: DynState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare the mean of the uploads, and that of H_i over all clients."""
+        return {**super().begin(state, senders), "ahead": Ahead(state, self.parameters)}
+
+    def finish(self, state: DynState, folded: fl.Folded) -> DynState:
         """Return the new model; report ``ahead``, the norm of the mean of H_i that is added."""
-        sent = fl.select(state.shared, self.parameters)
-        ahead = state.ahead
-        for upload in uploads:
-            ahead = fl.add(
-                ahead,
-                fl.subtract(fl.select(upload.shared, self.parameters), sent),
-                1 / state.clients,
-            )
-        return self._ahead(super().merge(state, uploads), ahead)
-
-    def merge_mean(self, state: DynState, mean: fl.Upload, count: float) -> DynState:
-        """Return the new model, from the mean of ``count`` uploads."""
-        old = fl.select(state.shared, self.parameters)
-        way = fl.subtract(fl.select(mean.shared, self.parameters), old)
-        ahead = fl.add(state.ahead, way, count / state.clients)
-        return self._ahead(super().merge(state, [mean]), ahead)
-
-    def _ahead(self, after: DynState, ahead: fl.State) -> DynState:
-        """Return the averaged state with the mean of H_i added."""
+        after, ahead = super().finish(state, folded), folded["ahead"]
         moved = fl.add(ahead, after.shared)
         length = torch.linalg.vector_norm(parameters_to_vector(ahead.values()))
         return replace(

@@ -63,7 +63,7 @@ class FedEM(fl.ClientModule):
     kept = ("mixture", "participated")
     global_model = False
     vectorizable = True
-    needs_classes = True
+    needs = ("classes", "sample_losses")
 
     def __init__(
         self,

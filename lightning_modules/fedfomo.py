@@ -6,7 +6,7 @@ arXiv 2012.08565; the authors' code, PFLlib and FL-bench where they agree with i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -68,6 +68,7 @@ class FedFomo(fl.ClientModule):
     extra = ("who", "rated")
     global_model = False
     vectorizable = True
+    needs = ("sample_losses",)
 
     def __init__(
         self,
@@ -92,6 +93,11 @@ class FedFomo(fl.ClientModule):
     def space(cls) -> Sequence[fl.Dimension]:
         """Return M, and the probability of a random candidate."""
         return (fl.Dimension("candidates", choices=(3, 5, 9)), fl.Dimension("explore", 0.0, 0.5))
+
+    @property
+    def extra_within(self) -> Mapping[str, str]:
+        """Numbers of clients, or that of nobody."""
+        return {"who": f"[{NOBODY}, inf)"}
 
     def plan(self) -> fl.Plan:
         """Declare rating and mixing, storing the result as baseline, and training."""
@@ -211,17 +217,22 @@ class FomoServer(fl.ModelsServer[FomoState]):
         who[: len(chosen)] = torch.tensor(chosen, dtype=who.dtype, device=who.device)
         return fl.Broadcast(fl.as_others(state.shared, dict(enumerate(chosen))), {"who": who})
 
-    def merge(self, state: FomoState, uploads: Sequence[fl.Upload]) -> FomoState:
+    def begin(self, state: FomoState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare the models after the round, and the ratings."""
+        ratings = fl.Uploads(shared=(), extra=("who", "rated"))
+        return {**super().begin(state, senders), "ratings": ratings}
+
+    def finish(self, state: FomoState, folded: fl.Folded) -> FomoState:
         """Store the models, and add the ratings."""
         wanted, known = state.wanted.clone(), state.known.clone()
-        for upload in uploads:
+        for upload in folded["ratings"]:
             known[upload.client] = True
             who = upload.extra["who"]
             own = torch.tensor([upload.client], dtype=who.dtype, device=who.device)
             who = torch.cat([own, who])
             there = who != NOBODY
             wanted[upload.client, who[there].long()] += upload.extra["rated"][there].to(wanted)
-        return replace(state, shared=self.stored(state, uploads), wanted=wanted, known=known)
+        return replace(state, shared=folded["rows"], wanted=wanted, known=known)
 
     def welcome(
         self,

@@ -7,18 +7,18 @@ arXiv 2303.13137; the authors' released code, PFLlib, HtFLlib.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from typing_extensions import Unpack
 
 from lightning_modules import base as fl
 
 Order = Literal["batches", "one_by_one"]
+HEAD = "net.head."
 
 
 class FedGH(fl.ClientModule):
@@ -65,7 +65,7 @@ class FedGH(fl.ClientModule):
     extra = ("classes", "means")
     global_model = False
     vectorizable = True
-    needs_classes = True
+    needs = ("classes", "parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -79,7 +79,6 @@ class FedGH(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.must_be_split(net)
         self.of_server = server_lr, server_epochs, server_batch, order
         self.means = nn.Buffer(torch.zeros(net.num_classes, net.features))
 
@@ -90,6 +89,11 @@ class FedGH(fl.ClientModule):
             fl.Dimension("server_lr", choices=(0.01, 0.1, 1.0)),
             fl.Dimension("server_epochs", choices=(1, 10, 100)),
         )
+
+    @property
+    def extra_within(self) -> Mapping[str, str]:
+        """Classes of the task."""
+        return {"classes": f"[0, {self.net.num_classes - 1}]"}
 
     def plan(self) -> fl.Plan:
         """Declare training, then a pass that computes the class means."""
@@ -121,14 +125,16 @@ class FedGHServer(fl.MeansServer[fl.ServerState]):
         single = torch.split(torch.arange(count), 1)
         return single if self.order == "one_by_one" else super().batches(count, round)
 
-    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
+    def finish(self, state: fl.ServerState, folded: fl.Folded) -> fl.ServerState:
         """Return the state with the trained head."""
-        means, classes = fl.uploaded_means(uploads, next(iter(state.shared.values())))
+        means, classes = fl.uploaded_means(folded["means"], next(iter(state.shared.values())))
 
-        def loss(shared: fl.State, rows: Tensor) -> Tensor:
-            values = {name.removeprefix("net.head."): value for name, value in shared.items()}
-            return self.task.loss(functional_call(self.head, values, (means[rows],)), classes[rows])
+        def loss(head: fl.State, rows: Tensor) -> Tensor:
+            outputs = fl.call_with(self.head, head, self.head, means[rows])
+            return self.task.loss(outputs, classes[rows])
 
         batches = self.batches(len(means), state.round)
-        shared, mean = self.descended(state.shared, loss, batches)
+        head = {name.removeprefix(HEAD): value for name, value in state.shared.items()}
+        trained, mean = self.descended(head, loss, batches)
+        shared = {HEAD + name: value for name, value in trained.items()}
         return replace(state, shared=shared, report={"header_loss": mean})

@@ -69,6 +69,7 @@ class FedMD(fl.ClientModule):
     kept = ("net.*", "started")
     global_model = False
     vectorizable = True
+    needs: tuple[str | fl.Need, ...] = ("parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -82,12 +83,11 @@ class FedMD(fl.ClientModule):
         digest_epochs: fl.NotNegative[int] = 1,
         digest_batch_size: fl.AtLeastOne = 256,
         digest_loss: Literal["mae", "mse", "kl"] = "mae",
-        epochs: int = 4,
+        epochs: float = 4,
         weighting: Literal["samples", "uniform"] = "uniform",
         **options: Any,
     ) -> None:
         super().__init__(net, epochs=epochs, weighting=weighting, **options)
-        fl.must_be_split(net)
         fl.within(f"[1, {public_samples}]", align_samples=align_samples)
         self.first_epochs = {"public": public_epochs, "private": private_epochs}
         self.digest_epochs, self.digest_batch_size = digest_epochs, digest_batch_size
@@ -96,15 +96,11 @@ class FedMD(fl.ClientModule):
         # NaN before the first consensus.
         self.consensus = nn.Buffer(torch.full((count, net.num_classes), math.nan))
         if align_samples is not None:
+            self.needs = (*self.needs, "classes")
             # The public samples of the consensus, and those whose logits a client sends.
             self.known = nn.Buffer(torch.arange(count))
             self.wanted = nn.Buffer(torch.arange(count))
         self.started = nn.Buffer(torch.tensor(False))
-
-    @property
-    def needs_classes(self) -> bool:
-        """``True`` if samples are drawn in proportion to their labels."""
-        return self.align_samples is not None
 
     @classmethod
     def space(cls) -> Sequence[fl.Dimension]:
@@ -170,7 +166,7 @@ def _if_first(lengths: dict[str, int], name: str, entries: fl.State, info: fl.Cl
     return 0 if entries["started"] else lengths[name]
 
 
-def _if_known(length: int, entries: fl.State, info: fl.ClientInfo) -> int:
+def _if_known(length: float, entries: fl.State, info: fl.ClientInfo) -> float:
     """Return the length for a client that has received a consensus; otherwise zero."""
     return length if entries["consensus"].isfinite().all() else 0
 
@@ -212,9 +208,7 @@ class FedMDServer(fl.Server[FedMDState]):
         """Return the consensus, its samples, and those of the round."""
         return fl.Broadcast(state.shared, {"known": state.samples, "wanted": self.drawn(round)})
 
-    def with_mean(
-        self, state: FedMDState, uploads: Sequence[fl.Upload], mean: fl.State
-    ) -> FedMDState:
+    def finish(self, state: FedMDState, folded: fl.Folded) -> FedMDState:
         """Return the state with the mean of the round's logits."""
-        after = super().with_mean(state, uploads, mean)
+        after = super().finish(state, folded)
         return replace(after, samples=self.drawn(state.round + 1))

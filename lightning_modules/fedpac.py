@@ -6,7 +6,7 @@ ICLR 2023, arXiv 2306.11867; the authors' released code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
@@ -68,7 +68,7 @@ class FedPAC(fl.ClientModule):
     extra = ("counts", "variance", "profile")
     global_model = False
     vectorizable = True
-    needs_classes = True
+    needs = ("classes", "parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -82,7 +82,6 @@ class FedPAC(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.must_be_split(net)
         self.alignment = alignment
         self.head_optimizer = fl.with_lr(self.optimizer, head_lr)
         self.head_epochs = head_epochs
@@ -102,6 +101,11 @@ class FedPAC(fl.ClientModule):
             fl.Dimension("alignment", choices=(0.001, 0.01, 0.1, 1.0, 5.0, 10.0)),
             fl.Dimension("head_lr", 0.01, 0.1, log=True),
         )
+
+    @property
+    def extra_within(self) -> Mapping[str, str]:
+        """Counts of samples."""
+        return {"counts": "[0, inf)"}
 
     def plan(self) -> fl.Plan:
         """Declare statistics of the received backbone, head, backbone, and the new centroids."""
@@ -183,27 +187,33 @@ class FedPACServer(fl.Server[FedPACState]):
         """Return the backbone, the centroids and the client's own head."""
         return fl.Broadcast(shared={**state.shared, **state.heads.get(client, {})})
 
-    def merge(self, state: FedPACState, uploads: Sequence[fl.Upload]) -> FedPACState:
+    def begin(self, state: FedPACState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare the means of backbones and centroids, and hold the heads."""
+
+        def table(upload: fl.Upload) -> tuple[Tensor, Tensor]:
+            return upload.shared["centroids"], upload.extra["counts"]
+
+        return {
+            "bodies": self.mean_of(senders, BODY),
+            "centroids": fl.ClassMeans(state.shared["centroids"], table),
+            "heads": fl.Uploads(HEAD, ("variance", "profile")),
+        }
+
+    def finish(self, state: FedPACState, folded: fl.Folded) -> FedPACState:
         """Return the state with the new backbone, centroids and heads."""
-        weights = self.weights(uploads)
-        heads = [fl.select(upload.shared, HEAD) for upload in uploads]
+        uploads = folded["heads"]
+        heads = [upload.shared for upload in uploads]
         shares = head_shares(
             fl.received(uploads, "variance"), fl.received(uploads, "profile"), self.min_share
         )
         mixed = {
             u.client: fl.weighted_mean(heads, row) for u, row in zip(uploads, shares, strict=True)
         }
-        centroids = fl.merge_prototypes(
-            state.shared["centroids"],
-            [upload.shared["centroids"] for upload in uploads],
-            list(fl.received(uploads, "counts")),
-        )
-        bodies = fl.weighted_mean([fl.select(upload.shared, BODY) for upload in uploads], weights)
         return replace(
             state,
-            shared={**state.shared, **bodies, "centroids": centroids},
+            shared={**state.shared, **folded["bodies"], "centroids": folded["centroids"]},
             heads={**state.heads, **mixed},
-            client_report=self.reported(uploads, weight=weights, own_head=shares.diagonal()),
+            client_report=self.reported(folded, own_head=shares.diagonal()),
         )
 
 

@@ -55,10 +55,9 @@ class FedPer(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        parts: tuple[fl.Patterns, fl.Patterns] = ("net.head.*",), ("net.backbone.*",)
-        if personal_layers is not None:
-            parts = fl.last_layers(net, personal_layers, prefix="net.")
-        self.personal, self.body = parts
+        if personal_layers is None:
+            self.needs = ("parts",)
+        self.personal, self.body = fl.halves_of(net, personal_layers)
 
     @property
     def shared(self) -> fl.Patterns:

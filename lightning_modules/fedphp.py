@@ -70,6 +70,7 @@ class FedPHP(fl.ClientModule):
     kept = ("inherited.*", "visits")
     uses_rounds = True
     vectorizable = True
+    needs: tuple[str | fl.Need, ...] = ("outputs",)
 
     def __init__(
         self,
@@ -85,8 +86,7 @@ class FedPHP(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        if regulariser != "kd":
-            fl.must_be_split(net)
+        self.needs = (*self.needs, "classes" if regulariser == "kd" else "parts")
         self.inherit_weight, self.regulariser, self.momentum = inherit_weight, regulariser, momentum
         self.schedule, self.participation = schedule, participation
         self.first, self.fallback_global = first, fallback_global
@@ -95,11 +95,6 @@ class FedPHP(fl.ClientModule):
         self.visits = nn.Buffer(torch.tensor(0))
         # mu, and whether v teaches, in this round.
         self.mu, self.teaches = nn.Buffer(torch.zeros(())), nn.Buffer(torch.tensor(True))
-
-    @property
-    def needs_classes(self) -> bool:
-        """Whether R compares predictions."""
-        return self.regulariser == "kd"
 
     @classmethod
     def space(cls) -> Sequence[fl.Dimension]:

@@ -6,7 +6,7 @@ Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -63,7 +63,7 @@ class FedProto(fl.ClientModule):
     extra: tuple[str, ...] = ("classes", "means", "counts")
     global_model = False
     vectorizable = True
-    needs_classes = True
+    needs = ("classes", "parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -75,7 +75,6 @@ class FedProto(fl.ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
-        fl.must_be_split(net)
         self.prototype_weight = prototype_weight
         size = net.num_classes, net.features
         self.prototypes = nn.Buffer(fl.unknown_prototypes(*size))
@@ -91,6 +90,11 @@ class FedProto(fl.ClientModule):
         """Load the global prototypes, and store the client's number of samples of each class."""
         super().receive(broadcast, info)
         self.counts.copy_(info.class_counts)
+
+    @property
+    def extra_within(self) -> Mapping[str, str]:
+        """Classes of the task, and counts."""
+        return {"classes": f"[0, {self.net.num_classes - 1}]", "counts": "[0, inf)"}
 
     def plan(self) -> fl.Plan:
         """Declare training, then a pass that computes the client's own prototypes."""
@@ -146,17 +150,22 @@ class FedProtoServer(fl.Server[fl.ServerState]):
 
     reports: ClassVar = {}
 
-    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
-        """Return the state with the new prototypes."""
+    def begin(self, state: fl.ServerState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare the mean of each class."""
         previous = state.shared["prototypes"]
-        tables, counts = [], []
-        for upload in uploads:
+
+        def table(upload: fl.Upload) -> tuple[Tensor, Tensor]:
             rows = upload.extra["classes"].long().to(previous.device)
             ones = torch.ones(len(rows), device=previous.device)
             weight = upload.extra.get("counts", ones).to(previous)
-            tables.append(torch.zeros_like(previous).index_copy(0, rows, upload.extra["means"]))
-            counts.append(previous.new_zeros(len(previous)).index_copy(0, rows, weight))
-        prototypes = fl.merge_prototypes(previous, tables, counts)
+            means = torch.zeros_like(previous).index_copy(0, rows, upload.extra["means"])
+            return means, previous.new_zeros(len(previous)).index_copy(0, rows, weight)
+
+        return {"prototypes": fl.ClassMeans(previous, table)}
+
+    def finish(self, state: fl.ServerState, folded: fl.Folded) -> fl.ServerState:
+        """Return the state with the new prototypes."""
+        prototypes = folded["prototypes"]
         _, present = fl.mask_unknown(prototypes)
         return replace(
             state, shared={"prototypes": prototypes}, report={"known_classes": float(present.sum())}

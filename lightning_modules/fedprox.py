@@ -67,7 +67,8 @@ class FedProx(fl.ClientModule):
         super().__init__(net, **options)
         self.mu = mu
         self.anchor = fl.frozen(net)
-        fl.warn_of_overshoot(self.configure_optimizers(), mu, "mu")
+        if not self.net_optimizes:
+            fl.warn_of_overshoot(self.configure_optimizers(), mu, "mu")
 
     @classmethod
     def space(cls) -> Sequence[fl.Dimension]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import nn
 from typing_extensions import Unpack
 
 from lightning_modules import base as fl
@@ -21,7 +22,8 @@ class FedRep(fl.ClientModule):
     computed once. The backbone travels both ways; the head stays.
 
     Args:
-        net: A ``SplitNet``.
+        net: A ``SplitNet``, unless ``personal_layers`` is given.
+        personal_layers: Number of last layers that are the head; ``None`` is the network's head.
         head_epochs: Epochs of the head; ``None`` means ``epochs - body_epochs``, as the official
             code counts.
         body_epochs: Epochs of the backbone.
@@ -50,20 +52,22 @@ class FedRep(fl.ClientModule):
         ),
     )
 
-    shared = ("net.backbone.*",)
-    kept = ("net.head.*",)
     vectorizable = True
 
     def __init__(
         self,
-        net: fl.SplitNet,
+        net: nn.Module,
         *,
+        personal_layers: int | None = None,
         head_epochs: fl.NotNegative[int] | None = 10,
         body_epochs: fl.NotNegative[int] = 1,
         final_head_epochs: fl.NotNegative[int] = 0,
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
+        if personal_layers is None:
+            self.needs = ("parts",)
+        self.personal_layers = personal_layers
         if head_epochs is None and self.epochs < body_epochs:
             raise ValueError(
                 f"epochs is {self.epochs}, of which body_epochs takes {body_epochs}, and the head "
@@ -81,13 +85,25 @@ class FedRep(fl.ClientModule):
             fl.Dimension("body_epochs", choices=(1, 5)),
         )
 
+    @property
+    def shared(self) -> fl.Patterns:
+        """All but the head."""
+        return fl.halves_of(self.net, self.personal_layers).body
+
+    @property
+    def kept(self) -> fl.Patterns:
+        """The head."""
+        return fl.halves_of(self.net, self.personal_layers).head
+
     def plan(self) -> fl.Plan:
         """Declare training of the head, then of the backbone."""
-        return [
-            fl.part_phase(self, "head", self.head_epochs),
-            fl.part_phase(self, "body", self.body_epochs),
-        ]
+        return [self._phase("head", self.head_epochs), self._phase("body", self.body_epochs)]
 
     def adapt(self) -> fl.Plan:
         """Declare more epochs of the head."""
-        return [fl.part_phase(self, "head", self.final_head_epochs, name="final_head")]
+        return [self._phase("head", self.final_head_epochs, "final_head")]
+
+    def _phase(self, part: fl.Part, epochs: float, name: str | None = None) -> fl.Phase:
+        layers = self.personal_layers
+        halves = None if layers is None else fl.halves_of(self.net, layers)
+        return fl.part_phase(self, part, epochs, name=name, halves=halves)

@@ -60,7 +60,7 @@ class FedROD(fl.ClientModule):
 
     kept = ("personal.*",)
     vectorizable = True
-    needs_classes = True
+    needs = ("classes", "parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -72,12 +72,7 @@ class FedROD(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.must_be_split(net)
-        if "label_smoothing" in self.task.options():
-            raise ValueError(
-                "FedROD cannot take label_smoothing, which gives every class a share of each "
-                "label: the generic loss rules out the classes that a client lacks"
-            )
+        self.take_task(self.task)
         self.gamma = gamma
         self.personal = copy.deepcopy(net.head)
         # Also for a copy: the global model needs a head of zeros.
@@ -85,6 +80,15 @@ class FedROD(fl.ClientModule):
         if head_init == "copy":
             fl.assign(self.personal, net.head.state_dict())
         self.log_prior = nn.Buffer(torch.zeros(net.num_classes))
+
+    def take_task(self, task: fl.Task) -> None:
+        """Take the task of the data."""
+        if "label_smoothing" in task.options():
+            raise ValueError(
+                "FedROD cannot take label_smoothing, which gives every class a share of each "
+                "label: the generic loss rules out the classes that a client lacks"
+            )
+        super().take_task(task)
 
     def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load backbone and generic head, and store the logarithm of the class counts."""

@@ -94,7 +94,7 @@ class FedSimSup(fl.ClientModule):
 
     global_model = False
     vectorizable = True
-    needs_classes = True
+    needs = ("classes", "outputs")
     # The round at which mixing starts to fade depends on T.
     uses_rounds = True
     objects = (*fl.ClientModule.objects, "supervisor")
@@ -108,7 +108,7 @@ class FedSimSup(fl.ClientModule):
         lr_sup: fl.NotNegative[float] = 0.01,
         lr_inter: fl.NotNegative[float] = 0.01,
         sup_epochs: fl.NotNegative[int] = 5,
-        epochs: int = 5,
+        epochs: float = 5,
         local_unit: Literal["epochs", "steps"] = "epochs",
         mix_C: fl.NotNegative[float] = 40.0,  # noqa: N803 (the paper's letter)
         mix_gamma: fl.NotNegative[float] = 3 / 7,
@@ -124,6 +124,8 @@ class FedSimSup(fl.ClientModule):
         if not kinds:
             raise ValueError("supervisor needs at least one network, got an empty list")
         self.supervisor = kinds[0] if len(kinds) == 1 else nn.ModuleList(kinds)
+        if not self.hparams["travel_frozen"]:
+            fl.hold_frozen(self.supervisor)
         self.kinds = _labels(kinds) if len(kinds) > 1 else ()
         if self.kinds:
             # Clients whose networks differ in shape cannot be stacked.
@@ -138,6 +140,9 @@ class FedSimSup(fl.ClientModule):
             "supervisor": fl.with_lr(self.optimizer, lr_sup),
             "inter": fl.with_lr(self.optimizer, lr_inter),
         }
+        for name, given in (("sup_epochs", sup_epochs), ("epochs", epochs)):
+            if local_unit == "steps" and given != int(given):
+                raise ValueError(f"local_unit is steps, so {name} must be whole, got {given}")
         self.local_unit = local_unit
         self.mixing = mix_C, mix_gamma, absent_rule, zero_similarity
         self.eval_inter = eval_inter
@@ -274,7 +279,7 @@ def _labels(kinds: Sequence[nn.Module]) -> tuple[str, ...]:
     )
 
 
-def _of_kind(kind: int, length: int, entries: fl.State, info: fl.ClientInfo) -> int:
+def _of_kind(kind: int, length: float, entries: fl.State, info: fl.ClientInfo) -> float:
     """Return a phase's length for clients of one kind, zero for the others."""
     return length if int(entries["kind"]) == kind else 0
 
@@ -346,8 +351,13 @@ class SimSupServer(fl.ModelsServer[SimSupState]):
             shares = torch.tensor([float(one.samples) for one in members], dtype=torch.float64)
         return fl.Broadcast(self.mixture(state, shares / shares.sum())), {}
 
-    def merge(self, state: SimSupState, uploads: Sequence[fl.Upload]) -> SimSupState:
+    def begin(self, state: SimSupState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Hold all uploads: their shares in the models of absent clients depend on all."""
+        return {"uploads": fl.Uploads()}
+
+    def finish(self, state: SimSupState, folded: fl.Folded) -> SimSupState:
         """Apply Eqs. 6-10."""
+        uploads = folded["uploads"]
         fade = time_factor(state.round + 1, state.rounds, self.mix_C, self.mix_gamma)
         strength, partners = self._mixing(state, uploads, fade)
         participants = [upload.client for upload in uploads]
@@ -369,7 +379,7 @@ class SimSupServer(fl.ModelsServer[SimSupState]):
         self, state: SimSupState, uploads: Sequence[fl.Upload], fade: float
     ) -> tuple[Tensor, Tensor]:
         """Return (n,) alpha_i and (n, K) shares of the participants, each row summing to one."""
-        by_size, count = self.weights(uploads), len(state.samples)
+        by_size, count = self.shares(uploads), len(state.samples)
         strength = fade * size_factor(state.samples.cpu(), [upload.samples for upload in uploads])
         if self.absent_rule != "similarity":
             if self.absent_rule != "size_mix":

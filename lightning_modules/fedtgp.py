@@ -125,10 +125,10 @@ class FedTGPServer(fl.MeansServer[FedTGPState]):
             drawn = {"embedding": torch.randn(like.shape), **net.state_dict()}
         return FedTGPState(shared=shared, trained={n: v.to(like) for n, v in drawn.items()})
 
-    def merge(self, state: FedTGPState, uploads: Sequence[fl.Upload]) -> FedTGPState:
+    def finish(self, state: FedTGPState, folded: fl.Folded) -> FedTGPState:
         """Return the state with prototypes trained on the uploaded means."""
         table = state.trained["embedding"]
-        means, classes = fl.uploaded_means(uploads, table)
+        means, classes = fl.uploaded_means(folded["means"], table)
         gaps = fl.class_gaps(means, classes, len(table))
         margin = min(float(gaps.max()), self.margin)
 

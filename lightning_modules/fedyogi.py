@@ -121,12 +121,10 @@ class YogiServer(fl.Server[YogiState]):
             scale={name: torch.full_like(value, self.tau**2) for name, value in sent.items()},
         )
 
-    def with_mean(
-        self, state: YogiState, uploads: Sequence[fl.Upload], mean: fl.State
-    ) -> YogiState:
+    def finish(self, state: YogiState, folded: fl.Folded) -> YogiState:
         """Return the state after a step towards the mean of the uploads."""
-        after = super().with_mean(state, uploads, mean)
-        steps = {name: self._step(state, name, mean[name]) for name in state.momentum}
+        after = super().finish(state, folded)
+        steps = {name: self._step(state, name, folded.mean[name]) for name in state.momentum}
         shared, momentum, scale = (
             {name: step[place] for name, step in steps.items()} for place in range(3)
         )

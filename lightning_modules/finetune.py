@@ -46,7 +46,7 @@ class FineTuned(fl.ClientModule, ABC):
         self,
         net: nn.Module,
         *,
-        ft_epochs: fl.NotNegative[int] | None = None,
+        ft_epochs: fl.EpochCount | None = None,
         ft_part: fl.Part = "all",
         ft_lr: fl.NotNegative[float] | None = None,
         ft_bn: Literal["train", "eval"] = "train",

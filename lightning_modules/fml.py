@@ -60,7 +60,7 @@ class FML(fl.ClientModule):
 
     kept = ("personal.*",)
     objects = (*fl.ClientModule.objects, "private")
-    needs_classes = True
+    needs = ("classes", "outputs")
     vectorizable = True
 
     def __init__(
@@ -78,6 +78,8 @@ class FML(fl.ClientModule):
         super().__init__(net, weighting=weighting, **options)
         self.alpha, self.beta, self.detach, self.kl = alpha, beta, detach, kl
         self.personal = copy.deepcopy(net) if private is None else private
+        if not self.hparams["travel_frozen"]:
+            fl.hold_frozen(self.personal)
         self.global_model = None if private is None else False
 
     @classmethod

@@ -41,9 +41,9 @@ class Freeze(fl.ClientModule):
         apart="the head keeps its random initial values",
     )
 
-    shared = ("net.backbone.*",)
     global_model = True
     vectorizable = True
+    needs = ("parts",)
     one_model = True
 
     def __init__(
@@ -55,12 +55,16 @@ class Freeze(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.must_be_split(net)
         for layer in (child for child in net.head.modules() if isinstance(child, nn.Linear)):
             if head_init == "orthogonal":
                 _make_orthogonal(layer)
             if not head_bias and layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+
+    @property
+    def shared(self) -> fl.Patterns:
+        """All but the head."""
+        return fl.halves_of(self.net).body
 
     def plan(self) -> fl.Plan:
         """Declare one phase that trains the backbone."""
@@ -74,4 +78,4 @@ def _make_orthogonal(layer: nn.Linear) -> None:
             "orthonormal rows; its columns are made orthonormal instead",
             stacklevel=3,
         )
-    fl.orthogonalise(layer)
+    fl.orthogonalise(layer.weight)

@@ -64,7 +64,7 @@ class GPFL(fl.ClientModule):
     shared = ("net.backbone.*", "embeddings", "valve.*")
     kept = ("net.head.*",)
     vectorizable = True
-    needs_classes = True
+    needs = ("classes", "parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -76,7 +76,6 @@ class GPFL(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.must_be_split(net)
         self.magnitude_weight = magnitude_weight
         self.guide_decay = guide_decay
         with fl.scoped(fl.derive(fl.seed_of(net), "gpfl")):

@@ -7,7 +7,7 @@ Ghosh et al., "An Efficient Framework for Clustered Federated Learning", NeurIPS
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -53,6 +53,7 @@ class IFCA(fl.ClientModule):
     shared = ("clusters.*",)
     extra = ("cluster",)
     vectorizable = True
+    needs = ("sample_losses",)
 
     def __init__(
         self, net: nn.Module, *, k: fl.AtLeastOne = 2, **options: Unpack[fl.ClientOptions]
@@ -69,6 +70,11 @@ class IFCA(fl.ClientModule):
     def space(cls) -> Sequence[fl.Dimension]:
         """Return k in the authors' range."""
         return (fl.Dimension("k", choices=(2, 3, 4)),)
+
+    @property
+    def extra_within(self) -> Mapping[str, str]:
+        """The number of one of the k clusters."""
+        return {"cluster": f"[0, {self.k - 1}]"}
 
     def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load all models; the network is the first one until a client chooses.
@@ -116,6 +122,31 @@ class IFCA(fl.ClientModule):
         return {f"{home}.{name}": value for name, value in self.net.state_dict().items()}
 
 
+class ClusterMeans(fl.Fold[tuple[fl.State, list[int]]]):
+    """The means of the models that clients chose, by cluster.
+
+    Args:
+        weight: As in :class:`pfl.core.folds.Mean`.
+        k: Number of clusters.
+    """
+
+    def __init__(self, weight: Callable[[fl.Upload], float], k: int) -> None:
+        self._means, self._sizes = [fl.Mean(weight) for _ in range(k)], [0] * k
+
+    def add(self, upload: fl.Upload) -> None:
+        """Add a model to its cluster."""
+        number = int(upload.extra["cluster"])
+        self._means[number].add(upload)
+        self._sizes[number] += 1
+
+    def value(self) -> tuple[fl.State, list[int]]:
+        """Return the new values of clusters that clients chose, and the number of their clients."""
+        found: fl.State = {}
+        for mean, size in zip(self._means, self._sizes, strict=True):
+            found |= mean.value() if size else {}
+        return found, self._sizes
+
+
 @dataclass(eq=False)
 class IFCAServer(fl.Server[fl.ServerState]):
     """A server that averages every cluster over the clients that chose it.
@@ -127,18 +158,16 @@ class IFCAServer(fl.Server[fl.ServerState]):
     reports: ClassVar = {**fl.Server.reports, "cluster": "number of the cluster"}
     k: int = 2
 
-    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
+    def begin(self, state: fl.ServerState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare a mean for each cluster."""
+        return {"clusters": ClusterMeans(self.weight, self.k)}
+
+    def finish(self, state: fl.ServerState, folded: fl.Folded) -> fl.ServerState:
         """Return the state with new models; clusters that no client chose keep theirs."""
-        groups: list[list[int]] = [[] for _ in range(self.k)]
-        for position, number in enumerate(fl.received(uploads, "cluster")):
-            groups[int(number)].append(position)
-        shared = dict(state.shared)
-        for members in filter(None, groups):
-            own = [uploads[member] for member in members]
-            shared |= fl.weighted_mean([upload.shared for upload in own], self.weights(own))
+        shared, sizes = folded["clusters"]
         return replace(
             state,
-            shared=shared,
-            report={f"cluster_{number}": len(members) for number, members in enumerate(groups)},
-            client_report=self.reported(uploads, weight=self.weights(uploads)),
+            shared={**state.shared, **shared},
+            report={f"cluster_{number}": size for number, size in enumerate(sizes)},
+            client_report=self.reported(folded),
         )

@@ -65,7 +65,7 @@ class KNNPer(fl.ClientModule):
     )
 
     vectorizable = True
-    needs_classes = True
+    needs = ("classes", "parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -81,7 +81,6 @@ class KNNPer(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.must_be_split(net)
         self.neighbours = min(neighbours, capacity)
         self.tune = tune
         self.scale = scale

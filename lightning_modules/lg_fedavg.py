@@ -147,18 +147,14 @@ class LGServer(fl.Server[LGState]):
         started = client in state.started
         return fl.Broadcast(fl.select(state.shared, self.head) if started else state.shared)
 
-    def merge(self, state: LGState, uploads: Sequence[fl.Upload]) -> LGState:
-        """Return the state with the averaged uploads."""
-        after = super().merge(state, uploads)
-        started = set(state.started)
-        if state.round >= self.warm_start_rounds:
-            started |= {upload.client for upload in uploads}
-        return replace(
-            after, shared={**state.shared, **after.shared}, started=tuple(sorted(started))
-        )
+    def finish(self, state: LGState, folded: fl.Folded) -> LGState:
+        """Return the state with the averaged uploads.
 
-    def merge_mean(self, state: LGState, mean: fl.Upload, count: float) -> LGState:
-        """Return the state with the mean, without knowing which clients have their own backbone."""
-        early = state.round < self.warm_start_rounds
-        moved = mean.shared if early else fl.select(mean.shared, self.head)
-        return replace(state, shared={**state.shared, **moved})
+        In a private run nobody knows which clients have their own backbone.
+        """
+        after, started = super().finish(state, folded), set(state.started)
+        moved = after.shared
+        if state.round >= self.warm_start_rounds:
+            started |= {upload.client for upload in folded.uploads}
+            moved = fl.select(moved, self.head)
+        return replace(after, shared={**state.shared, **moved}, started=tuple(sorted(started)))

@@ -55,6 +55,8 @@ class LPFT(FedAvg):
         ),
     )
 
+    needs = ("parts",)
+
     def __init__(
         self,
         net: fl.SplitNet,

@@ -55,6 +55,7 @@ class MOON(fl.ClientModule):
 
     kept = ("previous.*", "participated")
     vectorizable = True
+    needs = ("features", "parts", "outputs")
     one_model = True
     net: fl.SplitNet
 
@@ -69,7 +70,6 @@ class MOON(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.must_be_split(net)
         if projector:
             with fl.scoped(fl.derive(fl.seed_of(net), "projector")):
                 self.net = net = fl.Projected(net, out_dim)

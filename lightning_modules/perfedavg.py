@@ -68,6 +68,7 @@ class PerFedAvg(fl.ClientModule):
     )
 
     vectorizable = True
+    needs = ("outputs",)
 
     def __init__(
         self,

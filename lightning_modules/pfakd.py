@@ -64,6 +64,7 @@ class PFAKD(fl.ClientModule):
     shared = ("net.backbone.*",)
     kept = ("net.head.*",)
     vectorizable = True
+    needs = ("features", "parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -77,7 +78,6 @@ class PFAKD(fl.ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, buffers=buffers, **options)
-        fl.must_be_split(net)
         self.distill_weight = distill_weight
         self.distill_reduction: Literal["mean", "sum_dim"] = distill_reduction
         self.teacher = fl.frozen(net.backbone, batch_statistics=teacher_mode == "train")

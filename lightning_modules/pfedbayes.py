@@ -70,7 +70,7 @@ class PFedBayes(fl.ClientModule):
     kept = (*(f"{copy}.*" for copy in COPIES), "steps")
     vectorizable = True
     draws_noise = True
-    needs_classes = True
+    needs = ("classes", "sample_losses")
     net: fl.MeanFieldNet
 
     def __init__(

@@ -72,7 +72,7 @@ class PFedFDA(fl.ClientModule):
     kept = ("coefficients",)
     global_model = True
     vectorizable = True
-    needs_classes = True
+    needs = ("classes", "parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -85,7 +85,6 @@ class PFedFDA(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        fl.must_be_split(net)
         self.eps = eps
         self.stats = stats
         self.cov_reg: CovarianceRegulariser = cov_reg

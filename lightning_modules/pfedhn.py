@@ -203,13 +203,16 @@ class HNServer(fl.Server[HNState]):
         vector = state.hyper["embeddings"][client]
         return fl.Broadcast(self._generated(state, state.hyper, vector))
 
-    def merge(self, state: HNState, uploads: Sequence[fl.Upload]) -> HNState:
-        """Take a step of SGD with the mean of the gradients, or one with each."""
-        after = state
-        for sent in [uploads] if self.order == "joint" else [[upload] for upload in uploads]:
-            after = self._stepped(after, self._slopes(state, sent))
-        report = self.reported(uploads, weight=self.weights(uploads))
-        return replace(after, client_report=report)
+    def begin(self, state: HNState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare a step of SGD with the mean of the gradients, or one with each."""
+        sizes = [float(one.samples) for one in senders]
+        planned = sum(sizes) if self.weighting == "samples" else len(sizes)
+        return {"steps": Descent(self, state, planned)}
+
+    def finish(self, state: HNState, folded: fl.Folded) -> HNState:
+        """Return the state after the step, or the steps."""
+        after: HNState = folded["steps"]
+        return replace(after, client_report=self.reported(folded))
 
     def welcome(
         self,
@@ -227,26 +230,63 @@ class HNServer(fl.Server[HNState]):
                 hyper={**state.hyper, "embeddings": vector[None]},
                 velocity={**state.velocity, "embeddings": zero},
             )
-            slopes = self._slopes(alone, [replace(upload, client=0)])
-            vector = self._stepped(alone, slopes).hyper["embeddings"][0]
+            descent = Descent(self, alone, self.weight(upload))
+            descent.add(replace(upload, client=0))
+            vector = descent.value().hyper["embeddings"][0]
         return fl.Broadcast(self._generated(state, state.hyper, vector)), {}
 
-    def _slopes(self, state: HNState, uploads: Sequence[fl.Upload]) -> fl.State:
-        """Return the clipped mean gradient of psi and of all embeddings."""
-        leaves = {name: nn.Parameter(value.clone()) for name, value in state.hyper.items()}
+    def differentiated(
+        self, state: HNState, leaves: fl.State, upload: fl.Upload, share: float
+    ) -> None:
+        """Add the gradient of an upload, times its share, to psi and the embeddings."""
         with torch.enable_grad():
-            for upload, share in zip(uploads, self.weights(uploads).tolist(), strict=True):
-                made = self._generated(state, leaves, leaves["embeddings"][upload.client])
-                slopes = [share * (made[n].detach() - v) for n, v in upload.shared.items()]
-                torch.autograd.backward([made[name] for name in upload.shared], slopes)
-        nn.utils.clip_grad_norm_(leaves.values(), CLIP)
-        return {name: cast(Tensor, leaf.grad) for name, leaf in leaves.items()}
+            made = self._generated(state, leaves, leaves["embeddings"][upload.client])
+            slopes = [share * (made[n].detach() - v) for n, v in upload.shared.items()]
+            torch.autograd.backward([made[name] for name in upload.shared], slopes)
 
-    def _stepped(self, state: HNState, slopes: fl.State) -> HNState:
-        """Return the state after a step of SGD."""
+    def stepped(self, state: HNState, leaves: fl.State) -> HNState:
+        """Return the state after a step of SGD with clipped gradients of psi and embeddings."""
+        nn.utils.clip_grad_norm_(leaves.values(), CLIP)
+        slopes = {name: cast(Tensor, leaf.grad) for name, leaf in leaves.items()}
         velocity = {
             name: state.velocity[name].mul(self.momentum).add(slope + self.weight_decay * value)
             for (name, value), slope in zip(state.hyper.items(), slopes.values(), strict=True)
         }
         hyper = fl.add(state.hyper, velocity, -self.lr)
         return replace(state, hyper=hyper, velocity=velocity)
+
+
+class Descent(fl.Fold[HNState]):
+    """Steps of SGD on the hypernetwork: one with the mean of all gradients, or one with each.
+
+    Args:
+        server: The server.
+        state: Its state before the round, at which all gradients are taken.
+        planned: The sum of the weights, if all send.
+    """
+
+    def __init__(self, server: HNServer, state: HNState, planned: float) -> None:
+        self._server, self._state, self._planned = server, state, planned
+        self._after, self._leaves, self._total = state, self._fresh(), 0.0
+
+    def _fresh(self) -> fl.State:
+        return {name: nn.Parameter(value.clone()) for name, value in self._state.hyper.items()}
+
+    def add(self, upload: fl.Upload) -> None:
+        """Add a client's gradient, or take a step with it."""
+        joint, weight = self._server.order == "joint", self._server.weight(upload)
+        share = weight / self._planned if joint else 1.0
+        self._server.differentiated(self._state, self._leaves, upload, share)
+        self._total += share
+        if not joint:
+            self._after = self._server.stepped(self._after, self._leaves)
+            self._leaves = self._fresh()
+
+    def value(self) -> HNState:
+        """Return the state after the steps."""
+        if self._server.order != "joint":
+            return self._after
+        if self._total != 1:
+            for leaf in self._leaves.values():
+                cast(Tensor, leaf.grad).div_(self._total)
+        return self._server.stepped(self._after, self._leaves)

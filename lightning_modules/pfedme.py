@@ -59,6 +59,7 @@ class PFedMe(fl.ClientModule):
 
     kept = ("personal.*", "trained")
     vectorizable = True
+    needs = ("outputs",)
 
     def __init__(
         self,

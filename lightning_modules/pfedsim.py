@@ -140,19 +140,27 @@ class SimServer(fl.ModelsServer[SimState]):
         mixed = self.mixture(state, weights / weights.sum(), BODY)
         return fl.Broadcast({**fl.row(state.shared, client), **mixed})
 
-    def merge(self, state: SimState, uploads: Sequence[fl.Upload]) -> SimState:
+    def begin(self, state: SimState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare the mean in the warm-up, then the networks after the round, and their heads."""
+        if state.round < state.warmup:
+            return fl.Server.begin(self, state, senders)
+        heads = fl.Uploads(shared=(CLASSIFIER,), extra=())
+        return {**super().begin(state, senders), "heads": heads}
+
+    def finish(self, state: SimState, folded: fl.Folded) -> SimState:
         """Average all uploads, or store them and compare their heads."""
         if state.round < state.warmup:
-            after = super().merge(state, uploads)
+            after = fl.Server.finish(self, state, folded)
             return replace(after, shared=fl.repeated(after.shared, len(state.similarity)))
-        members = torch.tensor([upload.client for upload in uploads])
+        members = torch.tensor([upload.client for upload in folded.uploads])
         alike = state.similarity.clone()
-        heads = torch.stack([upload.shared[CLASSIFIER] for upload in uploads])
+        heads = torch.stack([upload.shared[CLASSIFIER] for upload in folded["heads"]])
         alike[members[:, None], members] = similarities(heads, self.similarity)
         pairs = len(alike) * (len(alike) - 1)
         report = {"similarity": float(alike.sum() - len(alike)) / max(1, pairs)}
-        stored = self.stored(state, uploads)
-        return replace(state, shared=stored, similarity=alike, report=report, client_report=None)
+        return replace(
+            state, shared=folded["rows"], similarity=alike, report=report, client_report=None
+        )
 
 
 def warmup_rounds(warmup: float, rounds: int) -> int:

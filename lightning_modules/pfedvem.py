@@ -6,7 +6,7 @@ Maximization", CVPR 2023, arXiv 2305.12557; code: github.com/JunyiZhu-AI/confide
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -86,7 +86,7 @@ class PFedVEM(fl.ClientModule):
     global_model = True
     vectorizable = True
     draws_noise = True
-    needs_classes = True
+    needs = ("classes", "parts", "sample_losses")
     net: fl.SplitNet
 
     def __init__(
@@ -99,7 +99,7 @@ class PFedVEM(fl.ClientModule):
         lr_head: fl.NotNegative[float] = 0.001,
         lr_base: fl.NotNegative[float] = 0.001,
         head_epochs: fl.NotNegative[int] = 10,
-        epochs: int = 5,
+        epochs: float = 5,
         mc_samples: fl.AtLeastOne = 5,
         init_std: fl.Positive[float] = 1.0,
         tau_timing: Literal["before_head", "after_head"] = "before_head",
@@ -140,6 +140,11 @@ class PFedVEM(fl.ClientModule):
         super().receive(broadcast, info)
         if self.tau_timing == "before_head":
             fl.assign(self, {"confidence": self._confidence()})
+
+    @property
+    def extra_within(self) -> Mapping[str, str]:
+        """One over a variance."""
+        return {"confidence": "(0, inf)"}
 
     def plan(self) -> fl.Plan:
         """Declare two phases: the head's posterior on the received base, then the base."""
@@ -275,21 +280,17 @@ class VEMServer(fl.Server[fl.ServerState]):
             kept["confidence"] = torch.tensor(tau).to(like)
         return sent, kept
 
-    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
-        """Compute ``theta = sum n_j theta_j / sum n_j`` and ``w = sum tau_j mu_j / sum tau_j``."""
-        averaged = super().merge(state, uploads)
-        taus = fl.received(uploads, "confidence").cpu().double()
-        heads: list[fl.State] = [{n: u.shared[n] for n in SERVER_HEAD} for u in uploads]
-        average = averaged.shared | fl.weighted_mean(heads, taus / taus.sum())
-        return replace(averaged, shared=self._moved(state.shared, average))
+    def begin(self, state: fl.ServerState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare ``theta = sum n_j theta_j / sum n_j``, ``w = sum tau_j mu_j / sum tau_j``."""
+        head = fl.Mean(lambda upload: float(upload.extra["confidence"]), tuple(SERVER_HEAD))
+        return {**super().begin(state, senders), "head": head}
 
-    def merge_mean(self, state: fl.ServerState, mean: fl.Upload, count: float) -> fl.ServerState:
-        """Return the state with base and head of the mean, in which all clients count equally."""
-        return replace(state, shared=self._moved(state.shared, mean.shared))
-
-    def _moved(self, old: fl.State, average: fl.State) -> fl.State:
+    def finish(self, state: fl.ServerState, folded: fl.Folded) -> fl.ServerState:
+        """Return the state after a step towards the averages."""
+        average = folded.mean | folded["head"]
         momentum = torch.tensor([self.momentum, 1 - self.momentum], dtype=torch.float64)
-        return fl.weighted_mean([old, average], momentum)
+        moved = fl.weighted_mean([state.shared, average], momentum)
+        return replace(state, shared=moved, client_report=self.reported(folded))
 
 
 def confidence(mean: Tensor, std: Tensor, prior: Tensor) -> Tensor:
@@ -321,6 +322,7 @@ def inverse_mean(squares: Tensor) -> Tensor:
 
 
 def _with_gaussian_head(net: fl.SplitNet, init_std: float) -> fl.SplitNet:
+    fl.check_needs("PFedVEM", PFedVEM.needs, net)
     fl.must_have_linear_head(net, "PFedVEM")
     with fl.scoped(fl.seed_of(net)):
         head = fl.VariationalLinear(net.features, net.num_classes, init_std)

@@ -6,6 +6,7 @@ arXiv 1910.06378. The authors released no code.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -88,6 +89,12 @@ class SCAFFOLD(fl.ClientModule):
         self.start = nn.Buffer(zeros.clone())  # x
         self.change = nn.Buffer(zeros.clone())  # change of c_i in this round
         self.rate = nn.Buffer(torch.zeros(()))
+        if self.net_optimizes:
+            # Its learning rates are known once they were used.
+            if option == "I":
+                self.needs = ("outputs",)
+            self.lr = math.nan
+            return
         optimizer = self.configure_optimizers()
         self.lr = fl.learning_rate(optimizer)
         if other := fl.beyond_plain_sgd(optimizer):
@@ -146,6 +153,11 @@ class SCAFFOLD(fl.ClientModule):
     def _option_two(self, totals: fl.Totals) -> fl.State:
         """Return ``(x - y) / (K eta) - c``, or zero if no step was taken."""
         way = totals.steps * self.rate
+        if self.net_optimizes:
+            of = dict(self.net.named_parameters())
+            rates = [totals.rates.get(f"net.{name}", 0.0) for name in self.controlled]
+            ways = zip(self.controlled, rates, strict=True)
+            way = torch.cat([torch.full_like(of[n], rate).flatten() for n, rate in ways])
         mean = (self.start - self._weights()) / torch.where(way > 0, way, 1)
         return {"change": torch.where(way > 0, mean - self.common, 0)}
 
@@ -188,21 +200,15 @@ class ScaffoldServer(fl.Server[ScaffoldState]):
         """Return the model and the control variate, which clients load as ``common``."""
         return fl.Broadcast(shared=state.shared, extra={"common": state.control})
 
-    def merge(self, state: ScaffoldState, uploads: Sequence[fl.Upload]) -> ScaffoldState:
+    def begin(self, state: ScaffoldState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare the mean of y, and the sum of the changes of control variates."""
+        return {**super().begin(state, senders), "changes": fl.Sum("change")}
+
+    def finish(self, state: ScaffoldState, folded: fl.Folded) -> ScaffoldState:
         """Return the state with the next x and c."""
-        after = self._stepped(state, super().merge(state, uploads))
-        changes = fl.received(uploads, "change")
-        return replace(after, control=state.control + changes.sum(0) / state.clients)
-
-    def merge_mean(self, state: ScaffoldState, mean: fl.Upload, count: float) -> ScaffoldState:
-        """Return the state with the next x and c, from the mean of ``count`` uploads."""
-        after = self._stepped(state, super().merge(state, [mean]))
-        share = count / state.clients
-        return replace(after, control=state.control + share * mean.extra["change"])
-
-    def _stepped(self, state: ScaffoldState, after: ScaffoldState) -> ScaffoldState:
-        """Return the state after a step of ``eta_g``, given the state after a step of 1."""
-        if self.eta_g == 1:
-            return after
-        moved = fl.stepped(state.shared, after.shared, self.eta_g, self.controlled)
-        return replace(after, shared=moved)
+        after = super().finish(state, folded)
+        shared = after.shared
+        if self.eta_g != 1:
+            shared = fl.stepped(state.shared, shared, self.eta_g, self.controlled)
+        control = state.control + folded["changes"] / state.clients
+        return replace(after, shared=shared, control=control)

@@ -79,7 +79,7 @@ class UniVarFL(fl.ClientModule):
 
     vectorizable = True
     one_model = True
-    needs_classes = True
+    needs = ("classes", "features", "parts", "outputs")
     net: fl.SplitNet
 
     def __init__(
@@ -97,7 +97,6 @@ class UniVarFL(fl.ClientModule):
         **options: Any,
     ) -> None:
         super().__init__(net, lr_schedule=lr_schedule, **options)
-        fl.must_be_split(net)
         self.w_cv = net.num_classes / 4 if w_cv is None else w_cv
         self.w_he = w_he
         self.cv_statistic: fl.SpreadStatistic = cv_statistic

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from pfl.cli.commands import commands, parsed, plugin_of
+from pfl.core import waits
 
 FIRST_STEPS = """\
 pfl COMMAND [options]: personalised federated learning on PyTorch Lightning
@@ -47,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _warn
     try:
         try:
-            return _main(argv)
+            with waits.of_command(is_process=argv is None):
+                return _main(argv)
         finally:
             # Python would flush when it exits, where nothing can be caught.
             print(end="", flush=True)
@@ -83,11 +85,28 @@ def _main(argv: Sequence[str] | None) -> int:
     except FileNotFoundError:
         print("pfl: error: the working folder was deleted: change to another one", file=sys.stderr)
         return USAGE_ERROR
+    if other := _clash():
+        print(f"pfl: error: {other}", file=sys.stderr)
+        return USAGE_ERROR
     name = _command(words)
     if name is None:
         print(f"pfl: error: {_shown(_advice(words))}", file=sys.stderr)
         return USAGE_ERROR
     return _run(name, words[len(name.split()) :], debug)
+
+
+def _clash() -> str | None:
+    """Return what to do about another project's package of this name; ``None`` without one."""
+    try:
+        other = metadata.distribution("pfl")
+    except metadata.PackageNotFoundError:
+        return None
+    if not any(file.as_posix() == "pfl/__init__.py" for file in other.files or ()):
+        return None
+    return (
+        f"another project, pfl {other.version}, is installed into the folder of pfl-lightning, so "
+        "that files of one have replaced files of the other: install them in two environments"
+    )
 
 
 def usage() -> str:
@@ -143,10 +162,12 @@ def _run(name: str, words: Sequence[str], debug: bool) -> int:
                 with plugin.noted(), explained((), RuntimeError):
                     start(words)
             if configured:
-                from pfl.cli import preflight
+                from pfl.cli.reading import read
 
-                preflight.check(name, words)
-            given = words if configured else parsed(name, words)
+                given: Any = read(name, words)
+                given.check_objects()
+            else:
+                given = parsed(name, words)
             home, _, function = entry.function.rpartition(".")
             brought = plugin_of(name)
             with nullcontext() if brought is None else brought.checked():

@@ -7,35 +7,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
-import torch
 from torch import nn
 
+from pfl import callbacks, federation
 from pfl.callbacks import foreign
-from pfl.callbacks.checkpoint import Checkpoint
-from pfl.callbacks.interruption import interrupt
-from pfl.callbacks.lightning_logger import LightningLogger
-from pfl.callbacks.progress import ProgressBar
-from pfl.callbacks.records import Records
-from pfl.core import export
-from pfl.core.data import FederatedData, members
+from pfl.core.data import FederatedData
 from pfl.core.seeds import derive, scoped
 from pfl.core.types import Result, RoundResult, Split
+from pfl.core.waits import of_run
 from pfl.disk.writing import csv_text, write
-from pfl.federation import soundness
-from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.described import described
-from pfl.federation.evaluator import Evaluated
-from pfl.federation.prepare import prepared
-from pfl.federation.resume import Wanted, beside, find_checkpoint
-from pfl.federation.rounds import Federation
 from pfl.federation.run import Callback, Run, load_states
 from pfl.federation.settings import Settings
-from pfl.training import client_round
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from pfl.core.client import ClientModule
+    from pfl.federation.rounds import Federation
 
     DataT = TypeVar("DataT", bound=FederatedData)
     Method: TypeAlias = ClientModule | Callable[[DataT], ClientModule]
@@ -63,12 +52,12 @@ class FederatedLoop(Settings):
     @property
     def called(self) -> list[Callback]:
         """Return the user's callbacks, and those that other options require."""
-        called = [*(self.callbacks or ()), *map(LightningLogger, self.loggers or ())]
+        called = [*(self.callbacks or ()), *map(callbacks.LightningLogger, self.loggers or ())]
         if self.default_root_dir is not None:
             # Records come first: if another callback fails, a resume drops rows beyond the
             # checkpoint, and none is missing.
-            called = [Records(), *called, Checkpoint(self.checkpoint_every)]
-        return [*called, ProgressBar()] if self.progress else called
+            called = [callbacks.Records(), *called, callbacks.Checkpoint(self.checkpoint_every)]
+        return [*called, callbacks.ProgressBar()] if self.progress else called
 
     def fit(
         self,
@@ -99,10 +88,10 @@ class FederatedLoop(Settings):
             BusyError: Another process is working on the run.
             KeyboardInterrupt: The run was interrupted; its checkpoint was saved.
         """
-        with self._training(module, data, ckpt_path, config) as federation, federation.computing():
-            for _ in self._rounds(federation):
+        with self._training(module, data, ckpt_path, config) as running, running.computing():
+            for _ in self._rounds(running):
                 pass
-        return federation.run
+        return running.run
 
     def rounds_of(
         self,
@@ -125,14 +114,14 @@ class FederatedLoop(Settings):
 
         The arguments and errors are those of :meth:`fit`.
         """
-        with self._training(module, data, ckpt_path, config) as federation:
-            rounds = self._rounds(federation)
+        with self._training(module, data, ckpt_path, config) as running:
+            rounds = self._rounds(running)
             try:
-                while (result := _next(federation, rounds)) is not None:
-                    with federation.suspended():
-                        yield federation.run, result
+                while (result := _next(running, rounds)) is not None:
+                    with running.suspended():
+                        yield running.run, result
             finally:
-                with federation.computing():
+                with running.computing():
                     rounds.close()
 
     def test(
@@ -149,16 +138,9 @@ class FederatedLoop(Settings):
         Raises:
             CheckpointError: ``ckpt_path`` cannot be used.
         """
-        wanted = Wanted(self, module, data, ckpt_path, config)
-        with prepared(wanted) as federation, federation.computing():
-            state, row = federation.run.server, dict[str, float]()
-            tested = Evaluated(
-                federation.evaluator, members(federation.run.data), {}, state, state, row
-            )
-            for one in federation.evaluations:
-                row |= one.measure(tested)
-            federation.evaluator.undefined([*tested.rows.values()])
-        return row
+        wanted = federation.Wanted(self, module, data, ckpt_path, config)
+        with federation.prepared(wanted) as running, running.computing():
+            return running.measured()
 
     def tabulate(
         self,
@@ -176,11 +158,13 @@ class FederatedLoop(Settings):
         Raises:
             CheckpointError: The checkpoint cannot be used, or is not in a run folder.
         """
-        wanted = Wanted(self, module, data, ckpt_path, config)
-        with prepared(wanted) as federation, federation.computing():
-            if (folder := federation.origin) is None:
-                raise CheckpointError(f"the checkpoint {ckpt_path} is not in a run folder")
-            write(folder / table.FILE, csv_text(list(table.rows(federation.evaluator))))
+        wanted = federation.Wanted(self, module, data, ckpt_path, config)
+        with federation.prepared(wanted) as running, running.computing():
+            if (folder := running.origin) is None:
+                raise federation.CheckpointError(
+                    f"the checkpoint {ckpt_path} is not in a run folder"
+                )
+            write(folder / table.FILE, csv_text(list(table.rows(running.evaluator))))
         return folder / str(table.FILE)
 
     def personal(
@@ -201,9 +185,9 @@ class FederatedLoop(Settings):
             raise ValueError(
                 f"there is no client {client}; the clients are 0 to {data.num_clients - 1}"
             )
-        wanted = Wanted(self, module, data, ckpt_path, config)
-        with prepared(wanted) as federation, federation.computing():
-            federation.run.personal(client)
+        wanted = federation.Wanted(self, module, data, ckpt_path, config)
+        with federation.prepared(wanted) as running, running.computing():
+            running.run.personal(client)
 
     def export(
         self,
@@ -224,10 +208,14 @@ class FederatedLoop(Settings):
             ValueError: There is no such client.
             OSError: The file cannot be written.
         """
-        source = find_checkpoint(ckpt_path, Wanted(self, module, data, ckpt_path, config))
-        output = beside(Path(file), source)
+        from pfl.core.export import write as write_export
+
+        source = federation.find_checkpoint(
+            ckpt_path, federation.Wanted(self, module, data, ckpt_path, config)
+        )
+        output = federation.beside(Path(file), source)
         self.personal(module, data, str(source), client, config)
-        export.write(output, module.cpu(), module.hparams)
+        write_export(output, module.cpu(), module.hparams)
 
     def predict(
         self,
@@ -245,43 +233,42 @@ class FederatedLoop(Settings):
         Raises:
             CheckpointError: ``ckpt_path`` cannot be used.
         """
-        with prepared(Wanted(self, module, data, ckpt_path, config)) as federation:
+        wanted = federation.Wanted(self, module, data, ckpt_path, config)
+        with federation.prepared(wanted) as running:
             for client in range(data.num_clients):
                 samples = data.split(client, split)
                 if len(samples) == 0:
                     continue
-                with federation.computing():
-                    context = federation.run.personal(client)
-                    with torch.inference_mode():
-                        outputs, targets = client_round.outputs(context, samples)
-                predicted = data.task.predictions(outputs)
-                yield client, predicted.cpu(), data.task.targets(targets).cpu()
+                with running.computing():
+                    predicted, targets = running.predicted(client, samples)
+                yield client, predicted.cpu(), targets.cpu()
 
     @contextmanager
     def _training(
         self, module: Method[DataT], data: DataT, ckpt_path: str | None, config: str | None
     ) -> Iterator[Federation]:
+        waits = of_run()
         # A class and a network can be called, too, but are not functions of the data.
         if callable(module) and not isinstance(module, type | nn.Module):
             with scoped(derive(self.seed, "init")):
                 module = module(data)
         module = cast("ClientModule", module)
-        wanted = Wanted(self, module, data, ckpt_path, config, self.called, trains=True)
-        with prepared(wanted) as federation, federation.folder():
-            federation.run.config = config or described(self.options, module, data)
+        wanted = federation.Wanted(self, module, data, ckpt_path, config, self.called, True, waits)
+        with federation.prepared(wanted) as running, running.folder():
+            running.run.config = config or described(self.options, module, data)
             if ckpt_path is None:
-                load_states(federation.run.callbacks, {})
-            yield federation
+                load_states(running.run.callbacks, {})
+            yield running
 
-    def _rounds(self, federation: Federation) -> Generator[RoundResult, None, None]:
+    def _rounds(self, running: Federation) -> Generator[RoundResult, None, None]:
         """Run the rounds; yield each one before the callbacks are called."""
-        run = federation.run
+        run = running.run
 
         def done(result: Result) -> None:
             for callback in run.callbacks:
                 callback.on_result(run, result)
 
-        rounds, open_ones = federation.rounds(done), list[Callback]()
+        rounds, open_ones = running.rounds(done), list[Callback]()
         before, waiting = run.latest, list[Callback]()
         try:
             for callback in run.callbacks:
@@ -293,16 +280,18 @@ class FederatedLoop(Settings):
                 yield result
                 while waiting:
                     waiting.pop(0).on_round_end(run, result)
-            soundness.check_anything_trained(run)
+            running.conclude()
             # Records come last: a run with a summary counts as finished.
-            for callback in sorted(run.callbacks, key=lambda one: isinstance(one, Records)):
+            for callback in sorted(
+                run.callbacks, key=lambda one: isinstance(one, callbacks.Records)
+            ):
                 callback.on_fit_end(run)
                 open_ones.remove(callback)
         except BaseException as cause:
-            interrupt(run, [] if run.latest is before else waiting, open_ones, cause)
+            callbacks.interrupt(run, [] if run.latest is before else waiting, open_ones, cause)
             raise
 
 
-def _next(federation: Federation, rounds: Iterator[RoundResult]) -> RoundResult | None:
-    with federation.computing():
+def _next(running: Federation, rounds: Iterator[RoundResult]) -> RoundResult | None:
+    with running.computing():
         return next(rounds, None)

@@ -20,13 +20,25 @@ if TYPE_CHECKING:
     from pfl.core.client import ClientModule as ClientModule
     from pfl.core.client import ClientOptions as ClientOptions
     from pfl.core.client import LRSchedule as LRSchedule
+    from pfl.core.constants import hold_constant as hold_constant
+    from pfl.core.constants import hold_frozen as hold_frozen
     from pfl.core.criteria import cross_entropies as cross_entropies
     from pfl.core.criteria import mean_cross_entropy as mean_cross_entropy
     from pfl.core.devices import wide as wide
     from pfl.core.devices import widest as widest
+    from pfl.core.folds import Fold as Fold
+    from pfl.core.folds import Folded as Folded
+    from pfl.core.folds import Folds as Folds
+    from pfl.core.folds import Mean as Mean
+    from pfl.core.folds import Sum as Sum
+    from pfl.core.folds import Uploads as Uploads
+    from pfl.core.foreign import Need as Need
+    from pfl.core.foreign import check_needs as check_needs
+    from pfl.core.foreign import trains_itself as trains_itself
     from pfl.core.noise import GENERATOR as GENERATOR
     from pfl.core.per_client import Variants as Variants
     from pfl.core.ranges import AtLeastOne as AtLeastOne
+    from pfl.core.ranges import EpochCount as EpochCount
     from pfl.core.ranges import Fraction as Fraction
     from pfl.core.ranges import NotNegative as NotNegative
     from pfl.core.ranges import Positive as Positive
@@ -43,6 +55,7 @@ if TYPE_CHECKING:
     from pfl.core.space import Dimension as Dimension
     from pfl.core.state import add as add
     from pfl.core.state import assign as assign
+    from pfl.core.state import call_with as call_with
     from pfl.core.state import clone as clone
     from pfl.core.state import constants as constants
     from pfl.core.state import each as each

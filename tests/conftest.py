@@ -21,6 +21,7 @@ import torch
 from _pytest.doctest import DoctestModule
 from hypothesis import settings
 from lightning.fabric.utilities import registry
+from torch.utils.data import BatchSampler, DataLoader
 
 from pfl.__main__ import main
 from pfl.core import devices
@@ -66,6 +67,25 @@ def _on_the_cpu():
 def pytest_runtest_setup():
     """Seed torch's default stream before a test and its fixtures, for those that draw from it."""
     torch.manual_seed(0)
+
+
+_LOADERS = {
+    (kind, name): getattr(kind, name)
+    for kind in (DataLoader, BatchSampler)
+    for name in ("__init__", "__setattr__", "__delattr__")
+}
+
+
+@pytest.fixture(autouse=True)
+def _loaders_as_they_were():
+    """Fail a test after which Lightning has left loaders replaced, and give them back."""
+    yield
+    left: list[str] = []
+    for (kind, name), usual in _LOADERS.items():
+        if getattr(kind, name) is not usual:
+            left.append(f"{kind.__name__}.{name}")
+            setattr(kind, name, usual)
+    assert not left, "Lightning left them replaced, which breaks the loaders of later tests"
 
 
 @pytest.fixture
@@ -142,7 +162,8 @@ def pytest_collection_modifyitems(config, items):
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node):
     """Take over what a worker of xdist has counted: each of them collects all tests."""
-    node.config.stash[LEFT] = node.workeroutput.get("left", 0)
+    # One that crashed has told nothing.
+    node.config.stash[LEFT] = getattr(node, "workeroutput", {}).get("left", 0)
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -14,7 +14,6 @@ import yaml
 
 from lightning_modules.base import ClientModule
 from pfl.cli.config import Experiment, check_fit, fill
-from pfl.cli.parser import make_parser
 from pfl.core.seeds import scoped
 from pfl.core.task import Classification
 from pfl.training.metrics import Scorer
@@ -53,7 +52,7 @@ def command(config):
 
 
 def parse(words):
-    return Experiment.parse(make_parser("fit"), words)
+    return Experiment.parse("fit", words)
 
 
 @cache

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from examples.notebooks.__main__ import is_stale, read
 from pfl.engines.sequential import SequentialEngine
 from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import ToyData, ToyNet
@@ -19,6 +20,9 @@ DOCS = EXAMPLES.parent / "docs"
 SHOWS = {
     "own_data": lambda names: names["run"].summary["test/personal/acc/last"] > 0.7,
     "own_network": lambda names: names["run"].summary["test/personal/acc/last"] > 0.5,
+    "own_task": lambda names: (
+        names["run"].history[-1]["test/personal/mae"] < names["run"].history[0]["test/personal/mae"]
+    ),
     "own_metric": lambda names: 0.3 < names["run"].summary["test/personal/certainty/last"] < 1,
     # The average over rounds is what the run goes on with, and it ends before its last round.
     "own_loop": lambda names: (
@@ -28,6 +32,11 @@ SHOWS = {
     "robust": lambda names: (
         names["scores"]["mean"][0] < names["scores"]["mean"][1] < names["scores"]["multi-Krum"][1]
         and min(names["scores"]["multi-Krum"]) > max(names["scores"]["no attack"]) - 5
+    ),
+    # Of two rounds, the first sends means alone.
+    "two_exchanges": lambda names: (
+        names["run"].summary["test/personal/acc/last"] > 0.7
+        and len({one["comm/bytes_up"] for one in names["run"].history}) == 2
     ),
     "fine_tune": lambda names: names["after"] > names["before"],
     "fedas_as_released": lambda names: _hands_on(names),
@@ -80,16 +89,36 @@ def test_an_example_runs(name, tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()], "an example leaves nothing behind"
 
 
+def test_the_outputs_of_every_notebook_are_of_its_cells():
+    """Otherwise: ``python -m examples.notebooks``."""
+    told = [read(path) for path in NOTEBOOKS]
+    assert len(told) == 4
+    stale = [path.name for path, one in zip(NOTEBOOKS, told, strict=True) if is_stale(one)]
+    assert stale == []
+    for one in told:
+        outputs = [out for cell in one["cells"] for out in cell.get("outputs", [])]
+        assert outputs
+        said = json.dumps(outputs)
+        assert "ipywidgets" not in said
+        # What a command returns is no result.
+        assert {"text/plain": "0"} not in [out.get("data") for out in outputs]
+
+
+def test_a_notebook_with_another_cell_is_stale():
+    notebook = read(NOTEBOOKS[0])
+    notebook["cells"][0]["source"] += " "
+    assert is_stale(notebook)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_every_notebook_runs(notebook, tmp_path, monkeypatch, capsys):
-    """It trains up to eight federations of the digits: some ten seconds."""
+    """It trains up to nine federations of the digits: some ten seconds."""
+    pytest.importorskip("IPython")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     namespace = {"__name__": "notebook"}
-    for cell in cells:
+    for cell in read(notebook)["cells"]:
         if cell["cell_type"] == "code":
-            assert not cell["outputs"]
             exec("".join(cell["source"]), namespace)
     assert capsys.readouterr().out

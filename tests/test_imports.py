@@ -35,12 +35,19 @@ def imports(file):
 
 def test_the_mainland_loads_no_room():
     """Each room can be removed, and costs nothing until it is used."""
-    rooms = ("campaign", "verification", "engines.transport", "engines.processes", "engines.ray")
-    loaded = "import sys, pfl.cli.runs, pfl.engines.auto, pfl.testing.contract; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, cwd=ROOT)
-    found = done.stdout.split()
-    assert "pfl.loop" in found
-    assert [name for name in found if name.startswith(tuple(f"pfl.{one}" for one in rooms))] == []
+    parts = ("campaign", "verification", "engines.transport", "engines.processes", "engines.ray")
+    rooms = (*(f"pfl.{one}" for one in parts), "datamodules.tables")
+    data = [f"datamodules.{file.stem}" for file in (ROOT / "datamodules").glob("[a-z]*.py")]
+    kernel = ("pfl.engines.auto", "pfl.testing.contract", *data)
+    loaded = f"import sys, pfl.cli.runs; print(*sys.modules); import {', '.join(kernel)}"
+    code = f"{loaded}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    command, found = map(str.split, done.stdout.splitlines())
+    # What computes rounds is loaded when a run is prepared.
+    assert "pfl.loop" in command
+    assert not {"pfl.federation.rounds", "pfl.training.phases", "pfl.training.context"} & {*command}
+    assert {"pfl.training.phases", "datamodules.folder"} <= {*found}
+    assert [name for name in found if name.startswith(rooms)] == []
 
 
 def test_imports_keep_to_the_layers_that_pyproject_declares():
@@ -50,9 +57,12 @@ def test_imports_keep_to_the_layers_that_pyproject_declares():
 
 
 def offered(module):
-    """Return what type checkers see in a module that only passes names on, as (module, name)."""
-    found = []
-    for home, names in imports(Path(find_spec(module).origin)):
+    """Return what type checkers see in a module that only passes names on, as (module, name).
+
+    Nothing in one that was removed.
+    """
+    found, spec = [], find_spec(module)
+    for home, names in imports(Path(spec.origin)) if spec else ():
         if home.startswith(("typing", "pfl.imports")):
             continue
         found += offered(home) if names == ["*"] else [(home, name) for name in names]

@@ -171,12 +171,14 @@ def test_both_points():
     assert row["test/personal_post_broadcast/loss"] == pytest.approx(row["test/global/loss"])
 
 
-def test_a_pattern_that_matches_nothing_says_what_to_do():
-    with pytest.raises(
-        ValueError,
-        match=parts("FedPer.shared ~ 'net.backbone.*' ~ net.weight, net.bias ~ SplitNet"),
-    ):
+def test_a_network_without_the_parts_that_a_method_needs_is_refused_with_the_way_to_add_them():
+    with pytest.raises(TypeError, match=parts("FedPer ~ Linear ~ SplitNet ~ personal_layers")):
         loop().fit(FedPer(torch.nn.Linear(5, 3)), blobs())
+
+
+def test_a_pattern_that_matches_nothing_is_refused_by_name():
+    with pytest.raises(ValueError, match=parts("FedAvg.stays ~ 'net.decoder.*' ~ net.weight")):
+        loop().fit(FedAvg(torch.nn.Linear(5, 3), stays=["decoder.*"]), blobs())
 
 
 # Records.

@@ -11,8 +11,6 @@ import pytest
 import yaml
 
 from pfl.cli.config import Experiment
-from pfl.cli.parser import make_parser
-from pfl.cli.runs import fit_experiment
 
 ROOT = Path(__file__).parent.parent
 SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
@@ -71,14 +69,13 @@ def test_every_point_parses(sweep, tmp_path):
     from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
     content = read(sweep)
-    parser = make_parser("fit")
     file = tmp_path / "args.json"
     words = [str(file) if word == "${args_json_file}" else word for word in content["command"][3:]]
     found = set()
     for point in points(content["parameters"]):
         given = {"args": {key: {"value": value} for key, value in point.items()}}
         file.write_text(create_sweep_command_args(given)["args_json"][0], encoding="utf-8")
-        values = Experiment.parse(parser, words).values
+        values = Experiment.parse("fit", words).values
         for key, value in point.items():
             assert _plain(values[key]) == value, key
         found.add(json.dumps(point, sort_keys=True))
@@ -95,6 +92,6 @@ def _plain(value):
 def test_points_of_an_agent_lie_apart_unless_told_otherwise(monkeypatch):
     monkeypatch.setenv("WANDB_SWEEP_ID", "abc")
     words = ["--config", "configs/quickstart.yaml"]
-    assert fit_experiment(words).values.loop.default_root_dir == "runs/sweeps/abc"
-    told = fit_experiment([*words, "--loop.default_root_dir=x"])
+    assert Experiment.parse("fit", words).values.loop.default_root_dir == "runs/sweeps/abc"
+    told = Experiment.parse("fit", [*words, "--loop.default_root_dir=x"])
     assert told.values.loop.default_root_dir == "x"

@@ -3,7 +3,9 @@
 ``python -m benchmarks.ledger`` compares full-length runs with the papers: it writes a page, a JSON
 file and pictures from the runs in the ledger, and its numbers on other pages. With ``--keep`` it
 first adds the finished runs of a table; all other flags are then those of pfl fit, as they were
-given to pfl table (``--loop.default_root_dir=DIR/runs/tables`` for runs of another clone).
+given to pfl table (``--loop.default_root_dir=DIR/runs/tables`` for runs of another clone). With
+``--run NAME`` it first makes runs that the page lists as open, and keeps them; other flags are
+those of pfl fit, such as ``--config configs/folders/cifar10.yaml`` for images in a folder.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from pathlib import Path
 from benchmarks.ledger.judge import Ledger
 from benchmarks.ledger.keep import keep
 from benchmarks.ledger.page import write
+from benchmarks.ledger.wanted import options_of
+from pfl.__main__ import main as pfl
 from pfl.cli.explain import UsageError
 from pfl.disk.reading import FileError
 
@@ -35,6 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "python -m benchmarks.ledger", description=__doc__, allow_abbrev=False
     )
+    parser.add_argument("--run", metavar="NAME", help="make and keep runs that are open")
     parser.add_argument("--keep", type=Path, metavar="TABLE", help="add runs of this table file")
     for name, text in _OF_KEEP.items():
         kind = int if name == "seeds" else str
@@ -44,11 +49,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default="docs", help="folder of the page")
     options, flags = parser.parse_known_args(words)
     try:
-        given = [*(f"--{name}" for name in _OF_KEEP if getattr(options, name)), *flags]
-        if options.keep is None and given:
-            raise UsageError(f"{given[0]} is allowed only with --keep TABLE")
-        if options.keep is not None and not options.commit:
-            raise UsageError("--keep: give the project's commit that ran them as --commit")
+        _check(options, flags)
+        if options.run is not None:
+            chosen = options_of(options.run, options.note)
+            flags = [*chosen.flags, *flags]
+            vars(options).update(vars(chosen))
+            if code := table([*_words(chosen), *flags]):
+                return code
         for line in keep(options, flags) if options.keep is not None else ():
             print(line)
         ledger = Ledger.read(options.folder)
@@ -56,9 +63,31 @@ def main(words: Sequence[str] | None = None) -> int:
     except (UsageError, FileError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
-    cells = sum(not row["departure"] for row in ledger.rows)
-    print(f"{cells} cells: wrote {options.out / 'ledger.md'}")
+    print(f"{len(ledger.judged)} cells: wrote {options.out / 'ledger.md'}")
     return 0
+
+
+def _check(options: argparse.Namespace, flags: Sequence[str]) -> None:
+    given = [*(f"--{name}" for name in _OF_KEEP if getattr(options, name)), *flags]
+    if options.run is None and options.keep is None and given:
+        raise UsageError(f"{given[0]} is allowed only with --keep TABLE or --run NAME")
+    if options.run is not None:
+        its_own = {"keep", *_OF_KEEP} - {"commit", "note"}
+        if told := [name for name in sorted(its_own) if getattr(options, name)]:
+            raise UsageError(f"--{told[0]}: --run {options.run} says this itself")
+    if (options.run or options.keep) and not options.commit:
+        raise UsageError("give the project's commit that makes or made the runs as --commit")
+
+
+def _words(chosen: argparse.Namespace) -> list[str]:
+    """Return the words of ``pfl table`` for what is wanted."""
+    lists = {"--rows": chosen.rows, "--columns": chosen.columns, "--seeds": chosen.seeds}
+    return [str(chosen.keep), *(str(w) for name, some in lists.items() for w in (name, *some))]
+
+
+def table(words: Sequence[str]) -> int:
+    """Run ``pfl table``; return its exit code."""
+    return pfl(["table", *words])
 
 
 if __name__ == "__main__":

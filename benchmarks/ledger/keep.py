@@ -162,6 +162,10 @@ def is_released(paper: str, partition: Mapping[str, Any]) -> bool:
     )
 
 
+def overlay_of(paper: str) -> str:
+    """Return the name of the overlay with the clients of a paper's released code."""
+    return f"{paper.lower()}_data_as_released.yaml"
+
+
 def _overlay(paper: str) -> dict[str, Any]:
-    overlays = shipped.root() / "configs" / "overlays"
-    return read_yaml(overlays / f"{paper.lower()}_data_as_released.yaml")
+    return read_yaml(shipped.root() / "configs" / "overlays" / overlay_of(paper))

@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from benchmarks.ledger.judge import HERE, Ledger, Record
-from benchmarks.ledger.picture import THEMES, dumbbells
+from benchmarks.ledger.judge import (
+    HERE,
+    Ledger,
+    Record,
+    by,
+    counts,
+    hangs_on,
+    paper_readings,
+    ranges,
+)
+from benchmarks.ledger.picture import THEMES, forest
+from benchmarks.ledger.readings import FIELDS, TAKEN, Reading
+from benchmarks.ledger.wanted import lacking
 from pfl.disk.writing import write as write_text
 from pfl.disk.writing import written
 from pfl.extras.bench.hashed import hashed, write_rows
@@ -34,12 +44,13 @@ def write(ledger: Ledger, out: Path) -> None:
     """
     out.mkdir(parents=True, exist_ok=True)
     # Six digits are the same on every processor.
-    rows = json.loads(pd.DataFrame(ledger.rows).to_json(orient="records", double_precision=6))
+    rows = [{**row, "readings": [*map(_told, row["readings"])]} for row in ledger.rows]
+    rows = json.loads(pd.DataFrame(rows).to_json(orient="records", double_precision=6))
     write_rows(out / "ledger.json", "ledger", {"name": "ledger"}, map(hashed, rows))
     with styled():
         for name, theme in THEMES.items():
             with written(out / f"ledger_{name}.svg") as file:
-                save(dumbbells(ledger.rows, theme), file, "svg")
+                save(forest(ledger.judged, theme), file, "svg")
     write_text(out / "ledger.md", text(ledger, "page"))
     pages = [*out.glob("**/*.md"), out.parent / "README.md"] if (out / "methods").is_dir() else []
     for page in pages:
@@ -47,6 +58,10 @@ def write(ledger: Ledger, out: Path) -> None:
         after = _PART.sub(lambda part: part[1] + text(ledger, part[2]) + part[3], before)
         if after != before:
             write_text(page, after)
+
+
+def _told(judged: Record) -> Record:
+    return {**judged, "reading": judged["reading"].name}
 
 
 def text(ledger: Ledger, name: str) -> str:
@@ -58,8 +73,17 @@ def text(ledger: Ledger, name: str) -> str:
         lstrip_blocks=True,
     )
     known.filters |= {"pct": pct, "signed": signed, "counts": counts, "rms": rms}
+    known.filters |= {"ranges": ranges, "span": span, "hangs_on": hangs_on}
+    known.globals |= {"paper_readings": paper_readings, "fields": FIELDS, "lacking": lacking}
+    known.tests["known"] = math.isfinite
     template = name if name in ("page", "headline") else "method"
     return known.get_template(f"{template}.md.j2").render(ledger=ledger, paper=name).rstrip() + "\n"
+
+
+def span(numbers: tuple[int, int]) -> str:
+    """Return a range in words."""
+    low, high = numbers
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def pct(value: float | None, half: float | None = None) -> str:
@@ -74,12 +98,7 @@ def signed(value: float, half: float | None = None) -> str:
     return ("+" if value >= 0 else "") + pct(value, half)
 
 
-def counts(judged: Sequence[Record]) -> dict[str, int]:
-    """Count the verdicts of records."""
-    return Counter(one["verdict"] for one in judged)
-
-
-def rms(rows: Sequence[Record]) -> float:
-    """Return the root mean square of differences to printed numbers."""
-    squares = [row["difference"] ** 2 for row in rows if not math.isnan(row["difference"])]
+def rms(rows: Sequence[Record], reading: Reading = TAKEN) -> float:
+    """Return the root mean square of differences to printed numbers, by a reading."""
+    squares = [by(row, reading)["difference"] ** 2 for row in rows]
     return math.sqrt(sum(squares) / len(squares)) if squares else math.nan

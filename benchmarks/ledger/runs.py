@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
 from pfl.disk.reading import FileError
-from pfl.results.runs import RunFolder
+from pfl.results.runs import At, RunFolder
 
 
 class Entry(BaseModel):
@@ -34,7 +34,7 @@ class Entry(BaseModel):
             released code; otherwise it is a draw of our own from the same law.
         departure: Settings other than the table's, chosen to see what a number depends on; empty
             for a cell of the table.
-        ended: When the run ended; ``dates.csv`` has it for runs that were kept without it.
+        ended: When the run ended; runs of before 2026-11-27 were kept without it.
         images: Hash of the JPEG files that it read (:mod:`benchmarks.jpeg`); empty for other data.
     """
 
@@ -71,8 +71,7 @@ def read(folder: Path) -> pd.DataFrame:
 
     Returns:
         The columns of :class:`Entry`, with ``column`` as one text such as ``beta 0.1, P 0.2``; the
-        ``folder``; the number by the paper's criterion (``ours``), after the ``last`` round, and
-        after the ``best`` one, which is missing if only some clients were tested before the last.
+        ``folder``; and the run's ``scores``, see :func:`scores`.
 
     Raises:
         FileError: A folder is damaged, or has the cell of another one.
@@ -90,13 +89,11 @@ def read(folder: Path) -> pd.DataFrame:
         if entry.key != path.name:
             raise FileError(f"{path} has the cell of {entry.key}: rename or remove the folder")
         column = ", ".join(f"{axis} {label}" for axis, label in entry.column.items())
-        numbers = scores(RunFolder.read(path), entry.metric)
-        records.append({**entry.model_dump(), "column": column, "folder": path.name, **numbers})
+        found = scores(RunFolder.read(path), entry.metric)
+        records.append({**entry.model_dump(), "column": column, "folder": path.name, **found})
     if not records:
         raise FileError(f"there is no run in {folder}: add some with --keep TABLE")
-    runs = pd.DataFrame(records).astype({"reported": float, "spread": float, "best": float})
-    dates = table(folder / "dates.csv", "folder", "kept").set_index("folder")["kept"]
-    runs["ended"] = runs["ended"].where(runs["ended"] != "", runs["folder"].map(dates)).fillna("")
+    runs = pd.DataFrame(records).astype({"reported": float, "spread": float})
     return runs.sort_values(["paper", "table", "column", "row", "seed"], key=_natural)
 
 
@@ -105,8 +102,14 @@ def _natural(texts: pd.Series[Any]) -> pd.Series[Any]:
     return texts.map(lambda text: re.sub(r"(?<![\d.])\d+", lambda n: n[0].zfill(9), str(text)))
 
 
-def scores(run: RunFolder, metric: str) -> dict[str, float]:
-    """Return a finished run's numbers, see :func:`read`.
+def scores(run: RunFolder, metric: str) -> dict[str, Any]:
+    """Return what a finished run's curve says.
+
+    Returns:
+        ``scores``: the number by criterion and by what clients are averaged over; an empty text is
+        that of ``metric``. Where only some clients were tested before the last round, ``last`` is
+        all there is beside it. ``swing``: the standard deviation of the tests in the last half of
+        the rounds.
 
     Raises:
         FileError: The run is not finished, or lacks the number.
@@ -117,11 +120,21 @@ def scores(run: RunFolder, metric: str) -> dict[str, float]:
     if ours is None or not np.isfinite(ours):
         where = run.path / "summary.json"
         raise FileError(f"{where}: {metric}: expected a finite number, got {ours}")
-    name = metric.rpartition("/")[0]
-    values = run.values(name, run.evaluated(name))
-    best = np.nanmax(values) if next(iter(run.scores.values())) else np.nanmin(values)
+    name, _, taken = metric.rpartition("/")
+    score = name.removesuffix("_weighted")
+    weighted = score if name.startswith("test/pooled/") else f"{score}_weighted"
+    columns = {"": name, "clients": score, "samples": weighted}
     some = "evaluated_clients" in run.environment and not name.startswith("test/pooled/")
-    return {"ours": float(ours), "last": float(values[-1]), "best": np.nan if some else float(best)}
+    rounds: dict[str, At] = {"": cast(At, taken), "last": "last"}
+    rounds |= {} if some else {"best": "best_on_test"}
+    found = {
+        (criterion, averaging): run.mean(column, run.chosen(at, column))
+        for criterion, at in rounds.items()
+        for averaging, column in columns.items()
+    }
+    late = run.values(name, [test for test in run.evaluated(name) if test > run.round / 2])
+    swing = np.nan if some or len(late) < 3 else float(np.std(late, ddof=1))
+    return {"scores": found | {("", ""): float(ours)}, "swing": swing}
 
 
 def table(file: Path, *columns: str) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -12,13 +13,20 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from datamodules.checks import require
+from datamodules.numpy_pickle import read_arrays
 from datamodules.partition.natural import client_names
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding, Rule
 from datamodules.targets import Catalogue, Ints
+from pfl.core.places import Place
 from pfl.disk import reading
 
 FORMAT = "pfl-partition-1"
+# Where a partition file must be.
+PLACE = Place(
+    "give a partition file or a partitioner ('pfl list partitions' shows them; in Python: "
+    "Dirichlet(alpha=0.1))"
+)
 
 
 def recipe(partitioner: Partitioner) -> dict[str, Any]:
@@ -86,11 +94,9 @@ def load(
             clients, or is damaged.
     """
     file = Path(path).expanduser()
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"partition: there is no file {file}; give a partition file or a partitioner ('pfl "
-            "list partitions' shows them; in Python: Dirichlet(alpha=0.1))"
-        )
+    PLACE.check(path)
+    if file.suffix == ".pkl":
+        return _of_fl_bench(file, catalogue, num_clients), {"partition": f"FL-bench's {file.name}"}
     description = reading.read_json(file)
     require(
         description.get("format") == FORMAT,
@@ -104,6 +110,36 @@ def load(
     )
     names = ("partition", *(field.name for field in fields(Rule)))
     return division, {name: description.get(name) for name in names}
+
+
+def _of_fl_bench(path: Path, catalogue: Catalogue, num_clients: int | None) -> Division:
+    """Return the division of a ``partition.pkl`` of FL-bench.
+
+    Its numbers are those of training and official test samples in one row, as here.
+    """
+    held = read_arrays(path)
+    clients: Any = held.get("data_indices") if isinstance(held, Mapping) else None
+    form = isinstance(clients, list) and all(
+        isinstance(one, Mapping) and {"train", "test"} <= one.keys() for one in clients
+    )
+    require(form, f"{path} is not a partition.pkl of FL-bench: it lacks data_indices of clients")
+    trained = held.get("separation", {}).get("train", range(len(clients)))
+    require(
+        len(trained) >= len(clients),
+        f"{path} keeps {len(clients) - len(trained)} clients for tests alone; give data.unseen, "
+        "and let FL-bench split by samples",
+    )
+    require(
+        num_clients in (None, len(clients)),
+        f"num_clients is {num_clients}, but the partition {path} has {len(clients)} clients",
+    )
+    holdings = [
+        Holding(*(_ids(list(one.get(name, ()))) for name in ("train", "val", "test")))
+        for one in clients
+    ]
+    division = Division(tuple(holdings), None, {})
+    _check(division, len(catalogue.targets), path)
+    return division
 
 
 def _restored(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Division:
@@ -167,15 +203,25 @@ def _check(division: Division, count: int, path: Path) -> None:
     pooled = [] if division.pooled_test is None else [division.pooled_test]
     owned = np.concatenate([ids for h in division.holdings for ids in (h.train, h.val)])
     tested = np.concatenate([*(h.test for h in division.holdings), *pooled])
-    most = max(owned.max(initial=0), tested.max(initial=0))
-    require(most < count, f"the partition {path} has samples outside 0..{count - 1}")
+    every = np.concatenate([owned, tested])
+    outside = every[(every < 0) | (every >= count)]
+    require(
+        not len(outside),
+        f"the partition {path} has samples outside 0..{count - 1}, such as {outside[:1]}",
+    )
     require(
         all(one < len(division.holdings) for who in division.apart.values() for one in who),
         f"the partition {path} holds out a client that it does not have",
     )
+    values, times = np.unique(owned, return_counts=True)
     require(
-        len(np.unique(owned)) == len(owned),
-        f"the partition {path} gives a training sample to two clients",
+        len(values) == len(owned),
+        f"the partition {path} gives a training sample to two clients, or twice to one, such as "
+        f"{values[times > 1][:1]}",
     )
-    trained = np.isin(tested, owned).any()
-    require(not trained, f"the partition {path} tests on training samples")
+    both = np.intersect1d(owned, tested)
+    require(
+        not len(both),
+        f"the partition {path} tests on training samples, {len(both)} of them, such as {both[:1]}: "
+        "divide the samples again",
+    )

@@ -203,7 +203,7 @@ class ConceptDrift(Slices):
 
     Args:
         subclasses_per_client: Number of subclasses of each superclass that a client has; must
-            divide s. With all s subclasses this is pFedVEM's homogeneous variant.
+            divide s. With all s subclasses these are pFedVEM's homogeneous clients.
         quantity: How block sizes are drawn: ``random_cuts`` at distinct uniform points (pFedVEM),
             ``equal``, or ``lognormal``.
         sigma: Standard deviation of the logarithm of ``lognormal`` sizes.

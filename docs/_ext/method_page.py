@@ -6,10 +6,8 @@ for those who read the file, and is left out here.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import get_type_hints
 
 from curves import picture
 from docutils import nodes
@@ -20,6 +18,7 @@ import lightning_modules
 from lightning_modules.base import ClientModule
 from pfl.extras.bench.hashed import read_rows
 from pfl.testing import normed
+from tests.helpers import discovery
 
 ROOT = Path(__file__).parent.parent.parent
 CAPTION = (
@@ -67,7 +66,7 @@ def _citation(kind: type[ClientModule], page: str) -> str:
 
 def _declarations(kinds: Sequence[type[ClientModule]]) -> Iterator[str]:
     """Yield a table of what the classes declare on a split network of a few units."""
-    built = [_built(kind) for kind in kinds]
+    built = [discovery.build(kind, normed()) for kind in kinds]
     files = [kind.__module__.rpartition(".")[2] for kind in kinds]
 
     def row(title: str, cells: Sequence[str]) -> str:
@@ -80,19 +79,8 @@ def _declarations(kinds: Sequence[type[ClientModule]]) -> Iterator[str]:
     yield row("travels", [_quoted((*one.shared, *one.extra)) for one in built])
     yield row("stays with the client", [_quoted(one.kept) for one in built])
     yield row("tested", [f"`{one.evaluate_at}`" for one in built])
-    yield row("tasks", ["classification" if one.needs_classes else "any" for one in built])
+    yield row("tasks", ["classification" if "classes" in one.needs else "any" for one in built])
     yield row("can be stacked", ["yes" if one.vectorizable else "no" for one in built])
-
-
-def _built(kind: type[ClientModule]) -> ClientModule:
-    """Build a method on a network with a batch norm; a supervisor is such a network too."""
-    _, *others = inspect.signature(kind).parameters.values()
-    named = [one for one in others if one.kind is not one.VAR_KEYWORD]
-    asked = (one for one in named if one.default is one.empty)
-    # Numbers of clients or samples, and further networks.
-    types = get_type_hints(kind.__init__)
-    given = {one.name: 3 if types[one.name] is int else normed() for one in asked}
-    return kind(normed(), **given)
 
 
 def _quoted(words: Sequence[str]) -> str:
@@ -120,7 +108,7 @@ def _ledger(names: set[str]) -> Iterator[str]:
             "-" if cell[key] is None else f"{100 * cell[key]:.2f}" for key in ("ours", "reported")
         )
         where = f"{cell['paper']}, {cell['table']}, {cell['cell']}, {cell['partition']} partition"
-        yield f"| {where} | {here} | {reported} | {cell['verdict']} |"
+        yield f"| {where} | {here} | {reported} | {cell['verdict'] or '-'} |"
 
 
 def _method(label: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from pfl.method import Patterns, State, batch_norms, matches
+from pfl.method import Patterns, State, batch_norms, hold_constant, matches
 
 
 class Frozen(nn.Module):
@@ -29,17 +29,11 @@ class Frozen(nn.Module):
         return output
 
 
-def as_buffer(module: nn.Module, name: str, persistent: bool = True) -> None:
-    """Turn a parameter or buffer of a module into a buffer, in place.
-
-    Args:
-        module: The module that owns it.
-        name: Name of the parameter or buffer.
-        persistent: Whether the buffer is part of the state dict.
-    """
+def as_buffer(module: nn.Module, name: str) -> None:
+    """Turn a parameter of a module into a buffer, in place."""
     value = getattr(module, name).detach()
     delattr(module, name)
-    module.register_buffer(name, value, persistent)
+    module.register_buffer(name, value)
 
 
 def statistics(net: nn.Module) -> State:
@@ -66,11 +60,9 @@ def make_constant(net: nn.Module, patterns: Patterns) -> None:
         >>> list(net.train().state_dict()), net[1].module.training
         (['2.weight', '2.bias'], False)
     """
-    for home, child in list(net.named_modules()):
-        held = [*child.named_parameters(recurse=False), *child.named_buffers(recurse=False)]
-        for name, _ in held:
-            if matches(f"{home}.{name}" if home else name, patterns):
-                as_buffer(child, name, persistent=False)
+    entries = net.named_parameters(remove_duplicate=False), net.named_buffers()
+    names = [name for found in entries for name, _ in found]
+    hold_constant(net, {name for name in names if matches(name, patterns)})
     for name in batch_norms(net):
         norm = net.get_submodule(name)
         if norm.running_mean is not None and "running_mean" not in norm.state_dict():

@@ -68,8 +68,8 @@ def feature_distillation(
     with a target for each sample), and D times that for ``sum_dim`` (PFAKD, Eq. 3 as printed).
 
     Args:
-        z: (B, D) features.
-        target: (B, D) features of the teacher.
+        z: (B, D) features, or (B, D, ...) of each pixel.
+        target: (B, D) features of the teacher, likewise.
         weight: (B,) or ``None``.
         reduction: Mean or sum over the features; the samples are always averaged.
 
@@ -82,7 +82,7 @@ def feature_distillation(
         (tensor(2.5000), tensor(5.))
     """
     one_of("reduction", reduction, ("mean", "sum_dim"))
-    squares = (at_least_float32(z) - target).square()
+    squares = (at_least_float32(z) - target).square().flatten(1)
     return mean(squares.mean(-1) if reduction == "mean" else squares.sum(-1), weight)
 
 

@@ -2,6 +2,8 @@
 
 from lightning_modules.nets.adapted import FrozenParts as FrozenParts
 from lightning_modules.nets.adapted import LoRA as LoRA
+from lightning_modules.nets.adapted import Ranks as Ranks
+from lightning_modules.nets.adapted import adapted as adapted
 from lightning_modules.nets.initial import orthogonalise as orthogonalise
 from lightning_modules.nets.initial import redraw as redraw
 from lightning_modules.nets.initial import seed_of as seed_of
@@ -14,6 +16,7 @@ from lightning_modules.nets.plain import CNN5 as CNN5
 from lightning_modules.nets.plain import MLP as MLP
 from lightning_modules.nets.plain import FashionCNN as FashionCNN
 from lightning_modules.nets.plain import LeNet5 as LeNet5
+from lightning_modules.nets.pretrained import Pretrained as Pretrained
 from lightning_modules.nets.recurrent import GRUNet as GRUNet
 from lightning_modules.nets.split import PerClient as PerClient
 from lightning_modules.nets.split import Projected as Projected
@@ -23,4 +26,9 @@ from lightning_modules.nets.split import must_be_split as must_be_split
 from lightning_modules.nets.split import must_have_linear_head as must_have_linear_head
 from lightning_modules.nets.text import TextNet as TextNet
 from lightning_modules.nets.timm import Timm as Timm
+from lightning_modules.nets.towers import CLIP as CLIP
+from lightning_modules.nets.towers import TOWERS as TOWERS
+from lightning_modules.nets.towers import ToyTowers as ToyTowers
+from lightning_modules.nets.towers import TwoTowers as TwoTowers
 from lightning_modules.nets.transformer import ViT as ViT
+from lightning_modules.nets.unet import UNet as UNet

@@ -75,18 +75,18 @@ def zero_last_layer(net: nn.Module) -> None:
     assign(net, {name: torch.zeros_like(value) for name, value in entries.items()})
 
 
-def orthogonalise(layer: nn.Linear) -> None:
-    """Replace the (C, D) weights of a linear layer by the nearest ones with orthonormal rows.
+def orthogonalise(weight: Tensor) -> None:
+    """Replace a (C, D) matrix by the nearest one with orthonormal rows, in place.
 
     This is the orthogonal factor of the polar decomposition, so nothing is drawn. If C > D, rows
-    cannot be orthonormal, and the columns are made so instead.
+    cannot be orthonormal, and the columns are made so instead. Further dimensions count as D.
 
     Example:
-        >>> layer = nn.Linear(5, 3)
-        >>> orthogonalise(layer)
-        >>> bool(torch.allclose(layer.weight @ layer.weight.mT, torch.eye(3), atol=1e-5))
+        >>> weight = torch.randn(3, 5)
+        >>> orthogonalise(weight)
+        >>> bool(torch.allclose(weight @ weight.mT, torch.eye(3), atol=1e-5))
         True
     """
     with torch.no_grad():
-        left, _, right = torch.linalg.svd(layer.weight, full_matrices=False)
-        layer.weight.copy_(left @ right)
+        left, _, right = torch.linalg.svd(weight.flatten(1), full_matrices=False)
+        weight.copy_((left @ right).view_as(weight))

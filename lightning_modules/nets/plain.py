@@ -23,7 +23,7 @@ from lightning_modules.nets.blocks import (
     widths,
 )
 from lightning_modules.nets.split import SplitNet
-from pfl.method import at_least_one, check_arguments
+from pfl.method import AtLeastOne, at_least_one, check_arguments
 
 
 class MLP(SplitNet):
@@ -47,7 +47,7 @@ class MLP(SplitNet):
         self,
         num_classes: int,
         input_shape: tuple[int, ...] = (1, 28, 28),
-        hidden: int | Sequence[int] = 100,
+        hidden: AtLeastOne | Sequence[int] = 100,
         batch_norm: bool = False,
     ) -> None:
         sizes = (math.prod(input_shape), *widths(hidden))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -143,29 +143,42 @@ def mask_unknown(prototypes: Tensor) -> tuple[Tensor, Tensor]:
     return prototypes.nan_to_num(), (~prototypes[:, 0].isnan()).to(prototypes.dtype)
 
 
-def merge_prototypes(
-    previous: Tensor, prototypes: Sequence[Tensor], counts: Sequence[Tensor]
-) -> Tensor:
-    """Average prototypes over clients, class by class; a class that no client has keeps its row.
+class ClassMeans(fl.Fold[Tensor]):
+    """Prototypes averaged over clients, class by class; a class that no client has keeps its row.
 
-    Sums are computed in float64 (float32 on devices without float64), in the given order.
+    Sums are computed in float64 (float32 on devices without float64).
 
     Args:
         previous: (C, D), with rows of NaN for unknown classes.
-        prototypes: (C, D) of each client; rows of weight zero are ignored.
-        counts: (C,) weights of each client's rows, zero for a class that it does not have.
+        table: Returns an upload's (C, D) prototypes, and (C,) weights of its rows; rows of weight
+            zero are ignored.
 
     Example:
-        >>> tables = [torch.tensor([[1.0], [0.0]]), torch.tensor([[4.0], [0.0]])]
-        >>> counts = [torch.tensor([2.0, 0.0]), torch.tensor([1.0, 0.0])]
-        >>> merge_prototypes(torch.tensor([[9.0], [9.0]]), tables, counts).tolist()
+        >>> sent = [([[1.0], [0.0]], [2.0, 0.0]), ([[4.0], [0.0]], [1.0, 0.0])]
+        >>> found = ClassMeans(
+        ...     torch.tensor([[9.0], [9.0]]), lambda upload: map(torch.tensor, sent[upload.client])
+        ... )
+        >>> for client in range(2):
+        ...     found.add(fl.Upload(client, 1, {}))
+        >>> found.value().tolist()
         [[2.0], [9.0]]
     """
-    wide = fl.widest(previous.device)
-    total, mass = torch.zeros_like(previous, dtype=wide), previous.new_zeros(len(previous)).to(wide)
-    for table, count in zip(prototypes, counts, strict=True):
-        weight = count.to(mass)
-        total += torch.where(weight[:, None] > 0, weight[:, None] * table.to(wide), 0)
-        mass += weight
-    means = (total / mass[:, None]).to(previous.dtype)
-    return torch.where(mass[:, None] > 0, means, previous)
+
+    def __init__(self, previous: Tensor, table: Callable[[fl.Upload], Iterable[Tensor]]) -> None:
+        self._previous, self._table = previous, table
+        wide = fl.widest(previous.device)
+        self._total = torch.zeros_like(previous, dtype=wide)
+        self._mass = previous.new_zeros(len(previous)).to(wide)
+
+    def add(self, upload: fl.Upload) -> None:
+        """Add a client's prototypes."""
+        table, count = self._table(upload)
+        weight = count.to(self._mass)
+        added = weight[:, None] * table.to(self._total.dtype)
+        self._total += torch.where(weight[:, None] > 0, added, 0)
+        self._mass += weight
+
+    def value(self) -> Tensor:
+        """Return the (C, D) prototypes."""
+        means = (self._total / self._mass[:, None]).to(self._previous.dtype)
+        return torch.where(self._mass[:, None] > 0, means, self._previous)

@@ -34,18 +34,14 @@ class MovingServer(fl.Server[fl.ServerState]):
     def __post_init__(self) -> None:
         fl.check_arguments(self)
 
-    def merge(self, state: fl.ServerState, uploads: Sequence[fl.Upload]) -> fl.ServerState:
-        """Return the state after the step; see :meth:`pfl.core.server.Server.merge`."""
-        after = super().merge(state, uploads)
+    def finish(self, state: fl.ServerState, folded: fl.Folded) -> fl.ServerState:
+        """Return the state after the step; see :meth:`pfl.core.server.Server.finish`."""
+        after = super().finish(state, folded)
         if self.step == 1:
             return after
         # Beyond their average, running variances could be negative.
         names = self.parameters if self.step > 1 else ("*",)
         return replace(after, shared=stepped(state.shared, after.shared, self.step, names))
-
-    def merge_mean(self, state: fl.ServerState, mean: fl.Upload, count: float) -> fl.ServerState:
-        """Take the same step towards the mean; see :meth:`pfl.core.server.Server.merge_mean`."""
-        return self.merge(state, [mean])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +61,14 @@ class DampedServer(fl.Server[DampedState]):
         """Add up the weights of all members."""
         return DampedState(shared=shared, total=self._total(clients))
 
-    def merge(self, state: DampedState, uploads: Sequence[fl.Upload]) -> DampedState:
+    def begin(self, state: DampedState, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Declare the mean, and who is in it."""
+        return {**super().begin(state, senders), "present": fl.Uploads(shared=(), extra=())}
+
+    def finish(self, state: DampedState, folded: fl.Folded) -> DampedState:
         """Return the state with the average over all members."""
-        after = super().merge(state, uploads)
-        share = self._total(uploads) / state.total
+        after = super().finish(state, folded)
+        share = self._total(folded["present"]) / state.total
         return replace(after, shared=stepped(state.shared, after.shared, share))
 
     def _total(self, clients: Sequence[fl.ClientInfo | fl.Upload]) -> int:
@@ -95,12 +95,17 @@ class MeansServer(fl.Server[fl.StateT]):
     server_epochs: int = 100
     server_batch: int = 10
 
+    def begin(self, state: fl.StateT, senders: Sequence[fl.ClientInfo]) -> fl.Folds:
+        """Hold the class means of all clients."""
+        return {"means": fl.Uploads(shared=())}
+
     def batches(self, count: int, round: int) -> Iterable[Tensor]:
         """Return batches of positions of ``count`` means, shuffled anew in each epoch."""
         rng = fl.generator(self.seed, "means", round)
         orders = (torch.randperm(count, generator=rng) for _ in range(self.server_epochs))
         return (batch for order in orders for batch in torch.split(order, self.server_batch))
 
+    @torch.no_grad()
     def descended(
         self, start: fl.State, loss: Callable[[fl.State, Tensor], Tensor], batches: Iterable[Tensor]
     ) -> tuple[fl.State, float]:
@@ -120,15 +125,15 @@ class MeansServer(fl.Server[fl.StateT]):
         """
         values, losses = fl.clone(start), []
         trained = [value.requires_grad_() for value in values.values()]
-        optimizer = torch.optim.SGD(trained, self.server_lr)
-        with torch.enable_grad():
-            for batch in batches:
+        # Thousands of tiny steps, one after another: an optimiser would take as long again.
+        for batch in batches:
+            with torch.enable_grad():
                 found = loss(values, batch)
-                slopes = torch.autograd.grad(found, trained, allow_unused=True)
-                for value, slope in zip(trained, slopes, strict=True):
-                    value.grad = slope
-                optimizer.step()
-                losses.append(found.detach())
+            slopes = torch.autograd.grad(found, trained, allow_unused=True)
+            for value, slope in zip(trained, slopes, strict=True):
+                if slope is not None:
+                    value.add_(slope, alpha=-self.server_lr)
+            losses.append(found.detach())
         return fl.clone(values), float(torch.stack(losses).mean()) if losses else 0.0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pfl.core.types import RoundResult
 from pfl.federation import checkpoint
-from pfl.federation.resume import FILE
+from pfl.federation.folders import FILE
 from pfl.federation.run import Callback, Run
 from pfl.federation.schema import Content
 

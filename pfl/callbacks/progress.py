@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from importlib import import_module
+from io import StringIO
+from typing import Any
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from pfl.core.failure import clients_text
 from pfl.core.sheet import Sheet
@@ -17,6 +27,8 @@ from pfl.results.sheets import duration, show
 
 # Seconds from which a run's length is announced.
 _LONG = 600
+# Seconds after which bars in a notebook are shown anew, and their width in characters.
+_REFRESHED, _WIDTH = 0.2, 88
 
 
 class ProgressBar(Callback):
@@ -28,10 +40,12 @@ class ProgressBar(Callback):
 
     def on_fit_start(self, run: Run) -> None:
         """Show the header and open the bars."""
-        self._started = time.perf_counter()
+        self._started, self._before = time.perf_counter(), run.round
+        run.waits.lap("preparation")
         topics = run.header if run.folder is None else {**run.header, "folder": str(run.folder)}
         show([Sheet("", ("", ""), [*topics.items()])], self._console)
-        bars = Progress(
+        kind = NotebookBars if self._console.is_jupyter else Progress
+        bars = kind(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -78,11 +92,46 @@ class ProgressBar(Callback):
     def on_fit_end(self, run: Run) -> None:
         """Close the bars and print the table."""
         self._scope.close()
-        show([closing_sheet(run, time.perf_counter() - self._started)])
+        show([closing_sheet(run, waited(run, self._before))])
 
     def on_interrupt(self, run: Run) -> None:
         """Close the bars."""
         self._scope.close()
+
+
+class NotebookBars(Progress):
+    """Bars as text in a cell's output that is replaced; rich's own bars there need ipywidgets."""
+
+    def start(self) -> None:
+        """Show the bars below what the cell has shown so far."""
+        self._shown = time.perf_counter()
+        cells = import_module("IPython.display")
+        self._output = cells.display(self._told(), raw=True, display_id=True)
+
+    def stop(self) -> None:
+        """Show how far the bars came."""
+        self._output.update(self._told(), raw=True)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        """Change a bar, and what is shown if that is older than a fifth of a second."""
+        super().update(task_id, **changes)
+        self._show()
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        """Advance a bar as :meth:`update` changes it."""
+        super().advance(task_id, advance)
+        self._show()
+
+    def _show(self) -> None:
+        if time.perf_counter() - self._shown > _REFRESHED:
+            self._shown = time.perf_counter()
+            self.stop()
+
+    def _told(self) -> dict[str, str]:
+        """Return the bars as the data of a cell's output."""
+        file = StringIO()
+        Console(file=file, width=_WIDTH, force_jupyter=False).print(self.get_renderable())
+        return {"text/plain": file.getvalue().rstrip()}
 
 
 def last_scores(run: Run) -> dict[str, float]:
@@ -92,7 +141,20 @@ def last_scores(run: Run) -> dict[str, float]:
     return {name: row[name] for name in names if name in row}
 
 
-def closing_sheet(run: Run, seconds: float) -> Sheet:
+def waited(run: Run, before: int) -> str:
+    """Return the seconds that the user waited for, in all and by topic.
+
+    Args:
+        run: The run, after its last round.
+        before: Number of rounds that were finished when it was started.
+    """
+    played = run.history[before:]
+    tests = sum(row["time/evaluate"] for row in played)
+    run.waits.split("files", rounds=sum(row["time/round"] for row in played) - tests, tests=tests)
+    return run.waits.told()
+
+
+def closing_sheet(run: Run, seconds: str) -> Sheet:
     """Return the closing table: the score, bytes moved, seconds and fingerprint."""
     summary, score = run.summary, next(iter(run.scores))
     word = "accuracy" if score == "acc" else score
@@ -118,5 +180,6 @@ def closing_sheet(run: Run, seconds: float) -> Sheet:
             for way in ("down", "up")
         )
         rows.append(("as sent, a round", f"{down} down, {up} up"))
-    rows += [("seconds", f"{seconds:.1f}"), ("fingerprint", run.fingerprint)]
+    rows += run.guaranteed.items()
+    rows += [("seconds", seconds), ("fingerprint", run.fingerprint)]
     return Sheet(f"after {rounds}, seed {run.seed}", ("", ""), rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -17,9 +18,11 @@ import yaml
 
 from pfl.callbacks.analysis import Analysis
 from pfl.callbacks.row_file import RowFile
+from pfl.core.client import ClientModule
 from pfl.core.data import Adopts, FederatedData, ReportsReading, info_of
 from pfl.core.devices import kernels
 from pfl.core.origins import client_names
+from pfl.core.record import MethodRecord
 from pfl.core.types import RoundResult
 from pfl.disk.reading import read_json
 from pfl.disk.writing import no_link, write
@@ -67,7 +70,8 @@ class Records(Analysis):
             "seed": run.seed,
             "rounds": run.rounds,
             "header": run.header,
-            "stacked": run.stacked,
+            "decided": run.decided,
+            "method": _about(run.module),
             **identity.beside(yaml.safe_load(run.config or "{}"), run.noise),
         }
         here = environment()
@@ -129,7 +133,8 @@ class Records(Analysis):
         content = {"rounds": run.round, "fingerprint": run.fingerprint, "summary": run.summary}
         failures = {"failures": run.failures} if run.failures else {}
         reasons = {"reasons": run.reasons} if run.reasons else {}
-        _write_json(cast(Path, run.folder) / "summary.json", content | failures | reasons)
+        shown = {"guaranteed": dict(run.guaranteed)} if run.guaranteed else {}
+        _write_json(cast(Path, run.folder) / "summary.json", content | failures | reasons | shown)
 
 
 def _brought(own: Collection[str]) -> dict[str, bool]:
@@ -145,6 +150,16 @@ def _brought(own: Collection[str]) -> dict[str, bool]:
             plugin.check(isinstance(said, bool), "a function that returns true or false")
             found.append((plugin.name, plugin, said))
     return plugins.settle("record", found, dict.fromkeys(own, "environment.json"))
+
+
+def _about(module: ClientModule) -> dict[str, str]:
+    """Return the name of a method, what sets it apart, and its paper; empty without a record."""
+    record: MethodRecord | None = vars(type(module)).get("record")
+    if record is None:
+        return {}
+    key = re.sub(r"\W+", "_", record.name.lower())
+    cited = {} if record.paper is None else {"bibtex": record.paper.bibtex(key)}
+    return {"name": record.name, "apart": record.apart, **cited}
 
 
 def environment() -> dict[str, Any]:

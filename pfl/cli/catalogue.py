@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 
 from pfl.cli.commands import LOOP_DEFAULTS
 from pfl.core.failure import error_line
-from pfl.imports import hints, plugins, stubs
+from pfl.imports import hints, modules, plugins, signatures, stubs
 from pfl.imports.plugins import PACKAGES, Plugin
 
 # What can be listed, with the base class of each kind.
 KINDS = {
     "methods": "lightning_modules.base.ClientModule",
     "nets": "lightning_modules.nets.SplitNet",
-    "data": "datamodules.FederatedDataModule",
+    "data": "datamodules.ClientData",
     "partitions": "datamodules.Partitioner",
 }
 # Function that shows data. pfl imports no methods or data sets itself; it finds them by name.
@@ -44,6 +44,7 @@ _OTHERS = (
     "pfl.training.uplink.UplinkStep",
     "pfl.federation.evaluation.Evaluation",
     "datamodules.Augmentation",
+    "pfl.core.task.Task",
     "lightning.pytorch.loggers.Logger",
 )
 # Base classes of what plug-ins register, by their groups.
@@ -120,31 +121,31 @@ def listed(kind: str) -> list[Listed]:
 def _brought() -> list[tuple[Plugin, type]]:
     """Return the classes of other packages' plug-ins that have names of their own."""
     found: list[tuple[str, Plugin, tuple[Plugin, type]]] = []
-    for group, paths in _BASES.items():
-        if not plugins.installed(group):
-            continue
-        try:
-            bases = [find(path) for path in paths]
-        except ImportError:  # load() has reported the broken file
-            continue
-        for plugin, made in plugins.loaded(group, *([] if group in _ROOMS else bases)):
-            with plugin.noted():
-                inside = [made] if isclass(made) else [*getattr(made, "__dict__", {}).values()]
-                for item in inside:
-                    fits = isclass(item) and any(plugins.extends(item, one) for one in bases)
-                    if fits and _brings(plugin, item):
-                        found.append((item.__name__, plugin, (plugin, item)))
-                        if plugin.group in plugins.GROUPS and group != "pfl.metrics":
-                            found.append((plugin.name, plugin, (plugin, item)))
-    ours = {
-        name: path
-        for name, paths in stubs.named().items()
-        for path in paths
-        if path.startswith(PACKAGES)
-    }
+    for group in filter(plugins.installed, _BASES):
+        for name, plugin, item in _classes_of(group):
+            found.append((name, plugin, (plugin, item)))
+            if plugin.group in plugins.GROUPS and group != "pfl.metrics":
+                found.append((plugin.name, plugin, (plugin, item)))
+    ours = {name: paths[-1] for name, paths in modules.named().items()}
     kept = plugins.settle("class", found, ours)
     lost = {item for name, _, (_, item) in found if name not in kept}
     return list(dict.fromkeys(one for one in kept.values() if one[1] not in lost))
+
+
+def _classes_of(group: str) -> list[tuple[str, Plugin, type]]:
+    """Return the classes of other packages that the plug-ins of a group name or contain."""
+    found = list[tuple[str, Plugin, type]]()
+    try:
+        bases = [find(path) for path in _BASES[group]]
+    except ImportError:  # load() has reported the broken file
+        return found
+    for plugin, made in plugins.loaded(group, *([] if group in _ROOMS else bases)):
+        with plugin.noted():
+            for item in [made] if isclass(made) else [*getattr(made, "__dict__", {}).values()]:
+                fits = isclass(item) and any(plugins.extends(item, one) for one in bases)
+                if fits and _brings(plugin, item):
+                    found.append((item.__name__, plugin, item))
+    return found
 
 
 def _brings(plugin: Plugin, item: type) -> bool:
@@ -157,7 +158,7 @@ def _brings(plugin: Plugin, item: type) -> bool:
 def _own(path: str) -> Iterator[Listed]:
     """Yield the project's classes that derive from the one at a path."""
     base, room = stubs.stub(path), f"{path.partition('.')[0]}."
-    for name, paths in stubs.named().items():
+    for name, paths in modules.named().items():
         for one in paths:
             if one.startswith(room) and name[0] != "_":
                 made = stubs.stub(one)
@@ -183,7 +184,7 @@ def loop_options() -> dict[str, str]:
     args = re.search(r"\nArgs:\n(.*?)\n\n", settings.__doc__, re.DOTALL)
     lines = re.split(r"^    (?=\w)", args[1] if args else "", flags=re.MULTILINE)[1:]
     said, helps = dict(line.split(": ", 1) for line in lines), {}
-    for name, option in (stubs.parameters(loop) or {}).items():
+    for name, option in (signatures.parameters(loop) or {}).items():
         usual = LOOP_DEFAULTS.get(name)
         usual = usual if isinstance(usual, str) else repr(option.default)
         text = " ".join(unmarked(said[name]).split())
@@ -225,11 +226,6 @@ def find(path: str) -> Any:  # noqa: ANN401
         raise BrokenError(f"{path} cannot be imported: {error_line(error)}") from error
 
 
-def spelling(name: str) -> str:
-    """Return a class name, expanded to the project's full path if another library has it too."""
-    return clashes().get(name, name)
-
-
 def neighbours(path: str) -> dict[str, Any]:
     """Return all members of a path's module by their dotted paths, if it is imported."""
     home = path.rpartition(".")[0]
@@ -237,8 +233,14 @@ def neighbours(path: str) -> dict[str, Any]:
     return {} if module is None else {f"{home}.{n}": getattr(module, n, None) for n in dir(module)}
 
 
+def is_closed() -> bool:
+    """Return ``True`` if no other package's plug-in brings classes."""
+    return all(plugin.is_own for plugin in plugins.installed(*_BASES))
+
+
 def classes() -> dict[str, type]:
     """Map names to the classes that can be given without their module."""
+    load()
     found: dict[str, list[type]] = {}
     for item in _everything():
         found.setdefault(item.__name__, []).append(item)
@@ -252,20 +254,6 @@ def classes() -> dict[str, type]:
 
     chosen = {name: meant(items) for name, items in found.items()}
     return {name: item for name, item in chosen.items() if item is not None}
-
-
-@cache
-def clashes() -> dict[str, str]:
-    """Map names that other libraries use too to the full paths of this project's classes."""
-    homes: dict[str, set[str]] = {}
-    for item in _everything():
-        homes.setdefault(item.__name__, set()).add(f"{item.__module__}.{item.__name__}")
-    return {
-        name: path
-        for name, paths in homes.items()
-        for path in paths
-        if len(paths) > 1 and path.startswith(PACKAGES)
-    }
 
 
 def reports() -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from pfl.disk.form import formed
 from pfl.disk.nearest import hint
 from pfl.disk.yaml_text import ambiguous, shipped
-from pfl.imports import plugins, stubs
+from pfl.imports import plugins, signatures, stubs
 from pfl.imports.plugins import Plugin
 
 _TYPES = {
@@ -42,8 +42,9 @@ CONFIG_HELP = (
     "ones"
 )
 SEED_HELP = "seed of all random choices"
-# Top-level keys of every configuration.
-TOP_KEYS = ("config", "seed", "loop", "model", "data", "print_config")
+# The keys of a configuration.
+SECTIONS = ("seed", "loop", "model", "data")
+SEED = 42
 # Defaults that differ from Python's: on the command line, runs are stored.
 LOOP_DEFAULTS = {"default_root_dir": "runs", "sampler": {"class_path": "UniformSampler"}}
 
@@ -194,7 +195,7 @@ def _commands_of(package: str, home: str) -> dict[str, Command]:
 
 def _try(plugin: Plugin, made: Mapping[str, Command]) -> None:
     """Refuse commands of another package whose help cannot be shown."""
-    options = {*(stubs.parameters(stubs.resolved("pfl.loop.FederatedLoop")) or ())}
+    options = {*(signatures.parameters(stubs.resolved("pfl.loop.FederatedLoop")) or ())}
     for name, command in made.items():
         plugin.check(bool(_NAME.fullmatch(name)), f"a command of one or two words: {name!r}")
         read = (command.configuration or Needs()).loop or ()

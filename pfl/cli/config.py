@@ -3,52 +3,34 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from argparse import ArgumentError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from jsonargparse import Namespace
 from torch import nn
 
-from pfl.cli import catalogue, shipped
-from pfl.cli.explain import (
-    MissingError,
-    UsageError,
-    UserSettings,
-    explained,
-    in_plain_words,
-    placed,
-    sources,
-)
-from pfl.cli.imported import Imported
-from pfl.cli.parser import Parser, from_data, with_class_paths
-from pfl.cli.walk import FROM_DATA, Walk
-from pfl.core.checks import needs_public
+from pfl.cli import catalogue
+from pfl.cli.explain import MissingError, UsageError, UserSettings, explained, in_plain_words
+from pfl.cli.kinds import FROM_DATA
+from pfl.cli.parser import Parser, from_data, make_parser
+from pfl.cli.reading import Reading, read
+from pfl.core import waits
 from pfl.core.client import ClientModule
-from pfl.core.data import DataSource
+from pfl.core.data import DataSource, holders
+from pfl.core.foreign import trains_itself
+from pfl.core.learner import one_optimizer
 from pfl.core.per_client import Variants, each_network
 from pfl.core.seeds import derive, scoped
 from pfl.core.task import Classification
-from pfl.imports.hints import types_of
-from pfl.imports.trust import Trust, TrustError, check_argument, mapping_of
+from pfl.imports.trust import mapping_of
 from pfl.loop import FederatedLoop
-from pfl.training.phases import single
-
-if TYPE_CHECKING:
-    from pfl.cli.untrusted import UntrustedFile
 
 # (function that builds the objects, their class, whether it also builds those of subclasses)
 Instantiator: TypeAlias = tuple[Callable[..., Any], type, bool]
-# Keys that files may not have, since the parser would take them for its flags, and the remedy.
-_FLAGS_ALONE = {
-    "config": "give further files with --config",
-    "print_config": "give the flag --print_config",
-    "download_weights": "a file cannot allow downloads: give the flag --download_weights",
-}
 # Errors that count as the user's when they occur while a configuration's objects are built.
 REFUSALS = (ValueError, TypeError, OSError, ImportError)
 
@@ -68,55 +50,37 @@ class Experiment:
     settings: UserSettings
 
     @classmethod
-    def parse(
-        cls,
-        parser: Parser,
-        argv: Sequence[str],
-        untrusted: UntrustedFile | None = None,
-        usual: Sequence[str] = (),
+    def of(
+        cls, reading: Reading, parser_class: type[Parser] = Parser, defaults: bool = True
     ) -> Experiment:
-        """Parse a command line.
+        """Return the experiment that a command line describes, once its classes are imported.
 
         Args:
-            parser: The parser of the command.
-            argv: The command line.
-            untrusted: A configuration file of someone else, which the command line overrides.
-            usual: Flags that the files and flags of the command line override.
+            reading: The command line.
+            parser_class: Class of the parser.
+            defaults: Whether the values contain defaults.
+
+        Raises:
+            UsageError: A name or a value is wrong.
+        """
+        if reading.asks_help:
+            # The parser lists the classes that it knows.
+            catalogue.load()
+        parser = make_parser(reading.verb, parser_class)
+        try:
+            values = parser.parse_args(reading.settle(), defaults=defaults)
+        except ArgumentError as error:
+            raise UsageError(in_plain_words(str(error))) from error
+        return cls(parser, values, reading.settings)
+
+    @classmethod
+    def parse(cls, verb: str, argv: Sequence[str]) -> Experiment:
+        """Return the experiment that a command line describes.
 
         Raises:
             UsageError: The command line or a configuration file is wrong.
         """
-        argv = [*usual, *shipped.with_config_files(argv)]
-        if untrusted is not None:
-            argv = ["--config", str(untrusted.file), *untrusted.flags(), *argv]
-            if untrusted.note:
-                print(f"pfl: {untrusted.note}", file=sys.stderr)
-        settings = sources(argv)
-        # Not allowed in a file; see above.
-        weights = any(item.keys == ("download_weights",) for item in settings)
-        own = None if untrusted is None else ()
-        trust = Trust(own, weights, command=True, filled=parser.filled)
-        for item in settings:
-            if item.keys[0] in _FLAGS_ALONE and not item.is_flag:
-                raise item.error(_FLAGS_ALONE[item.keys[0]])
-        types = types_of(parser)
-        try:
-            if untrusted is not None:
-                untrusted.check(types, trust)
-            Walk(settings, parser.verb, Imported(trust)).check()
-            values = parser.parse_args(with_class_paths(argv, settings))
-            for key, hint in types.items():
-                if key in values:
-                    check_argument(values[key], hint, key.split("."), trust)
-            if untrusted is not None:
-                theirs = f"{untrusted.file}:"
-                given = [item.keys for item in settings if not item.place.startswith(theirs)]
-                untrusted.check_values(values, given, trust)
-        except ArgumentError as error:
-            raise UsageError(in_plain_words(str(error))) from error
-        except TrustError as error:
-            raise UsageError(placed(error.what, error.keys, settings)) from error
-        return cls(parser, values, settings)
+        return cls.of(read(verb, argv))
 
     @cached_property
     def loop(self) -> FederatedLoop:
@@ -130,9 +94,11 @@ class Experiment:
     def data(self) -> DataSource:
         """The data module, prepared and divided among the clients."""
         with explained(self.settings, *REFUSALS, part="data"):
+            waits.lap("imports")
             data: DataSource = self.make("data", self.values.data)
             data.prepare_data()
             data.setup()
+            waits.lap("data")
         return data
 
     def look(self) -> None:
@@ -229,10 +195,7 @@ def fill(value: Any, data: DataSource) -> None:  # noqa: ANN401
         made = catalogue.find(value["class_path"])
         for name in from_data(made):
             if value["init_args"][name] is None:
-                found = getattr(data, FROM_DATA[name].source)
-                if name == "public_samples" and not found:
-                    raise ValueError(needs_public(made.__name__))
-                value["init_args"][name] = found
+                value["init_args"][name] = getattr(data, FROM_DATA[name].source)
     for item in inner_values(value):
         fill(item, data)
 
@@ -253,8 +216,9 @@ def check_fit(module: ClientModule, data: DataSource) -> None:
             needs a closure.
         TypeError: The method has several optimizers.
     """
-    made = module.configure_optimizers()
-    single(module, made)
+    if trains_itself(module.net):
+        return  # Only its own loops know what it takes.
+    made = one_optimizer(module, module.configure_optimizers())
     optimizer = type(made)
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
@@ -282,8 +246,17 @@ def check_fit(module: ClientModule, data: DataSource) -> None:
         ) from error
     finally:
         module.train()
+    if outputs.dim() > 2 and _is_dense(data):
+        # Such outputs are tried with their targets, right before the first round.
+        return
     if outputs.dim() != 2 or outputs.shape[0] != 2 or outputs.shape[1] < data.outputs:
         has = f"have {data.num_classes} classes" if data.num_classes else f"need {data.outputs}"
         raise ValueError(
             f"network {name} gives outputs of shape {tuple(outputs.shape[1:])}, but the data {has}"
         )
+
+
+def _is_dense(data: DataSource) -> bool:
+    """Return whether a target has further axes than one of classes or numbers."""
+    client = next(iter(holders(data, "train")))
+    return data.split(client, "train").batch(torch.zeros(1, dtype=torch.int64)).y.dim() > 2

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from pfl.cli import catalogue
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import explained
-from pfl.cli.parser import make_parser
+from pfl.cli.reading import Reading
 from pfl.results.sheets import show
 
 
-def inspect(argv: Sequence[str]) -> None:
+def inspect(reading: Reading) -> None:
     """Show how the data are divided among the clients, as tables and a picture."""
-    experiment = Experiment.parse(make_parser("data inspect"), argv)
+    experiment = Experiment.of(reading)
     data = experiment.data
-    picture = catalogue.find(catalogue.INSPECT)
+    picture: Any = import_module(catalogue.INSPECT)
     loop = experiment.loop
     name = loop.name or type(data).__name__.lower()
     file = Path(experiment.values.out or Path(loop.default_root_dir or "", name, "partition.png"))

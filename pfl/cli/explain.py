@@ -56,6 +56,7 @@ class UserSetting:
         place: ``<file>:<line>``, or the flag.
         node: The value in a file; ``None`` for a flag, whose text is read by its argument's type.
         extra: Whether it is one of ``dict_kwargs``, which a class may take without declaring them.
+        dotted: Whether its key in the file has a dot, as W&B writes keys.
     """
 
     keys: Keys
@@ -63,11 +64,17 @@ class UserSetting:
     place: str
     node: yaml.Node | None = None
     extra: bool = False
+    dotted: bool = False
 
     @property
     def is_flag(self) -> bool:
         """Whether it is a flag, and not a key of a file."""
         return self.place.startswith("--")
+
+    @property
+    def appends(self) -> bool:
+        """Whether it is a flag that adds its value to a list."""
+        return self.place.endswith("+") and self.keys == keys_of(self.place)
 
     @property
     def value(self) -> Any:  # noqa: ANN401
@@ -92,10 +99,10 @@ def sources(argv: Sequence[str]) -> list[UserSetting]:
     Raises:
         UsageError: A configuration file is missing or is not YAML.
     """
-    settings: list[UserSetting] = []
+    settings = list[UserSetting]()
     for flag, text in flags(argv):
         if flag == "--config" and text is not None:
-            settings += _file(Path(text))
+            settings += _in_file(text, _file(Path(text)))
         else:
             settings.append(UserSetting(keys_of(flag), text, flag))
     return settings
@@ -109,6 +116,19 @@ def flags(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield flag, value if equals else None if after.startswith("--") else after
 
 
+def without(argv: Sequence[str], drops: Callable[[str], bool]) -> list[str]:
+    """Return a command line without some flags and their values."""
+    left, of_dropped = list[str](), False
+    for word in argv:
+        if word.startswith("--"):
+            dropped = drops(word.partition("=")[0])
+            of_dropped = dropped and "=" not in word
+        else:
+            dropped, of_dropped = of_dropped, False
+        left += [] if dropped else [word]
+    return left
+
+
 def as_flags(settings: Mapping[str, Any]) -> list[str]:
     """Convert settings with dotted keys to flags of ``pfl fit``."""
     return [
@@ -117,19 +137,7 @@ def as_flags(settings: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def with_values(argv: Sequence[str], change: Callable[[str, str], str]) -> list[str]:
-    """Return a command line with each value replaced by ``change(flag, value)``."""
-    words: list[str] = []
-    for word in argv:
-        flag, equals, value = word.partition("=")
-        if word.startswith("--"):
-            words.append(f"{flag}={change(flag, value)}" if equals else word)
-        else:
-            words.append(change(words[-1], word) if words else word)
-    return words
-
-
-def _file(path: Path) -> list[UserSetting]:
+def _file(path: Path) -> yaml.MappingNode:
     if not path.is_file():
         what = "this is a folder" if path.is_dir() else f"there is no such file{nearest_file(path)}"
         raise UsageError(f"--config {path}: {what}")
@@ -143,7 +151,11 @@ def _file(path: Path) -> list[UserSetting]:
         raise UsageError(f"{path}:1: expected keys and values at the top level")
     if any(key.value == STARTED for key, _ in node.value):
         raise UsageError(f"{path} describes a run started from Python: repeat it from Python")
-    return list(_walk(node, (), lambda key: f"{path}:{key.start_mark.line + 1}"))
+    return node
+
+
+def _in_file(name: str, node: yaml.MappingNode) -> Iterator[UserSetting]:
+    return _walk(node, (), lambda key: f"{Path(name)}:{key.start_mark.line + 1}")
 
 
 def _walk(
@@ -170,7 +182,7 @@ def _walk(
         inner = short_keys((*keys, *str(key.value).split(".")))
         if inner != keys:
             text = value.value if isinstance(value, yaml.ScalarNode) else None
-            yield UserSetting(inner, text, place, value, extra)
+            yield UserSetting(inner, text, place, value, extra, "." in str(key.value))
         yield from _walk(value, inner, place_of, key.value == "dict_kwargs")
 
 
@@ -303,11 +315,8 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def in_plain_words(message: str, limit: int = 400) -> str:
-    """Rewrite a message of the parser without Python's notation for types."""
+    """Return a message in one line without Python's notation for classes, and cut it."""
     message = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", message.strip())
-    message = re.sub(r"(?:typing\.)?Literal\[(.*?)\]", r"one of \1", message)
-    message = re.sub(r"^Expected an? (.*)\. Got value: (.*)$", r"expected \1, got \2", message)
-    message = re.sub(r"^expected Sequence,", "expected list,", message)
     # A word longer than the limit would hide everything after it.
     return shorten(with_short_words(message, limit // 2), limit)
 

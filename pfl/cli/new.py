@@ -23,7 +23,7 @@ def new(options: argparse.Namespace) -> None:
     """Write the file.
 
     Raises:
-        UsageError: The name is not a class name, or its file exists or would not be importable.
+        UsageError: The name is not a class name, or its file exists or could not be imported.
     """
     kind, name = options.kind, options.name
     if not name.isidentifier() or keyword.iskeyword(name) or not name[0].isupper():

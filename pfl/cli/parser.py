@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 from argparse import Action
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from textwrap import fill
 from typing import Any
@@ -28,12 +28,10 @@ from torch import nn
 
 from pfl.cli import catalogue
 from pfl.cli.catalogue import KINDS
-from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED_HELP, Command, Needs, commands
-from pfl.cli.explain import UserSettings, with_values
-from pfl.cli.walk import FROM_DATA
+from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED, SEED_HELP, Command, Needs, commands
+from pfl.cli.kinds import FROM_DATA
 from pfl.core.client import ClientModule
 from pfl.disk.yaml_text import YamlError, dumped, loaded
-from pfl.engines.named import NAMES, engine_class
 from pfl.imports.hints import declared, inherited
 from pfl.imports.plugins import PACKAGES
 from pfl.loop import FederatedLoop
@@ -135,40 +133,6 @@ class Parser(ArgumentParser):
         return text
 
 
-def _with_paths(value: Any, own: bool) -> Any:  # noqa: ANN401
-    """Replace class names by import paths; if ``own``, import the user's modules."""
-    if isinstance(value, list):
-        return [_with_paths(item, own) for item in value]
-    if isinstance(value, str) and own:
-        catalogue.import_from_working_folder(value)
-    if not isinstance(value, dict):
-        return value
-    spelled = {key: _with_paths(item, own) for key, item in value.items()}
-    if isinstance(path := spelled.get("class_path"), str):
-        spelled["class_path"] = catalogue.spelling(path)
-    return spelled
-
-
-def with_class_paths(argv: Sequence[str], settings: UserSettings) -> list[str]:
-    """Replace short names in flags by import paths.
-
-    This concerns classes of the model, and an engine with options.
-    """
-    configured = [n for n, word in enumerate(argv) if word.startswith("--loop.engine.")]
-    engines = [item for item in settings if item.keys == ("loop", "engine") and item.text]
-
-    def spelled(flag: str, word: str) -> str:
-        if configured and flag == "--loop.engine" and word in NAMES:
-            return engine_class(word).__name__
-        return catalogue.spelling(word) if flag.startswith("--model") else word
-
-    words = with_values(argv, spelled)
-    if configured and engines and engines[-1].text in NAMES:
-        # A file may have set it; repeating it as a flag has no effect.
-        words.insert(configured[0], f"--loop.engine={engine_class(engines[-1].text).__name__}")
-    return words
-
-
 def from_data(target: Any) -> list[str]:  # noqa: ANN401
     """Return the names of the arguments of a network that come from the data.
 
@@ -182,21 +146,17 @@ def from_data(target: Any) -> list[str]:  # noqa: ANN401
     return [name for name in FROM_DATA if name in takes and name not in optional]
 
 
-def make_parser(
-    command: str, parser_class: Callable[..., Parser] = Parser, own: bool = True
-) -> Parser:
+def make_parser(command: str, parser_class: Callable[..., Parser] = Parser) -> Parser:
     """Return the parser of a command with a configuration; it is built once.
 
     Args:
         command: The command.
         parser_class: Class of the parser.
-        own: Whether the user wrote the files, which may then name modules of the working folder.
     """
-    catalogue.load()
     # Modules of the standard library named in a configuration are not even imported.
     set_parsing_settings(import_path_denylist=sorted(sys.stdlib_module_names))
     # Texts in a configuration are parsed too, and YAML aliases could expand without end.
-    set_loader(MODE, lambda text: _with_paths(loaded(text), own), (yaml.YAMLError, YamlError))
+    set_loader(MODE, loaded, (yaml.YAMLError, YamlError))
     set_dumper(MODE, dumped)
     return _parser(command, parser_class)
 
@@ -215,7 +175,7 @@ def _parser(command: str, parser_class: Callable[..., Parser]) -> Parser:
     for name, how in verb.typed_arguments.items():
         parser.add_argument(name, **how)
     parser.add_argument("--config", action="config", help=CONFIG_HELP)
-    parser.add_argument("--seed", type=int, default=42, help=SEED_HELP)
+    parser.add_argument("--seed", type=int, default=SEED, help=SEED_HELP)
     # The seed is no option of the loop, as the method's initial weights depend on it too.
     parser.add_class_arguments(FederatedLoop, "loop", default=LOOP_DEFAULTS, skip={"seed"})
     for key, base, required in (

@@ -62,22 +62,31 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def report(options: argparse.Namespace) -> None:
-    """Write a self-contained HTML report of one run.
+    """Write a self-contained HTML report of one run, or of several beside each other.
 
     Raises:
-        UsageError: The file does not end in ``.html``, or the run does not exist.
+        UsageError: The file does not end in ``.html``, or a run does not exist.
     """
     if options.out is not None and options.out.suffix != ".html":
         raise UsageError(f"--out {options.out}: a report is an .html file")
     with explained((), ValueError, OSError):
-        *older, run = find_runs([options.run])
-        print(f"reads {run.path}" + f", the newest of {len(older) + 1} runs" * bool(older))
+        settings = _settings(_find_runs(options.runs))
         from pfl.results.report import report as report_of
 
-        file = options.out or run.path / "report.html"
-        judged_by = names.described(common_score([run]))
-        write(file, report_of(run))
+        runs = [run for setting in settings for run in setting.runs]
+        file = options.out or _beside(runs) / "report.html"
+        judged_by = names.described(common_score(runs))
+        write(file, report_of(settings))
     print(f"wrote {file} ({judged_by})")
+
+
+def cite(options: argparse.Namespace) -> None:
+    """Print the BibTeX entries of the papers of runs' methods, and of the project."""
+    with explained((), ValueError, OSError):
+        runs = find_runs(options.runs)
+        from pfl.results.cited import bibliography
+
+        print(bibliography(runs))
 
 
 def _find_runs(paths: Sequence[str]) -> list[RunFolder]:

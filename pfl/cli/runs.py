@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from pfl.callbacks.progress import last_scores
+from pfl import federation
 from pfl.cli.config import Experiment
-from pfl.cli.explain import explained, flags
-from pfl.cli.parser import make_parser
-from pfl.federation import resume
+from pfl.cli.explain import explained
+from pfl.cli.reading import Reading
+from pfl.core.failure import ExplainedError
 from pfl.federation.run import Callback, Run
-from pfl.training.declaration import MethodError
 
-RUN_REFUSALS = (ValueError, OSError, ImportError, MethodError)
+RUN_REFUSALS = (ValueError, OSError, ImportError, ExplainedError)
 
 
 class _RunHolder(Callback):
@@ -48,22 +45,15 @@ class _RunHolder(Callback):
         )
 
 
-def fit_experiment(argv: Sequence[str]) -> Experiment:
-    """Return the experiment that ``pfl fit`` runs with these arguments."""
-    # Set by a W&B agent. The runs of a sweep share a folder, unless the user gives one.
-    sweep = os.environ.get("WANDB_SWEEP_ID")
-    usual = [f"--loop.default_root_dir={Path('runs', 'sweeps', sweep)}"] if sweep else []
-    return Experiment.parse(make_parser("fit"), argv, usual=usual)
-
-
-def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
+def fit(reading: Reading, callbacks: Sequence[Callback] = ()) -> Run:
     """Train a federation, and return the finished run.
 
     ``callbacks`` run after those of the configuration.
     """
-    watch = _RunHolder(resumes=dict(flags(argv)).get("--ckpt_path") not in (None, "null"))
+    paths = [item.text for item in reading.settings if item.keys == ("ckpt_path",)]
+    watch = _RunHolder(resumes=bool(paths) and paths[-1] != "null")
     try:
-        experiment = fit_experiment(argv)
+        experiment = Experiment.of(reading)
         loop, data, module = experiment.loop, experiment.data, experiment.module
         loop = replace(loop, callbacks=[*(loop.callbacks or ()), *callbacks, watch])
         with explained(experiment.settings, *RUN_REFUSALS):
@@ -74,6 +64,8 @@ def fit(argv: Sequence[str], callbacks: Sequence[Callback] = ()) -> Run:
         print(watch.advice(), file=sys.stderr)
         raise
     if not experiment.values.loop.progress:
+        from pfl.callbacks.progress import last_scores
+
         last = last_scores(run).items()
         print(", ".join(f"{name} {value:.4f}" for name, value in last))
         print(f"fingerprint {run.fingerprint}")
@@ -84,8 +76,8 @@ def checkpoint_of(experiment: Experiment, trains: bool = False) -> str:
     """Return the checkpoint file that ``--ckpt_path`` selects, and print its path."""
     loop, module = experiment.loop, experiment.module
     path, text = experiment.values.ckpt_path, experiment.text
-    file = resume.find_checkpoint(
-        path, resume.Wanted(loop, module, experiment.data, path, text, trains=trains)
+    file = federation.find_checkpoint(
+        path, federation.Wanted(loop, module, experiment.data, path, text, trains=trains)
     )
     if file.is_file():
         print(f"reads {file}")

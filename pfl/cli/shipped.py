@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pfl
-from pfl.cli.explain import UsageError, with_values
+from pfl.cli.explain import UsageError, flags, without
 from pfl.disk.nearest import nearest
 
 FOLDERS = ("configs", "sweeps")
@@ -57,16 +57,12 @@ def with_config_files(argv: Sequence[str]) -> list[str]:
     Raises:
         UsageError: See :func:`config`.
     """
-    files, rest = list[str](), list[str]()
-    for word, before in zip(argv, ["", *argv], strict=False):
-        given = before == "--config" and not word.startswith("--")
-        (files if given or word.partition("=")[0] == "--config" else rest).append(word)
+    names = [name for flag, name in flags(argv) if flag == "--config"]
     try:
-        return with_values(
-            [*files, *rest], lambda flag, word: config(word) if flag == "--config" else word
-        )
+        files = ["--config" if name is None else f"--config={config(name)}" for name in names]
     except UsageError as error:
         raise UsageError(f"--config {error}") from error
+    return [*files, *without(argv, lambda flag: flag == "--config")]
 
 
 def init(options: argparse.Namespace) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 from jsonargparse import Namespace
 from torch import Tensor
 
-from pfl.cli.changes import Change, changed
 from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import UsageError, explained
-from pfl.cli.parser import make_parser
+from pfl.cli.reading import Reading
 from pfl.cli.runs import checkpoint_of
-from pfl.cli.untrusted import extract_run_config
 from pfl.core.data import FederatedData
 from pfl.core.data_view import DataView
 from pfl.core.export import INSTANTIATORS, untrusted
@@ -30,9 +28,23 @@ from pfl.federation.evaluation import tables
 from pfl.results.sheets import show
 
 
-def test(argv: Sequence[str]) -> None:
+class Change(Protocol):
+    """What a room does with the experiment of a command on a run, if its flags are given."""
+
+    def apply(self, experiment: Experiment) -> None:
+        """Change the experiment.
+
+        Raises:
+            UsageError: It cannot be changed so.
+        """
+
+    def sheets(self, experiment: Experiment, source: str) -> list[Sheet]:
+        """Return the tables of pfl test in the place of scores; ``source`` is the checkpoint."""
+
+
+def test(reading: Reading) -> None:
     """Test the models of a checkpoint or of clients that join its run."""
-    experiment, change = _experiment("test", argv)
+    experiment, change = _experiment(reading)
     values = experiment.values
     asked = [table for name, table in tables().items() if getattr(values, name, False)]
     if change is not None and asked:
@@ -50,13 +62,13 @@ def test(argv: Sequence[str]) -> None:
     _show_scores(experiment, row)
 
 
-def validate(argv: Sequence[str]) -> None:
+def validate(reading: Reading) -> None:
     """Test the models of a checkpoint on the clients' validation data.
 
     Raises:
         UsageError: No client has validation data.
     """
-    experiment, _ = _experiment("validate", argv)
+    experiment, _ = _experiment(reading)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     with explained(experiment.settings, *REFUSALS):
         row = loop.test(module, data, checkpoint_of(experiment), experiment.text)
@@ -72,13 +84,13 @@ def _show_scores(experiment: Experiment, row: Mapping[str, float]) -> None:
     show([Sheet(" on ".join(names), ("", ""), rows)])
 
 
-def predict(argv: Sequence[str]) -> None:
+def predict(reading: Reading) -> None:
     """Write the predictions of each client's personalised model to a CSV file.
 
     Raises:
         UsageError: ``--out`` is required, or no client has data of the chosen split.
     """
-    experiment, _ = _experiment("predict", argv)
+    experiment, _ = _experiment(reading)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values, count = experiment.values, 0
     with explained(experiment.settings, *REFUSALS):
@@ -123,9 +135,9 @@ def _write_predictions(
     write(path, csv_text(rows, columns))
 
 
-def export(argv: Sequence[str]) -> None:
+def export(reading: Reading) -> None:
     """Write one client's personalised model as a Lightning checkpoint."""
-    experiment, change = _experiment("export", argv)
+    experiment, change = _experiment(reading)
     loop, data, module = experiment.loop, experiment.data, experiment.module
     values = experiment.values
     with explained(experiment.settings, *REFUSALS):
@@ -145,14 +157,12 @@ def export(argv: Sequence[str]) -> None:
     )
 
 
-def _experiment(command: str, argv: Sequence[str]) -> tuple[Experiment, Change | None]:
+def _experiment(reading: Reading) -> tuple[Experiment, Change | None]:
     """Return the experiment of a command on a run, and the change that a room has made of it."""
-    words, change = changed(command, argv)
-    words, config = extract_run_config(words, joins=change is not None)
-    experiment = Experiment.parse(make_parser(command, own=config is None), words, config)
-    if change is not None:
-        change.apply(experiment)
-    return experiment, change
+    experiment = Experiment.of(reading)
+    if reading.change is not None:
+        reading.change.apply(experiment)
+    return experiment, reading.change
 
 
 def _client(data: FederatedData, name: int | str, joins: bool) -> int:

@@ -9,32 +9,27 @@ cannot start downloads, loggers or remote engines.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
-
-from pfl.cli import catalogue
-from pfl.cli.explain import Keys, UsageError, flags, run_folder, short_keys
-from pfl.disk import reading
+from pfl.cli.commands import SECTIONS
+from pfl.cli.explain import Keys, UsageError, UserSetting, UserSettings, flags, run_folder, without
+from pfl.cli.kinds import Kind
 from pfl.engines import named
-from pfl.imports import hints
-from pfl.imports.trust import Trust, TrustError, check_calls, mapping_of
+from pfl.federation.identity import executing
+from pfl.imports import signatures
+from pfl.imports.trust import Trust, TrustError, check_described
 
 FLAG = "--trust"
+_ENGINE = "loop.engine"
 # Engines that run in this process; all others connect to an address or start processes.
 _LOCAL = ("auto", "sequential", "threads", "vectorised")
-# Keys that are not taken from the file, and their replacements.
-_INSTEAD: Mapping[str, Any] = {
-    **{"loop.workers": None, "loop.loggers": None, "loop.kept_memory": None},
-    **{"loop.default_root_dir": None, "data.cache_dir": None, "data.download": False},
-}
-# Those that the note omits, as they do not affect the run.
-_SILENT = ("loop.workers", "loop.kept_memory", "loop.default_root_dir", "data.cache_dir")
-_SECTIONS = ("seed", "loop", "model", "data")
+# Keys that are not taken from the file, and their replacements; and those that a note names.
+_INSTEAD: Mapping[str, Any] = {"data.cache_dir": None, "data.download": False, "loop.loggers": None}
+_SAID = ("loop.loggers", "data.download")
 # Texts of the loop that are not paths.
 _WORDS = (("loop", "name"), ("loop", "accelerator"), ("loop", "devices"))
 # Arguments that are paths or addresses, whatever their value.
@@ -65,120 +60,113 @@ class UntrustedFile:
     option: str = "--"
     joins: bool = False
 
-    @cached_property
-    def content(self) -> Mapping[str, Any]:
-        """The content.
+    def wrote(self, item: UserSetting) -> bool:
+        """Return ``True`` for a setting of this file."""
+        return item.place.startswith(f"{self.file}:")
 
-        Raises:
-            UsageError: It cannot be read.
-        """
-        try:
-            return reading.read_yaml(self.file)
-        except (reading.FileError, OSError) as error:
-            raise UsageError(str(error)) from error
+    def judge(self, settings: UserSettings, trust: Trust) -> Judge:
+        """Return what judges this file; see :class:`Judge`."""
+        return Judge(self, settings, trust)
 
-    @cached_property
-    def instead(self) -> Mapping[str, Any]:
-        """Replacements for keys that are not taken from the file, by dotted key."""
-        loop, data = (mapping_of(self.content.get(key)) or {} for key in ("loop", "data"))
-        arguments = data.get("init_args") or {} if isinstance(data, Mapping) else {}
-        given = {"loop": loop, "data": arguments}
-        values = {}
-        for key, value in _INSTEAD.items():
-            section, _, name = key.partition(".")
-            if isinstance(given[section], Mapping) and given[section].get(name) not in (
-                value,
-                None,
-            ):
-                values[key] = value
-        if isinstance(loop, Mapping) and (engine := _engine(loop.get("engine"))) is not None:
-            values["loop.engine"] = engine
-        return values
-
-    @property
-    def note(self) -> str:
-        """One line about what is not taken from the file; empty if everything is."""
-        said = [f"{k} becomes {_yaml(v)}" for k, v in self.instead.items() if k not in _SILENT]
-        return f"{self.file} is not trusted: {', '.join(said)}" if said else ""
-
-    def flags(self) -> Iterator[str]:
-        """Yield flags with the replacements."""
-        for key, value in self.instead.items():
-            yield f"--{key.replace('data.', 'data.init_args.')}={_yaml(value)}"
-
-    def check(self, types: Mapping[str, Any], trust: Trust) -> None:
-        """Check the file before the parser reads it and imports its classes.
-
-        Raises:
-            TrustError: It names something that it may not.
-        """
-        for key in self.content:
-            if key not in _SECTIONS:
-                raise TrustError(f"expected only {', '.join(_SECTIONS)}", (str(key),))
-        content = _spelled(self.content)
-        for key, hint in types.items():
-            section, _, name = key.partition(".")
-            value = content.get(section)
-            if name and not isinstance(value, Mapping):
-                continue
-            if name:
-                value = value.get(name)
-            if value is not None:
-                check_calls(value, hint, key.split("."), trust)
-
-    def check_values(self, values: Namespace, given: Collection[Keys], trust: Trust) -> None:
-        """Check the values that the parser has read from the file.
+    def flags(self, settings: UserSettings) -> list[str]:
+        """Return flags for what is not taken from the file, and print a line about them.
 
         Args:
-            values: The values.
-            given: Keys set by the user, which are not checked.
-            trust: Names that are allowed.
+            settings: The settings of the file.
+        """
+        given = {item.keys: item.value for item in settings}
+        of_machine = (key for key, how in executing().items() if how.of_machine)
+        values = {
+            key: value
+            for key, value in {**dict.fromkeys(of_machine), **_INSTEAD}.items()
+            if given.get(tuple(key.split("."))) not in (value, None)
+        }
+        kind = given.get(("loop", "engine", "class_path"), given.get(("loop", "engine")))
+        if (engine := _engine(kind)) is not None:
+            values[_ENGINE] = engine
+        said = [f"{k} becomes {_yaml(v)}" for k, v in values.items() if k in (*_SAID, _ENGINE)]
+        if said:
+            print(f"pfl: {self.file} is not trusted: {', '.join(said)}", file=sys.stderr)
+        keys = {key: key.replace("data.", "data.init_args.") for key in values}
+        return [f"--{keys[key]}={_yaml(value)}" for key, value in values.items()]
+
+
+class Judge:
+    """Refuses what a file of someone else may not say.
+
+    Args:
+        file: The file.
+        settings: All settings; those that the user gives are not judged.
+        trust: What the file may name.
+    """
+
+    def __init__(self, file: UntrustedFile, settings: UserSettings, trust: Trust) -> None:
+        self._file = file
+        self._trust = trust
+        self._users = {item.keys for item in settings if not file.wrote(item)}
+
+    def check_key(self, item: UserSetting) -> None:
+        """Refuse a key that is none of a configuration's.
 
         Raises:
-            TrustError: A number is too large, or a metric is not allowed.
-            PlaceError: There is a path or address that the user has not given.
+            TrustError: It is not.
         """
-        if (rounds := values.loop.rounds) > ROUNDS and ("loop", "rounds") not in given:
-            raise TrustError(f"{rounds:,} rounds: {_most(ROUNDS)}", ("loop", "rounds"))
-        for section in ("loop", "model", "data"):
-            for keys, value in self._leaves(values.get(section), (section,), None):
-                if not any(keys[: len(path)] == path for path in given) and keys not in _WORDS:
-                    self._check_leaf(keys, value, trust)
+        if self._file.wrote(item) and item.keys[0] not in SECTIONS:
+            raise TrustError(f"expected only {', '.join(SECTIONS)}", item.keys[:1])
+        if self._file.wrote(item) and item.dotted:
+            raise TrustError("an untrusted file may not have dotted keys", item.keys)
 
-    def _leaves(self, value: Any, keys: Keys, usual: Any) -> Iterator[tuple[Keys, Any]]:  # noqa: ANN401
-        """Yield the plain values within a value that differ from the defaults, with their keys."""
-        content = mapping_of(value)
-        if isinstance(content, list | tuple):
-            for number, item in enumerate(content):
-                yield from self._leaves(item, (*keys, str(number)), None)
-        elif not isinstance(content, Mapping):
-            if value != usual:
-                yield short_keys(keys), value
-        elif "class_path" in content:
-            made = catalogue.find(content["class_path"])
-            usual = hints.defaults(made)
-            source = getattr(made, "source_argument", None) if self.joins else None
-            for part in ("init_args", "dict_kwargs"):
-                for name, item in (mapping_of(content.get(part)) or {}).items():
-                    if name != source or keys != ("data",):
-                        yield from self._leaves(item, (*keys, name), usual.get(name))
-        else:
-            for name, item in content.items():
-                yield from self._leaves(item, (*keys, str(name)), None)
+    def check_text(self, item: UserSetting) -> None:
+        """Refuse text in the place of an object that a parser reads as something else.
 
-    def _check_leaf(self, keys: Keys, value: Any, trust: Trust) -> None:  # noqa: ANN401
-        if isinstance(value, str) and _is_place(keys[-1], value):
+        Raises:
+            TrustError: It is such a text.
+        """
+        if self._file.wrote(item):
+            check_described(str(item.value), item.keys)
+
+    def check_value(self, item: UserSetting, value: Any, kind: Kind | None) -> None:
+        """Refuse a plain value that the user has not given.
+
+        Args:
+            item: The setting.
+            value: Its value, as the parser reads it.
+            kind: The class of which it is an argument, if any.
+
+        Raises:
+            TrustError: A number is too large, a metric is not allowed, or data are downloaded.
+            PlaceError: It is a path or an address.
+        """
+        usual = kind.usual.get(item.keys[-1]) if kind is not None else None
+        if value == usual or item.keys in _WORDS or self._is_users(item, kind):
+            return
+        if item.keys[-1] == "download" and value:
+            raise TrustError("an untrusted file may not download anything", item.keys)
+        if isinstance(value, str):
+            self._check_word(item.keys, value)
+        elif isinstance(value, int):
+            _check_amount(item.keys, value)
+
+    def _is_users(self, item: UserSetting, kind: Kind | None) -> bool:
+        """Return ``True`` for a value that the user gives, or that joining clients replace."""
+        users = any(item.keys[: len(path)] == path for path in self._users)
+        if users or not self._file.wrote(item):
+            return True
+        if kind is None or not self._file.joins or item.keys[:-1] != ("data",):
+            return False
+        source: str | None = signatures.constant(kind.made, "source_argument")
+        return item.keys[-1] == source
+
+    def _check_word(self, keys: Keys, value: str) -> None:
+        """Refuse a path, an address, or a metric that may not be named."""
+        if _is_place(keys[-1], value):
             key = ".".join(keys)
             raise PlaceError(
-                f"{self.file}: {key} is {value}, but an untrusted file may not name "
-                f"paths: give yours with {self.option}{key}=PATH, or trust the file with {FLAG}"
+                f"{self._file.file}: {key} is {value}, but an untrusted file may not name paths: "
+                f"give yours with {self._file.option}{key}=PATH, or trust the file with {FLAG}"
             )
-        if isinstance(value, str) and keys[:2] == ("data", "metrics") and "." in value:
-            trust.check_name(value, keys)
-        if keys[-1] == "download" and value:
-            raise TrustError("an untrusted file may not download anything", keys)
-        if isinstance(value, int) and value > NUMBER and "seed" not in keys[-1]:
-            raise TrustError(f"{value:,}: {_most(NUMBER)}", keys)
+        if keys[:2] == ("data", "metrics") and "." in value:
+            self._trust.check_name(value, keys)
 
 
 def extract_run_config(
@@ -186,21 +174,19 @@ def extract_run_config(
 ) -> tuple[list[str], UntrustedFile | None]:
     """Split a command line into words and the untrusted configuration of a run folder.
 
-    There is no such file with ``--trust``, or if all files lie elsewhere.
+    There is no such file with ``--trust``, or if none is a run's.
     """
     values = dict(flags(argv))
     if FLAG in values:
         return [*argv], None
-    run, left, found = values.get("--ckpt_path"), list[str](), None
-    for word in argv:
-        name = word.removeprefix("--config=") if left[-1:] != ["--config"] else word
-        file = Path(name)
-        if (name != word or left[-1:] == ["--config"]) and _of_run(file, run) and not found:
-            found = UntrustedFile(file, joins=joins)
-            left = left[:-1] if left[-1:] == ["--config"] else left
-            continue
-        left.append(word)
-    return left, found
+    run = values.get("--ckpt_path")
+    files = [Path(name) for flag, name in flags(argv) if flag == "--config" and name]
+    found = next((file for file in files if _of_run(file, run)), None)
+    if found is None:
+        return [*argv], None
+    others = [f"--config={file}" for file in files if file != found]
+    left = without(argv, lambda flag: flag == "--config")
+    return [*others, *left], UntrustedFile(found, joins=joins)
 
 
 def _of_run(file: Path, run: str | None) -> bool:
@@ -210,30 +196,12 @@ def _of_run(file: Path, run: str | None) -> bool:
     return file.name == "config.yaml" and ran
 
 
-def _engine(engine: Any) -> str | None:  # noqa: ANN401
+def _engine(engine: Any) -> str | None:
     """Return the name of the engine that replaces a file's; ``None`` if that is local."""
-    if isinstance(engine, Mapping):
-        word = named.name_of(str(engine.get("class_path", "")).rpartition(".")[2])
+    if isinstance(engine, str) and engine not in _LOCAL:
+        word = named.name_of(engine.rpartition(".")[2])
         return word if word in _LOCAL else "auto"
-    return None if engine is None or engine in _LOCAL else "auto"
-
-
-def _spelled(value: Any) -> Any:  # noqa: ANN401
-    """Replace the names of known classes in plain values by their paths.
-
-    Raises:
-        TrustError: A key has a dot; the parser would split it.
-    """
-    if isinstance(value, list):
-        return [_spelled(item) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    if dotted := [key for key in value if "." in str(key)]:
-        raise TrustError("an untrusted file may not have dotted keys", (dotted[0],))
-    spelled = {key: _spelled(item) for key, item in value.items()}
-    if (made := catalogue.classes().get(str(spelled.get("class_path")))) is not None:
-        spelled["class_path"] = f"{made.__module__}.{made.__name__}"
-    return spelled
+    return None if isinstance(engine, str) or engine is None else "auto"
 
 
 def _is_place(name: str, text: str) -> bool:
@@ -243,9 +211,17 @@ def _is_place(name: str, text: str) -> bool:
     return ("/" in text or "." in text) and Path(text).exists()
 
 
+def _check_amount(keys: Keys, value: int) -> None:
+    """Refuse a number with which a run would not end."""
+    if keys == ("loop", "rounds") and value > ROUNDS:
+        raise TrustError(f"{value:,} rounds: {_most(ROUNDS)}", keys)
+    if value > NUMBER and "seed" not in keys[-1]:
+        raise TrustError(f"{value:,}: {_most(NUMBER)}", keys)
+
+
 def _most(number: int) -> str:
     return f"the limit for untrusted files is {number:,}; {FLAG} lifts it"
 
 
-def _yaml(value: Any) -> str:  # noqa: ANN401
+def _yaml(value: Any) -> str:
     return {None: "null", False: "false"}.get(value, str(value))

@@ -1,112 +1,45 @@
-"""One walk over the settings of a command line, which checks keys, classes and values in place.
+"""One walk over the settings of a command line, which checks them in place and merges them.
 
 Settings are visited in the order in which they apply. Each key is an argument of the class that was
-named last above it, so its type is known, and an error names the file and line, or the flag. Where
-classes come from is a :class:`Lookup`: their source, before torch is imported (:class:`Sources`),
-then the classes themselves (:class:`pfl.cli.imported.Imported`), which tell what no source does.
+named last above it, so its type is known, and an error names the file and line, or the flag. What
+comes out is one configuration, in which classes have their paths. Where classes come from is a
+:class:`~pfl.cli.kinds.Lookup`: their source, before torch is imported; if no source tells all, a
+second walk is made with the classes themselves.
 """
 
 from __future__ import annotations
 
-import inspect
-from argparse import ArgumentError
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from functools import cache
-from inspect import Parameter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, get_args
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from pfl.callbacks import foreign
-from pfl.cli.commands import Command, Needs
-from pfl.cli.explain import Keys, UsageError, UserSetting, UserSettings, message_at, settings_of
+from pfl.cli import values
+from pfl.cli.commands import LOOP_DEFAULTS, SECTIONS, SEED, Command, Needs
+from pfl.cli.explain import Keys, UsageError, UserSetting, message_at, settings_of
+from pfl.cli.kinds import (
+    LOOP,
+    SAMPLER,
+    SWITCHES,
+    ArgumentsError,
+    Kind,
+    Lookup,
+    kind_of,
+    top_of,
+)
+from pfl.cli.merged import Merged
+from pfl.cli.values import Name, Plain, Within
 from pfl.core.checks import needs_public
-from pfl.core.ranges import Range, ranges_in
-from pfl.disk.nearest import hint, nearest
-from pfl.disk.yaml_text import AmbiguousError, YamlError, ambiguous, composed, loaded
+from pfl.core.places import Place
+from pfl.disk.nearest import hint
 from pfl.engines import named
-from pfl.imports import hints, plugins, stubs
-from pfl.imports.plugins import PACKAGES
-from pfl.imports.trust import is_path
+from pfl.federation import folders
+from pfl.imports import hints, modules, signatures
+from pfl.imports.trust import Trust, TrustError, is_default, is_path
 
-
-class _FromData(NamedTuple):
-    """An argument of networks and methods whose value comes from the data.
-
-    Attributes:
-        hint: Type of the argument.
-        source: Attribute of the data with the value.
-    """
-
-    hint: Any
-    source: str
-
-
-# Arguments of networks and methods that come from the data, by name.
-FROM_DATA = {
-    "num_classes": _FromData(int, "outputs"),
-    "input_shape": _FromData(tuple[int, ...], "input_shape"),
-    "num_clients": _FromData(int, "num_clients"),
-    "public_samples": _FromData(int, "public_samples"),
-}
-LOOP = "pfl.loop.FederatedLoop"
-SAMPLER = "pfl.federation.sampling.UniformSampler"  # if no other is named
-METHOD = "pfl.core.client.ClientModule"
-DATA = "datamodules.base.FederatedDataModule"
-NETWORK = "torch.nn.modules.module.Module"
-# Types whose classes in torch may be given by name: their package, and the folder of their files.
-_OF_TORCH = {
-    "Module": ("torch.nn", "nn/modules"),
-    "Optimizer": ("torch.optim", "optim"),
-}
-# Packages that contain no methods and no data.
-_LIBRARIES = ("torch.", "torchvision.", "torchmetrics.", "lightning.")
-CLASSLESS = "no class is given: name it as class_path, and its arguments under init_args"
-# Flags that take no value.
-_SWITCHES = ("help", "print_config")
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What takes arguments: a class, a function, or the top of a configuration.
-
-    Attributes:
-        name: Its name.
-        types: The declared types of its arguments; ``None`` where none is declared.
-        needed: The arguments that must be given, in order.
-        filled: Those that are filled in later.
-        ranges: The ranges of numbers that stand beside types.
-    """
-
-    name: str
-    types: Mapping[str, Any]
-    needed: Sequence[str] = ()
-    filled: Collection[str] = ()
-    ranges: Mapping[str, Range] = field(default_factory=dict)
-
-    def may_be_null(self, name: str) -> bool:
-        """Return ``True`` if null is a value of an argument, which may then be left out."""
-        return self.types[name] is not None and hints.takes_null(self.types[name])
-
-
-class Lookup(Protocol):
-    """Where classes come from."""
-
-    def base(self, path: str) -> Any:
-        """Return the class at the path of one of this project's."""
-
-    def find(self, name: str, hint: Any) -> Any:
-        """Return the class or function of a name; ``None`` if it cannot be told.
-
-        Raises:
-            LookupError: There is none, or it may not be used.
-        """
-
-    def arguments(self, made: Any) -> Mapping[str, Parameter] | None:
-        """Return the arguments of a class or function; ``None`` if they cannot be told."""
+if TYPE_CHECKING:
+    from pfl.cli.untrusted import Judge
 
 
 class Walk:
@@ -116,28 +49,39 @@ class Walk:
         settings: All settings.
         command: The command that reads them.
         lookup: Where classes come from.
+        trust: What may be named and downloaded.
+        judge: What somebody else's file may say; ``None`` if the user has written all files.
+
+    Attributes:
+        is_open: Whether only an import tells what some keys are.
+        merged: The configuration.
     """
 
-    def __init__(self, settings: UserSettings, command: Command, lookup: Lookup) -> None:
+    def __init__(
+        self,
+        settings: Sequence[UserSetting],
+        command: Command,
+        lookup: Lookup,
+        trust: Trust,
+        judge: Judge | None = None,
+    ) -> None:
         # A text that describes settings adds them while it is visited.
         self._given = [*settings]
         self._lookup = lookup
+        self._trust = trust
+        self._judge = judge
         self._needs = command.configuration or Needs()
-        given = {name.lstrip("-"): how for name, how in command.typed_arguments.items()}
-        self._switches = {*_SWITCHES, *(name for name, how in given.items() if "action" in how)}
-        top = {
-            **dict.fromkeys(("config", "print_config", "help")),
-            **{name: _type_of_flag(how) for name, how in given.items()},
-            **{"seed": int, "loop": lookup.base(LOOP)},
-            **{"model": lookup.base(METHOD) | None, "data": lookup.base(DATA) | None},
-        }
+        arguments = command.typed_arguments.items()
+        self._switches = {*SWITCHES, *(n.lstrip("-") for n, how in arguments if "action" in how)}
+        self.is_open = False
+        self.merged = Merged()
         # What takes the arguments below a key; ``None`` if that cannot be told.
-        self._kinds: dict[Keys, Kind | None] = {(): Kind("", top)}
+        self._kinds: dict[Keys, Kind | None] = {(): top_of(command, lookup)}
         self._enter(("loop",), lookup.base(LOOP))
         self._enter(("loop", "sampler"), lookup.base(SAMPLER))
 
     def check(self) -> None:
-        """Check all settings.
+        """Check all settings, and merge them.
 
         Raises:
             UsageError: A key or a class does not exist, a value does not have its type, or one is
@@ -148,10 +92,64 @@ class Walk:
         for keys, kind in self._kinds.items():
             if kind is not None and keys:
                 self._check_needed(keys, kind)
+                self._check_downloads(keys, kind)
+
+    def check_objects(self, reads: bool) -> None:
+        """Check what classes demand of their arguments together, as far as that needs no call.
+
+        Args:
+            reads: Whether data are read, whose files and folders must then exist.
+
+        Raises:
+            UsageError: A class would refuse its arguments.
+        """
+        for keys, kind in self._kinds.items():
+            if kind is None or not keys:
+                continue
+            given = self.merged.arguments(keys)
+            values_of = {**kind.usual, **given}
+            try:
+                self._lookup.check_given(kind.made, given)
+                for name, place in kind.places.items() if reads else ():
+                    path = values_of.get(name)
+                    if isinstance(path, str) and not values_of.get("download"):
+                        self._check_place((*keys, name), place, path, kind)
+            except ArgumentsError as error:
+                about = [name for name in error.names if name in given]
+                raise self._at((*keys, *about[:1]), str(error)) from error
+
+    def completed(self) -> Mapping[str, Any]:
+        """Return the configuration with the plain defaults that sources tell."""
+        content = self.merged.content
+        loop = {**LOOP_DEFAULTS, **content.get("loop", {})}
+        whole = Merged({"seed": SEED, **content, "loop": loop})
+        for keys, kind in self._kinds.items():
+            if kind is not None and keys:
+                # What is filled in later is null until then.
+                usual = {n: one for n, one in kind.usual.items() if n not in kind.filled}
+                whole.complete(keys, usual)
+        return {key: one for key, one in whole.content.items() if key in SECTIONS}
+
+    def root(self) -> Path | None:
+        """Return the folder of the runs of this name; ``None`` if it is not known."""
+        kinds = [self._kinds.get((section,)) for section in ("model", "data")]
+        loop = {**LOOP_DEFAULTS, **self.merged.arguments(("loop",))}
+        top, named = loop["default_root_dir"], loop.get("name")
+        if not named and None not in kinds:
+            named = folders.usual_name(*(kind.name for kind in kinds if kind is not None))
+        return Path(top, named) if isinstance(top, str) and isinstance(named, str) else None
+
+    def _check_place(self, keys: Keys, place: Place, path: str, kind: Kind) -> None:
+        try:
+            place.check(path, signatures.constant(kind.made, "layout"))
+        except FileNotFoundError as error:
+            raise self._at(keys, str(error)) from error
 
     def _visit(self, item: UserSetting) -> None:
         parent, name = item.keys[:-1], item.keys[-1]
         _check_callback(item)
+        if self._judge is not None:
+            self._judge.check_key(item)
         if item.keys[0] not in self._types(()):
             section = replace(item, keys=item.keys[:1])
             raise self._unknown(section, f"there is no key {item.keys[0]!r}", self._types(()))
@@ -170,13 +168,56 @@ class Walk:
             raise self._unknown(item, f"{kind.name} has no argument {name!r}", kind.types)
         if len(parent) == 1 and parent not in self._kinds and not name.isdigit():
             raise item.error(f"{parent[0]} has no class{hint(name, ('class_path', 'init_args'))}")
+        if item.text is None and item.node is None:
+            if item.keys[0] not in self._switches:
+                raise item.error("expected a value")
+            return
         declared = self._hint(item.keys)
-        if item.place.endswith("+"):
+        if item.appends:
             declared = hints.values_of(declared, hints.LISTS)
-        self._check_value(item, declared)
-        if kind is not None and name in kind.ranges and hints.is_plain(declared):
+        if self._judge is not None and item.text is not None and not hints.is_plain(declared):
+            self._judge.check_text(item)
+        if not hints.is_known(declared) and item.keys[0] in ("loop", "model", "data"):
+            self.is_open = True
+        meant = values.meaning(item, declared, item.keys in self._kinds)
+        if isinstance(meant, Name):
+            if self._is_named(item, declared, meant.or_text):
+                return
+            meant = Plain(item.text)
+        self.merged.put(item, meant.value, hints.is_plain(declared))
+        self._check_value(item, meant.value, kind)
+        # The text of a flag; what is in a file has settings of its own.
+        for inner in item.inner(meant.node) if isinstance(meant, Within) else ():
+            self._given.append(inner)
+            self._visit(inner)
+
+    def _is_named(self, item: UserSetting, declared: Any, or_text: bool) -> bool:
+        """Enter the class that a setting names; return ``False`` if the text names none."""
+        try:
+            self._name(item, declared)
+        except UsageError as error:
+            untrusted = self._trust.own is not None
+            if not or_text or (untrusted and isinstance(error.__cause__, TrustError)):
+                raise
+            return False
+        return True
+
+    def _check_value(self, item: UserSetting, value: Any, kind: Kind | None) -> None:
+        """Check a value against what stands beside its type, and whether its author may give it."""
+        parent, name = item.keys[:-1], item.keys[-1]
+        try:
+            if kind is not None and name in kind.ranges:
+                kind.ranges[name].check(name, value)
+        except ValueError as error:
+            raise item.error(str(error)) from error
+        # Defaults of what is not known yet are not known.
+        known = kind is not None or parent not in self._kinds
+        if self._judge is not None and known and item.text is not None:
+            self._judge.check_value(item, value, kind)
+        # Not of somebody else's file, whose words are looked up once they are trusted.
+        if self._judge is None and kind is not None and name in kind.words:
             try:
-                kind.ranges[name].check(name, _read(item, declared))
+                kind.words[name].check(value, self._lookup.closed)
             except ValueError as error:
                 raise item.error(str(error)) from error
 
@@ -187,7 +228,8 @@ class Walk:
     def _hint(self, keys: Keys) -> Any:
         """Return the declared type of the value at keys; ``None`` if it is not known."""
         parent, name = keys[:-1], keys[-1]
-        if parent in self._kinds:
+        # A list may take the place of one object.
+        if parent in self._kinds and not name.isdigit():
             return self._types(parent).get(name)
         containers = hints.LISTS if name.isdigit() else hints.MAPPINGS
         return hints.values_of(self._hint(parent), containers)
@@ -203,106 +245,45 @@ class Walk:
     def _name(self, item: UserSetting, declared: Any) -> None:
         """Enter the class that a setting names for its key."""
         name = str(item.text)
-        if name == "null":
+        if name == "null" or self._is_usual(item):
+            self.merged.put(item, None if name == "null" else name, True)
             return
+        word = name in hints.all_words(declared)
         try:
-            engine = name in hints.all_words(declared)
-            made = self._lookup.find(named.path_of(name) if engine else name, declared)
-            if made is not None:
-                check_fits(made, name, declared)
+            made = self._lookup.find(named.path_of(name) if word else name, declared)
         except LookupError as error:
-            raise item.error(str(error)) from error
+            raise item.error(str(error)) from error.__cause__ or error
+        self.is_open |= not self._lookup.tells_all(made)
         self._enter(item.keys, made, declared)
+        path = name if made is None or "." in name else self._lookup.path_of(made)
+        types = self._types(item.keys) if self._kinds[item.keys] is not None else None
+
+        def keeps(argument: str, value: Any) -> bool:
+            known = types is None or argument in types
+            return known and (types is None or values.fits(value, types[argument]))
+
+        self.merged.name(item, name if word else "", path, keeps)
+
+    def _is_usual(self, item: UserSetting) -> bool:
+        """Return ``True`` for the path of an argument's default, which need not be judged."""
+        kind = self._kinds.get(item.keys[:-1])
+        usual = None if kind is None else kind.usual.get(item.keys[-1])
+        return is_path(str(item.text)) and is_default(item.text, usual)
 
     def _enter(self, keys: Keys, made: Any, declared: Any = None) -> None:
-        found = None if made is None else self._lookup.arguments(made)
-        if found is None:
-            self._kinds[keys] = None
-            return
-        # What is needed in the place of a class that is not known cannot be told.
-        known = hints.is_known(declared) or made is self._lookup.base(LOOP)
-        kind = _kind(made.__name__, found, self._filled(made, found))
-        needed = kind.needed[_given_by_caller(declared) :] if known else ()
+        kind = kind_of(made, declared, self._lookup, self._needs)
+        self.is_open |= kind is None
         # Arguments that the class before it had, and this one has not, are dropped.
         for inner in [one for one in self._kinds if one[: len(keys)] == keys and one != keys]:
-            if inner[len(keys)] not in kind.types:
+            if kind is not None and inner[len(keys)] not in kind.types:
                 del self._kinds[inner]
-        self._kinds[keys] = replace(kind, needed=[n for n in needed if not kind.may_be_null(n)])
-
-    def _filled(self, made: Any, arguments: Mapping[str, Parameter]) -> list[str]:
-        """Return the arguments of a class that are filled in later."""
-        method = inspect.isclass(made) and self._lookup.base(METHOD) in made.__mro__
-        network = inspect.isclass(made) and self._lookup.base(NETWORK) in made.__mro__
-        names = [*FROM_DATA] * (method or network) + ["net"] * (method and not self._needs.data)
-        return [name for name in names if name in arguments and arguments[name].default is not None]
-
-    def _check_value(self, item: UserSetting, declared: Any) -> None:
-        """Check a value against the type declared for it."""
-        if item.text is None and item.node is None:
-            if item.keys[0] not in self._switches:
-                raise item.error("expected a value")
-        elif not hints.is_known(declared):
-            if isinstance(item.value, str):
-                self._unpacked(item, declared)
-        elif item.text == "null" if item.node is None else item.value is None:
-            if not hints.takes_null(declared):
-                raise item.error(f"expected {hints.said(declared)}, got null")
-        elif hints.is_plain(declared):
-            _check_plain(item, declared)
-        elif isinstance(item.value, str):
-            self._check_text(item, declared)
-        else:
-            self._check_content(item, declared)
-
-    def _check_content(self, item: UserSetting, declared: Any) -> None:
-        """Check a value that is neither plain nor text; what is in it follows by its own keys."""
-        value, classes = item.value, [*hints.classes(declared)]
-        if isinstance(value, Mapping) and (classes or hints.takes(declared, hints.MAPPINGS)):
-            spelt = {"class_path", "init_args", "dict_kwargs"} & {*value}
-            nameless = hints.takes(declared, hints.MAPPINGS) or any(map(hints.is_record, classes))
-            if not (nameless or spelt or item.keys in self._kinds):
-                raise item.error(CLASSLESS)
-        elif not (isinstance(value, list) and hints.takes(declared, hints.LISTS)):
-            plain = hints.plain_part(declared)
-            if plain is None or not _fits(item, plain):
-                raise item.error(_expected(declared, item.text or str(value)[:60]))
-
-    def _check_text(self, item: UserSetting, declared: Any) -> None:
-        """Check a text in the place of an object: a word, the name of a class, or its content."""
-        text, plain = str(item.text), hints.plain_part(declared)
-        takes_text = hints.takes(plain, (str,))
-        if (not takes_text or text.startswith(("{", "["))) and self._unpacked(item, declared):
-            return
-        place = hints.alone(declared)
-        called = hints.takes(place, hints.CALLABLES) and is_path(text)
-        named_here = any(hints.classes(place)) and (text.isidentifier() or is_path(text))
-        if text in hints.all_words(declared):
-            self._name(item, declared)
-        elif (named_here or called) and not _is_text(item, plain):
-            try:
-                self._name(item, declared)
-            except UsageError:
-                # The name of a file has a dot, too.
-                if not (takes_text and "." in text):
-                    raise
-        elif plain is None or not _fits(item, plain):
-            raise item.error(_expected(declared, text))
-
-    def _unpacked(self, item: UserSetting, declared: Any) -> bool:
-        """Visit what a text describes, as the parser reads it; ``False`` for a plain one."""
-        node = _composed(item)
-        if not isinstance(node, yaml.CollectionNode):
-            return False
-        if hints.is_known(declared):
-            self._check_content(replace(item, text=None, node=node), declared)
-        for inner in item.inner(node):
-            self._given.append(inner)
-            self._visit(inner)
-        return True
+        self._kinds[keys] = kind
 
     def _check_needed(self, keys: Keys, kind: Kind) -> None:
         """Check that the arguments of a class are given which it needs."""
         given = {item.keys[len(keys)] for item in self._given if _is_below(item, keys)}
+        if "help" in given:
+            return
         needed = [name for name in kind.needed if name not in kind.filled]
         if untyped := [name for name in needed if kind.types[name] is None]:
             what = f"declare the type of the argument {untyped[0]!r} of {kind.name}"
@@ -314,6 +295,13 @@ class Walk:
         if "public_samples" in kind.filled and "public_samples" not in given:
             self._check_public(keys, kind.name)
 
+    def _check_downloads(self, keys: Keys, kind: Kind) -> None:
+        """Check that a class downloads no weights."""
+        try:
+            self._trust.check_weights(kind.made, {**kind.usual, **self.merged.arguments(keys)})
+        except TrustError as error:
+            raise self._at((*keys, *error.keys), error.what) from error
+
     def _check_public(self, keys: Keys, method: str) -> None:
         """Check that there are public data, if the data are of a class that can have some."""
         data = self._kinds.get(("data",))
@@ -322,7 +310,7 @@ class Walk:
             raise self._at(keys, needs_public(method))
 
     def _at(self, keys: Keys, what: str) -> UsageError:
-        there = settings_of(self._given, keys)
+        there = settings_of(self._given, keys) or settings_of(self._given, keys[:-1])
         return UsageError(message_at(there[-1].place if there else "", keys, what))
 
     def _unknown(self, item: UserSetting, what: str, choices: Iterable[str]) -> UsageError:
@@ -339,207 +327,15 @@ class Walk:
         )
 
 
-class Sources:
-    """Classes as their source declares them.
-
-    Args:
-        settings: All settings.
-    """
-
-    def __init__(self, settings: UserSettings) -> None:
-        paths = [item.text for item in settings if item.text and is_path(item.text)]
-        others = [path for path in paths if not path.startswith((*PACKAGES, *_LIBRARIES))]
-        # Other packages and the user's modules may define further classes.
-        self._closed = not (others or plugins.installed())
-
-    def base(self, path: str) -> Any:
-        """Return the stand-in for one of this project's classes."""
-        return stubs.resolved(path)
-
-    def find(self, name: str, declared: Any) -> Any:
-        """Return the stand-in for a class; ``None`` if its source is not read.
-
-        Raises:
-            LookupError: There is no such class.
-        """
-        bases = [*hints.classes(declared)]
-        if "." in name:
-            if stubs.lacks(name):
-                raise LookupError(no_class(name, declared, stubs.names_of(name), stubs.stub))
-            return stubs.stub(name)
-        if not bases:
-            return None
-        made = self._first(name, bases)
-        if made is None and self._closed and all(map(stubs.is_stub, bases)):
-            names = {*stubs.named(), *self._of_torch(bases)}
-            raise LookupError(no_class(name, declared, names, lambda one: self._first(one, bases)))
-        return made
-
-    def _first(self, name: str, bases: Sequence[type]) -> type | None:
-        """Return the class of a short name, one that fits its place before any other."""
-        found = [one for one in map(stubs.stub, self._paths(name, bases)) if one is not None]
-        found.sort(key=lambda one: not any(base in one.__mro__ for base in bases))
-        return next(iter(found), None)
-
-    def _paths(self, name: str, bases: Sequence[type]) -> list[str]:
-        home = self._of_torch(bases).get(name)
-        return [*stubs.named().get(name, ()), *([f"{home}.{name}"] if home else [])]
-
-    def _of_torch(self, bases: Sequence[type]) -> dict[str, str]:
-        """Return the packages of torch's classes of some types by name."""
-        places = [_OF_TORCH[base.__name__] for base in bases if base.__name__ in _OF_TORCH]
-        return {name: home for home, folder in places for name in stubs.in_folder(folder)}
-
-    def arguments(self, made: Any) -> Mapping[str, Parameter] | None:
-        """Return the arguments of a stand-in."""
-        return stubs.parameters(made)
-
-
-def no_class(name: str, declared: Any, names: Iterable[str], find: Callable[[str], Any]) -> str:
-    """Return the message about a class that does not exist, with the nearest one of its place."""
-    words = [str(word) for word in hints.all_words(declared)]
-    what, plain = f"there is no class {name!r}", hints.plain_part(declared)
-    if plain is not None and not words and not hints.takes(plain, (str,)):
-        what = f"expected {hints.said(declared)}, got {name}"
-    if words:
-        what = f"{name!r} is not one of {', '.join(words)}, nor a class"
-    known, bases = [*names], [*hints.classes(declared)]
-    close = [one for one in known if one.lower() == name.lower()]
-    close += get_close_matches(name, known, n=8)
-    lines = [(one, getattr(find(one), "__mro__", ())) for one in dict.fromkeys(close)]
-    fitting = [one for one, line in lines if any(base in line for base in bases or line)]
-    return what + (nearest(name, words) or nearest(name, fitting))
-
-
-def check_fits(made: Any, name: str, declared: Any) -> None:
-    """Check that a class is of the type declared for its place.
-
-    Functions, and what the source of a class does not tell, are left to later checks.
-
-    Raises:
-        LookupError: It is not.
-    """
-    bases = [*hints.classes(declared)]
-    if not bases or not inspect.isclass(made):
-        return
-    if any(base in made.__mro__ for base in bases):
-        if inspect.isabstract(made):
-            raise LookupError(f"{name} is a base class: name one that is derived from it")
-        return
-    ours = all(base.__module__.startswith(PACKAGES) for base in bases)
-    read = (not stubs.is_opaque(made) or ours) and not any(map(stubs.is_opaque, bases))
-    # No class of a library is derived from one of ours.
-    if read or (ours and name.startswith(_LIBRARIES)):
-        names = " or ".join(base.__name__ for base in bases)
-        raise LookupError(f"{name} is not a subclass of {names}")
-
-
 def _check_callback(item: UserSetting) -> None:
     """Reject a callback of Lightning, with or without its module."""
     name = str(item.text)
-    bare = name in foreign.REPLACEMENTS and name not in stubs.named()
+    bare = name in foreign.REPLACEMENTS and name not in modules.named()
     lightnings = bare or name.startswith(("lightning.", "pytorch_lightning."))
     if item.keys[:2] == ("loop", "callbacks") and lightnings:
         raise item.error(foreign.refusal(name.rpartition(".")[2]))
 
 
-def _kind(name: str, found: Mapping[str, Parameter], filled: Collection[str]) -> Kind:
-    """Return what a class takes that has some arguments, some of which are filled in later."""
-    types = {name: _type_of(one) for name, one in found.items()}
-    types |= {name: types[name] | None for name in filled}
-    needed = [name for name, one in found.items() if one.default is one.empty]
-    several = {name: [*ranges_in(one.annotation)] for name, one in found.items()}
-    ranges = {name: those[0] for name, those in several.items() if those}
-    return Kind(name, types, needed, filled, ranges)
-
-
-def _type_of_flag(how: Mapping[str, Any]) -> Any:
-    """Return the type of a command's own argument."""
-    usual = bool if "action" in how else str
-    one: Any = Literal[tuple(how["choices"])] if "choices" in how else how.get("type", usual)
-    # A flag may give a single value, which the parser makes a list.
-    return one | list[one] if how.get("nargs") in ("+", "*") else one
-
-
-def _type_of(argument: Parameter) -> Any:
-    """Return the declared type of an argument; ``None`` if there is none."""
-    if argument.annotation is argument.empty:
-        return None
-    declared = hints.bare(argument.annotation)
-    return declared | None if argument.default is None else declared
-
-
-def _given_by_caller(declared: Any) -> int:
-    """Return how many arguments the caller of a factory gives."""
-    factories = (get_args(part) for part in hints.parts(declared) if hints.takes(part, (Callable,)))
-    return max((len(one[0]) for one in factories if one and isinstance(one[0], list)), default=0)
-
-
 def _is_below(item: UserSetting, keys: Keys) -> bool:
     """Return ``True`` if a setting is of an argument of the class at keys, or within one."""
     return item.keys[: len(keys)] == keys and len(item.keys) > len(keys) and item.text != "null"
-
-
-def _is_text(item: UserSetting, plain: Any) -> bool:
-    """Return ``True`` for a text that is one of a plain type, or names a file where text may."""
-    if hints.takes(plain, (str,)):
-        return Path(str(item.text)).exists()
-    return plain is not None and _fits(item, plain)
-
-
-def _composed(item: UserSetting) -> yaml.Node | None:
-    try:
-        return composed(str(item.text))
-    except AmbiguousError as error:
-        raise item.error(str(error)) from error
-    except YamlError:
-        return None
-
-
-def _check_plain(item: UserSetting, declared: Any) -> None:
-    """Check a value that is no object against its type."""
-    text = item.text
-    if item.node is None and not hints.takes(declared, (str,)):
-        _composed(item)
-    if not _fits(item, declared):
-        if item.node is None and (what := ambiguous(str(text))):
-            raise item.error(what)
-        raise item.error(_expected(declared, str(item.value)[:60] if text is None else text))
-
-
-def _expected(declared: Any, text: str) -> str:
-    words = [str(word) for word in hints.all_words(declared)]
-    return f"expected {hints.said(declared)}, got {text}{nearest(text, words)}"
-
-
-def _read(item: UserSetting, declared: Any) -> Any:
-    """Return a value as the parser reads one of a plain type.
-
-    Raises:
-        ArgumentError: It is of another type.
-    """
-    parser = _reader(declared)
-    if item.node is None:
-        return parser.parse_args([f"--value={item.text}"]).value
-    return parser.parse_object({"value": item.value}).value
-
-
-def _fits(item: UserSetting, declared: Any) -> bool:
-    """Return ``True`` if the parser reads a value as one of a plain type."""
-    try:
-        read = _read(item, declared)
-    except ArgumentError:
-        return False
-    # The parser would also read ambiguous texts of numbers.
-    return isinstance(read, str) or not (item.node is None and ambiguous(str(item.text)))
-
-
-@cache
-def _reader(declared: Any) -> Any:
-    """Return a parser of one value."""
-    from jsonargparse import ArgumentParser, set_loader
-
-    set_loader("value", loaded, (yaml.YAMLError, YamlError))
-    parser = ArgumentParser(exit_on_error=False, parser_mode="value")
-    parser.add_argument("--value", type=declared)
-    return parser

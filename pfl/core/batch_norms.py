@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 from torch import nn
 
 from pfl.core.types import Patterns, State
@@ -24,6 +26,34 @@ def batch_norms(module: nn.Module) -> Patterns:
         name
         for name, child in module.named_modules()
         if isinstance(child, nn.modules.batchnorm._BatchNorm)
+    )
+
+
+def without(net: nn.Module) -> str:
+    """Return how a network is built without batch norms, in words, by its own options."""
+    options = {
+        name
+        for part in net.modules()
+        if type(part).__module__.partition(".")[0] != "torch"
+        for name in inspect.signature(type(part)).parameters
+    }
+    if "norm" in options:
+        return "use group norm (net.norm: group)"
+    if "batch_norm" in options:
+        return "leave it out (net.batch_norm: false)"
+    return "give the network group norms (torch.nn.GroupNorm), or none"
+
+
+def read_counters(module: nn.Module) -> frozenset[str]:
+    """Return the counters of batches that batch norms read: those of norms without momentum.
+
+    Such a norm averages over all batches that it has seen. Any other only counts them.
+    """
+    return frozenset(
+        f"{name}.num_batches_tracked"
+        for name in batch_norms(module)
+        if getattr(norm := module.get_submodule(name), "momentum", None) is None
+        and getattr(norm, "num_batches_tracked", None) is not None
     )
 
 

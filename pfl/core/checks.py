@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from inspect import isfunction
 from numbers import Real
-from types import CodeType, FrameType, NoneType, SimpleNamespace, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import CodeType, FrameType, NoneType, SimpleNamespace
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from pfl.core.ranges import Range, ranges_in
+from pfl.imports import hints
+
+_PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def not_negative(**arguments: float | None) -> None:
@@ -125,7 +128,7 @@ def check_arguments(made: object) -> None:
 
 def words(owner: type) -> dict[str, tuple[object, ...]]:
     """Return the words that each argument of a class may be, where it is one of some words."""
-    return {n: found for n, hint in _all_annotations(owner).items() if (found := _words_in(hint))}
+    return {n: found for n, hint in all_annotations(owner).items() if (found := _words_in(hint))}
 
 
 def ranges(owner: type) -> dict[str, Range]:
@@ -138,15 +141,14 @@ def ranges(owner: type) -> dict[str, Range]:
         >>> ranges(Pull)
         {'mu': Range(interval='[0, inf]')}
     """
-    found = {name: [*ranges_in(hint)] for name, hint in _all_annotations(owner).items()}
+    found = {name: [*ranges_in(hint)] for name, hint in all_annotations(owner).items()}
     return {name: several[0] for name, several in found.items() if several}
 
 
 def _check(name: str, value: object, hint: Any) -> None:  # noqa: ANN401
     if known := _words_in(hint):
         one_of(name, value, known)
-    union = get_origin(hint) in (Union, UnionType)
-    arms = get_args(hint) if union else (hint,)
+    arms = _arms(hint)
     if value is None and NoneType in arms:
         return
     for allowed in ranges_in(hint):
@@ -158,13 +160,22 @@ def _check(name: str, value: object, hint: Any) -> None:  # noqa: ANN401
 
 def _words_in(hint: Any) -> tuple[object, ...]:  # noqa: ANN401
     """Return the words of an annotation that is a ``Literal``, or a union of some and ``None``."""
-    parts = (hint,) if get_origin(hint) is Literal else get_args(hint)
-    if any(part is not NoneType and get_origin(part) is not Literal for part in parts):
+    arms = [*map(hints.bare, _arms(hint))]
+    others = [arm for arm in arms if get_origin(arm) is not Literal]
+    if others not in ([], [NoneType]) or others == arms:
         return ()
-    return tuple(word for part in parts for word in get_args(part) or (None,))
+    return tuple(word for arm in arms for word in get_args(arm) or (None,))
 
 
-def _all_annotations(owner: type) -> dict[str, Any]:
+def _arms(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    """Return the alternatives of an annotation, each with what stands beside all of them."""
+    if get_origin(hint) is not Annotated:
+        return hints.parts(hint)
+    inner, *beside = get_args(hint)
+    return tuple(arm if arm is NoneType else Annotated[(arm, *beside)] for arm in _arms(inner))
+
+
+def all_annotations(owner: type) -> dict[str, Any]:
     """Return the annotations of the constructors of a class and its bases; its own win."""
     by_name: dict[str, Any] = {}
     for base in reversed(owner.__mro__):
@@ -179,7 +190,9 @@ def _annotations(owner: type) -> Mapping[str, Any]:
     One that names types which are imported for type checkers alone is left out.
     """
     start, found = inspect.unwrap(vars(owner).get("__init__", owner)), dict[str, Any]()
-    for name, hint in getattr(start, "__annotations__", {}).items() if isfunction(start) else ():
+    annotations = dict(getattr(start, "__annotations__", {}) if isfunction(start) else {})
+    annotations.pop("return", None)
+    for name, hint in annotations.items():
         alone = SimpleNamespace(__annotations__={name: hint})
         with suppress(NameError, AttributeError, TypeError):
             found |= get_type_hints(alone, start.__globals__, include_extras=True)
@@ -197,3 +210,46 @@ def needs_public(who: str) -> str:
         f"{who} needs public data, and the data have none: set data.public to a data set that "
         "belongs to no client"
     )
+
+
+def check_overrides(kind: type, *bases: type) -> None:
+    """Refuse a class that takes a name of a base for something else, which would be called for it.
+
+    A method takes the arguments of the base's method at the same places, and may have more with
+    defaults; what is a value in the base is no method.
+
+    Args:
+        kind: The class.
+        bases: Bases whose names count, the last one is the base of the others.
+
+    Raises:
+        TypeError: There is such a name.
+    """
+    # What the bases' own base has is called as that one says.
+    inherited = {name for base in bases[-1].__mro__[1:] for name in vars(base)}
+    known = {name: value for base in reversed(bases) for name, value in vars(base).items()}
+    for name, own in vars(kind).items():
+        theirs, given = known.get(name), getattr(own, "__func__", own)
+        right = getattr(theirs, "__func__", theirs)
+        if name not in known.keys() - inherited or not isfunction(given):
+            continue
+        what = f"{kind.__name__}.{name} takes the place of {bases[0].__name__}.{name}"
+        if not isfunction(right):
+            raise TypeError(f"{what}, which is a value and no method: give it another name")
+        if not _stands_in(given, right):
+            raise TypeError(
+                f"{what}{inspect.signature(right)} with the arguments {inspect.signature(given)}: "
+                "give it another name, or the same arguments"
+            )
+
+
+def _stands_in(own: Callable[..., Any], right: Callable[..., Any]) -> bool:
+    """Return whether a method can be called as another one is, by the order of its arguments."""
+    wanted = [p for p in inspect.signature(right).parameters.values() if p.kind in _PLACED]
+    asked = [parameter for parameter in wanted if parameter.default is parameter.empty]
+    try:
+        inspect.signature(own).bind(*asked)
+    except TypeError:
+        return False
+    places = {name: place for place, name in enumerate(inspect.signature(own).parameters)}
+    return all(places.get(one.name, place) == place for place, one in enumerate(asked))

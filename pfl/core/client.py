@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict
+from abc import ABC
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from pfl.core.batch_norms import norm_statistics
-from pfl.core.checks import check_arguments, tuples
+from pfl.core.batch_norms import norm_statistics, read_counters
+from pfl.core.checks import check_arguments, check_overrides, tuples
+from pfl.core.constants import detach_computed, hold_frozen
+from pfl.core.entries import Declared, Divided, divide
+from pfl.core.foreign import (
+    Need,
+    NeedError,
+    OwnSteps,
+    check_needs,
+    package_of,
+    trains_itself,
+    warn_of_loaders,
+)
 from pfl.core.learner import Learner
 from pfl.core.noise import GENERATOR
 from pfl.core.per_client import variants
-from pfl.core.ranges import NotNegative, Range
+from pfl.core.ranges import EpochCount, Range
 from pfl.core.record import MethodRecord
 from pfl.core.server import Server
 from pfl.core.space import Dimension
-from pfl.core.state import (
-    assign,
-    clone,
-    constants,
-    entry,
-    form_of,
-    matches,
-    select,
-)
+from pfl.core.state import assign, clone, entry, form_of
 from pfl.core.task import Classification, Task
 from pfl.core.types import (
     Broadcast,
@@ -47,6 +52,24 @@ LRSchedule: TypeAlias = Literal["constant", "cosine"]
 _TESTED = {"receive", "personalise", "load_global", "forward", "server"}
 
 
+def _plain_sgd(parameters: Iterable[Tensor]) -> Optimizer:
+    """Return SGD with a learning rate of 0.01, the optimiser if none is given."""
+    return torch.optim.SGD(parameters, lr=0.01)
+
+
+def _own_optimizers(net: nn.Module) -> OptimizerFactory:
+    """Return a factory in place of the optimisers that a network configures itself."""
+
+    def refuse(parameters: Iterable[Tensor]) -> Optimizer:
+        raise NeedError(
+            f"{type(net).__name__} configures its own optimisers, but the method needs one that it "
+            "can build anew, or whose learning rate it knows: give the method optimizer, such as "
+            "partial(torch.optim.SGD, lr=0.1), or choose another method"
+        )
+
+    return refuse
+
+
 class ClientOptions(TypedDict, total=False):
     """The options of :class:`ClientModule`, for constructors that pass them on.
 
@@ -56,23 +79,26 @@ class ClientOptions(TypedDict, total=False):
     """
 
     optimizer: OptimizerFactory
-    epochs: int
+    epochs: int | float
     buffers: Literal["average", "local"]
     weighting: Literal["samples", "uniform"]
     lr_decay: float
     lr_schedule: LRSchedule
     persist_optimizer: bool
+    stays: Sequence[str] | None
+    travel_frozen: bool | None
     task: Task | None
 
 
-class ClientModule(Learner):
+class ClientModule(Learner, ABC):
     """One client of a federation; on its own, a plain supervised learner.
 
-    A method is a subclass. It declares in ``shared`` what travels and in ``kept`` what stays with
-    the client, and overrides the methods in which it differs from FedAvg. An entry that is in
-    neither tuple does not survive the round: before each job the module is reset to its initial
-    values and those that the client kept. Everything that a client must remember, even within one
-    round, is therefore a parameter or a buffer. One module serves all clients in turn.
+    A method is a subclass; this class itself, which would do as FedAvg does, is none. It declares
+    in ``shared`` what travels and in ``kept`` what stays with the client, and overrides the methods
+    in which it differs from FedAvg. An entry that is in neither tuple does not survive the round:
+    before each job the module is reset to its initial values and those that the client kept.
+    Everything that a client must remember, even within one round, is therefore a parameter or a
+    buffer. One module serves all clients in turn.
 
     Attributes:
         record: What lists and citations say of the method; a class of its own states its own.
@@ -83,15 +109,20 @@ class ClientModule(Learner):
         one_model: Whether every client is tested with the server's model, which is then tested once
             for all. A class that overrides :meth:`receive`, :meth:`personalise`,
             :meth:`load_global`, ``forward`` or :meth:`server` does not inherit the declaration.
+        needs: What the method needs of its network or of the data beyond the loss of a batch, by
+            the names in ``pfl.core.foreign.NEEDS`` or as a ``Need`` of its own; what is missing is
+            told before a run.
         draws_noise: Whether phases may declare noise. Results then depend on its generator, whose
             name is recorded (:meth:`noise_generator`).
         objects: Names of arguments that are objects; they are not saved as hyperparameters.
 
     Args:
         net: The network, with outputs of shape (B, D): logits in classification. Methods that split
-            the network need a ``SplitNet``.
-        optimizer: Builds the optimiser of a round from the parameters to train.
-        epochs: Local epochs per round, E.
+            the network need a ``SplitNet``. Or a LightningModule with a ``training_step`` of its
+            own, which is then the loss; see :doc:`/lightningmodule`.
+        optimizer: Builds the optimiser of a round from the parameters to train. A LightningModule
+            with its own steps configures its own optimisers, unless one is given.
+        epochs: Local epochs per round, E; 0.5 uses half of the batches of an epoch.
         buffers: Whether the batch-norm statistics of the part that travels are averaged with it
             (``average``) or stay with the client (``local``). Counters never travel.
         weighting: Whether the default server weights uploads by their samples or all equally.
@@ -101,34 +132,57 @@ class ClientModule(Learner):
             almost zero.
         persist_optimizer: Keep the optimiser's state, such as momentum, from round to round instead
             of resetting it.
-        task: What is predicted; the data module sets it. Classification if not given.
+        stays: Patterns of entries of the network that stay with the client although the method
+            would send them, such as ``["decoder.*"]``.
+        travel_frozen: Whether parameters of ``net`` with ``requires_grad=False`` are entries like
+            others, which travel. Otherwise they are constants: in no message and no client's
+            state. Their values must be the same wherever the run goes on.
+        task: What is predicted; if not given, what the data say, and classification before a run.
 
     Raises:
         ValueError: A number is out of range, a word is unknown, or a pattern matches nothing in the
             network.
+        NeedError: The network lacks what the method needs.
     """
 
     record: ClassVar[MethodRecord | None] = None
     vectorizable: bool = False
     global_model: bool | None = None
     one_model: bool = False
+    needs: tuple[str | Need, ...] = ()
     draws_noise: bool = False
     objects: tuple[str, ...] = ("net", "optimizer", "task")
 
     def __init__(
         self,
         net: nn.Module,
-        optimizer: OptimizerFactory = lambda params: torch.optim.SGD(params, lr=0.01),
-        epochs: NotNegative[int] = 1,
+        optimizer: OptimizerFactory = _plain_sgd,
+        epochs: EpochCount = 1,
         buffers: Literal["average", "local"] = "average",
         weighting: Literal["samples", "uniform"] = "samples",
         lr_decay: Annotated[float, Range("(0, 1]")] = 1.0,
         lr_schedule: LRSchedule = "constant",
         persist_optimizer: bool = False,
+        stays: Sequence[str] | None = None,
+        travel_frozen: bool | None = None,
         task: Task | None = None,
     ) -> None:
-        super().__init__(net, optimizer, Classification() if task is None else task)
+        own = trains_itself(net)
+        if own:
+            package_of(net)  # Refuses what only looks like a LightningModule.
+            warn_of_loaders(net)
+            cast(Any, net).configure_model()
+            task = OwnSteps(type(net).__name__)
+        if isinstance(net, nn.Module):  # Before a method makes copies.
+            detach_computed(net)
+            if not travel_frozen:
+                hold_frozen(net, tuple(stays or ()))
+        factory = _own_optimizers(net) if own and optimizer is _plain_sgd else optimizer
+        super().__init__(net, factory, Classification() if task is None else task)
+        self.has_own_task = task is not None
         check_arguments(self)
+        check_needs(type(self).__name__, self.needs, net)
+        self.net_optimizes = own and optimizer is _plain_sgd
         self.save_hyperparameters(ignore=self.objects)
         if "_instantiator" in self.hparams:
             # LightningCLI gives plain values, even of the network, from which it is built again.
@@ -139,11 +193,17 @@ class ClientModule(Learner):
         self.lr_decay = lr_decay
         self.lr_schedule: LRSchedule = lr_schedule
         self.persist_optimizer = persist_optimizer
-        self._matched: dict[tuple[object, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self.stays: Patterns = tuple(f"net.{pattern}" for pattern in stays or ())
+        self._known: dict[Declared, Divided] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Hide the type of ``**options``, and end a base's ``one_model`` where it may be wrong."""
+        """Hide the type of ``**options``, and end a base's ``one_model`` where it may be wrong.
+
+        Raises:
+            TypeError: The class takes a name of this one for something else.
+        """
         super().__init_subclass__(**kwargs)
+        check_overrides(cls, ClientModule, Learner)
         if "one_model" not in vars(cls) and _TESTED & vars(cls).keys():
             cls.one_model = False
         # jsonargparse would read the options from their type, without defaults and descriptions,
@@ -168,14 +228,36 @@ class ClientModule(Learner):
     def extra(self) -> tuple[str, ...]:
         """Names of the buffers that :meth:`upload` sends beside the entries in ``shared``.
 
-        The server reads them with :func:`pfl.core.server.received`.
+        The server reads them with :func:`pfl.core.server.received`. A client that sends a number
+        there that is not finite does not count, as with the entries in ``shared``.
         """
         return ()
 
     @property
-    def needs_classes(self) -> bool:
-        """``True`` if the method works on classes and cannot serve other tasks."""
-        return False
+    def extra_within(self) -> Mapping[str, str]:
+        """The interval of the numbers of entries of ``extra``, where the server relies on one.
+
+        As in :class:`~pfl.core.ranges.Range`, such as ``[0, 9]`` for one of ten classes.
+        """
+        return {}
+
+    @property
+    def extra_nonfinite(self) -> tuple[str, ...]:
+        """Names in ``extra`` that may be infinite or NaN, as the server knows what to do then."""
+        return ()
+
+    @property
+    def logs(self) -> Patterns:
+        """Patterns of names that steps log under some conditions only (``self.log``).
+
+        What the first step of a phase logs need not be named. A site's report of other names is
+        refused.
+        """
+        return ()
+
+    def take_task(self, task: Task) -> None:
+        """Take the task of the data, as none was given; a method may refuse it."""
+        self.task = task
 
     @property
     def evaluate_at(self) -> EvaluationPoint:
@@ -283,10 +365,9 @@ class ClientModule(Learner):
     def introduce(self) -> Plan:
         """Declare what a client that joins later runs as its introduction; by default nothing.
 
-        It runs after :meth:`receive` of the first message of
-        :meth:`pfl.core.server.Server.welcome`; the :meth:`upload` after it is passed to ``welcome``
-        once more, and the rest is discarded. A run with steps of the uplink, such as privacy, skips
-        introductions, which would bypass them.
+        It runs after :meth:`receive` of the server's first message to it; the server answers the
+        :meth:`upload` after it with a second message, and the rest is discarded. A run with steps
+        of the uplink, such as privacy, skips introductions, which would bypass them.
         """
         return ()
 
@@ -303,7 +384,7 @@ class ClientModule(Learner):
         if found := variants(self):
             for one in found:
                 one.take(number)
-            self._matched.clear()
+            self._known.clear()
 
     def describe(self) -> State:
         """Return named scalars that describe the current model, for analyses; by default none."""
@@ -313,7 +394,7 @@ class ClientModule(Learner):
 
     def shared_names(self) -> tuple[str, ...]:
         """Return the names of the entries that travel, with the buffer policy applied."""
-        return self._names()[0]
+        return self._division().travel
 
     def kept_names(self, info: ClientInfo | None = None) -> tuple[str, ...]:
         """Return the names of the entries that stay with a client, with the buffer policy applied.
@@ -321,7 +402,7 @@ class ClientModule(Learner):
         Args:
             info: The client; ``None`` asks for all entries that any client keeps.
         """
-        return self._names()[1]
+        return self._division().stay
 
     def has_global_model(self) -> bool:
         """Return ``True`` if :meth:`load_global` gives a complete model."""
@@ -354,58 +435,14 @@ class ClientModule(Learner):
         That is the case if the class declares ``one_model``, no client keeps a part of the
         network, and nothing is fitted before the test.
         """
-        keeps = any(name.startswith("net.") for name in self.kept_names())
+        # A model in eval mode does not read the counters of batch norms.
+        keeps = any(n.startswith("net.") for n in {*self.kept_names()} - read_counters(self))
         return self.one_model and not keeps and not self.adapt() and self.has_global_model()
 
-    def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _division(self) -> Divided:
         """Return what travels and what stays; cached, as the set of entries does not change."""
         tuples(shared=self.shared, kept=self.kept, extra=self.extra)
-        key = self.shared, self.kept, self.buffer_policy
-        if key not in self._matched:
-            self._matched[key] = self._match()
-        return self._matched[key]
-
-    def _check_patterns(
-        self, field: Literal["shared", "kept"], patterns: Patterns, names: Sequence[str]
-    ) -> None:
-        """Refuse a pattern that matches no entry.
-
-        Raises:
-            ValueError: There is one.
-        """
-        for pattern in patterns:
-            if any(matches(name, (pattern,)) for name in names):
-                continue
-            why = (
-                f"nothing in the network; its entries are {', '.join(names[:6])}, ... (a method "
-                "that splits the network needs a lightning_modules.nets.SplitNet)"
-            )
-            if select(constants(self), (pattern,)):
-                verb = "share" if field == "shared" else "keep"
-                why = (
-                    f"only frozen entries, so that nothing is left to {verb}: freeze less of the "
-                    "network, or choose another method"
-                )
-            where = f"{type(self).__name__}.{field}"
-            raise ValueError(f"{where} has the pattern {pattern!r}, which matches {why}")
-
-    def _match(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        entries = self.state_dict()
-        names = tuple(entries)
-        self._check_patterns("shared", self.shared, names)
-        self._check_patterns("kept", self.kept, names)
-        # Counters of batch norms do not travel: nothing averages them, and only a batch norm
-        # without momentum reads them.
-        travels = [
-            name
-            for name, value in entries.items()
-            if matches(name, self.shared) and value.is_floating_point()
-        ]
-        stays = [name for name in names if matches(name, self.kept)]
-        if self.buffer_policy == "local":
-            # Only batch-norm statistics stay; prototypes and other buffers of a method still
-            # travel.
-            statistics = norm_statistics(self)
-            stays += [n for n in travels if n in statistics and n not in stays]
-            travels = [name for name in travels if name not in statistics]
-        return tuple(travels), tuple(stays)
+        declared = Declared(self.shared, self.kept, self.stays, self.buffer_policy)
+        if declared not in self._known:
+            self._known[declared] = divide(self, declared)
+        return self._known[declared]

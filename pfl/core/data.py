@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pfl.core.task import Task
-from pfl.core.types import Batch, ClientInfo, Inputs, Split
+from pfl.core.types import Batch, ClientInfo, DataSplit, Inputs, Split
 
 # A metric of torchmetrics: its class path, or a mapping with the path ("metric"), a name, options.
 MetricSpec: TypeAlias = str | dict[str, Any]
@@ -34,7 +34,7 @@ class ClientSplit(Protocol):
 
 @runtime_checkable
 class CountedSplit(Protocol):
-    """A split whose samples are elsewhere and of which only counts are known."""
+    """A split of which only counts are known, as its samples cannot be read here."""
 
     @property
     def label_counts(self) -> Tensor | None:
@@ -47,6 +47,22 @@ class JoinableSplit(Protocol):
 
     def joined(self, splits: Sequence[ClientSplit]) -> ClientSplit | None:
         """Return several splits as one, in order; ``None`` if they do not share a store."""
+
+
+@runtime_checkable
+class ItemSplit(Protocol):
+    """A split whose batches have a form of their own: nested tuples, dictionaries, lists."""
+
+    def item(self, positions: Tensor, rng: torch.Generator | None = None) -> Any:  # noqa: ANN401
+        """Return the samples at ``positions`` as their own loader would, on the CPU."""
+
+
+def item(split: ClientSplit, positions: Tensor, rng: torch.Generator | None = None) -> Any:  # noqa: ANN401
+    """Return samples as a LightningModule with its own steps gets them: ``[x, y]`` by default."""
+    if isinstance(split, ItemSplit):
+        return split.item(positions, rng)
+    batch = split.batch(positions, rng)
+    return [batch.x, batch.y]
 
 
 class FederatedData(Protocol):
@@ -88,14 +104,15 @@ class FederatedData(Protocol):
     def metrics(self) -> Sequence[MetricSpec]:
         """Metrics to compute besides the task's own scores."""
 
-    def split(self, client: int, name: Split, /) -> ClientSplit:
-        """Return the ``train``, ``val`` or ``test`` split of one client; it may be empty."""
+    def split(self, client: int, name: DataSplit, /) -> ClientSplit:
+        """Return the ``train``, ``val`` or ``test`` split of one client; it may be empty.
+
+        The ``public`` split belongs to no client: for each, and for
+        :data:`~pfl.core.types.NO_CLIENT`, it has the same samples, which the server may see, too.
+        """
 
     def pooled_test(self) -> ClientSplit | None:
         """Return the common test set that belongs to no client, where there is one."""
-
-    def public_split(self) -> ClientSplit | None:
-        """Return the samples that the server may see, where there are any."""
 
     def to(self, device: torch.device, /) -> None:
         """Move the samples to the device on which batches are made."""
@@ -162,7 +179,8 @@ def info_of(data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:
         return ClientInfo(client, len(split), split.label_counts, rounds=rounds)
     if data.num_classes is not None:
         counts = torch.bincount(split.targets, minlength=data.num_classes)
-    return ClientInfo(client, len(split.targets), counts, rounds=rounds)
+    # Where the samples of a run's own clients are not available, they are as many as their targets.
+    return ClientInfo(client, len(split) or len(split.targets), counts, rounds=rounds)
 
 
 def absent_info(data: FederatedData, client: int, rounds: int = 0) -> ClientInfo:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
-from pfl.core.data import ClientSplit, FederatedData, MetricSpec
+from pfl.core.data import ClientSplit, FederatedData, MetricSpec, item
 from pfl.core.task import Task
-from pfl.core.types import Batch, Inputs, Split
+from pfl.core.types import Batch, DataSplit, Inputs, Split
 
 
 def _no_inputs(count: int) -> Inputs:
@@ -33,7 +33,9 @@ class DataView:
         rows: Returns the number of each sample of a split in its data set.
         input_shape: Shape of one sample.
         blank: Returns placeholder inputs with the shapes and types of real batches.
-        stands_for: The name of the data, if samples of clients lie elsewhere.
+        stands_for: The name of the data, if samples of clients cannot be read here.
+        source: The user's own data module or loaders, whose hooks on batches run with a module that
+            has steps of its own; ``None`` for others.
         real: Whether the clients are real, so that what protects them must not follow from a seed.
     """
 
@@ -46,9 +48,8 @@ class DataView:
     eval_batch_size: int
     drop_last: bool
     shuffle: bool
-    split: Callable[[int, Split], ClientSplit]
+    split: Callable[[int, DataSplit], ClientSplit]
     pooled_test: Callable[[], ClientSplit | None]
-    public_split: Callable[[], ClientSplit | None]
     to: Callable[[torch.device], None]
     description: Callable[[], dict[str, Any]]
     apart: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class DataView:
     input_shape: tuple[int, ...] = ()
     blank: Callable[[int], Inputs] = _no_inputs
     stands_for: str = ""
+    source: Any = None
     real: bool = False
 
     @classmethod
@@ -91,9 +93,13 @@ class Subset:
         """Return the samples at ``positions`` of this subset."""
         return self._split.batch(self._positions[positions.cpu()], rng)
 
+    def item(self, positions: Tensor, rng: torch.Generator | None = None) -> Any:  # noqa: ANN401
+        """Return the samples at ``positions`` of this subset in the form of its split."""
+        return item(self._split, self._positions[positions.cpu()], rng)
+
 
 class EmptySplit:
-    """An empty split, for samples that are elsewhere or must not be read.
+    """An empty split, for samples that are at other places or must not be read.
 
     Args:
         targets: (n,) targets, from which only counts are taken.
@@ -116,3 +122,23 @@ class EmptySplit:
             ValueError: Always.
         """
         raise ValueError(self._why)
+
+
+def stand_in(data: FederatedData) -> TypeGuard[DataView]:
+    """Return ``True`` if data stand for others, whose samples cannot be read here."""
+    return isinstance(data, DataView) and data.stands_for != ""
+
+
+def name_of(data: FederatedData) -> str:
+    """Return the name of data: of those that they stand for, or of their class."""
+    return data.stands_for if stand_in(data) else type(data).__name__
+
+
+def an_input(data: FederatedData) -> Inputs:
+    """Return (1, ...) inputs of the first client with data, or placeholders of their shape."""
+    if stand_in(data):
+        return data.blank(1)
+    splits = (data.split(client, "train") for client in range(data.num_clients))
+    split = next(split for split in splits if len(split))
+    inputs: Inputs = split.batch(torch.zeros(1, dtype=torch.int64)).x
+    return inputs

@@ -50,7 +50,7 @@ class HostPrecision(MixedPrecision):
     """Mixed precision on the CPU, without autocast's cache of cast weights.
 
     All threads share that cache, and each empties it after its own step. So where a step uses a
-    weight more than once, as a recurrent layer does, the rounding of its gradient would depend on
+    weight more than once, as a recurrent layer does, the last bits of its gradient would depend on
     what other threads do.
     """
 

@@ -17,8 +17,8 @@ from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS
 from pfl.disk import reading
 from pfl.disk.bounds import BoundsError, check_bounds
 from pfl.disk.writing import written
-from pfl.imports.hints import declared
-from pfl.imports.trust import Trust, TrustError, check_calls, checked, is_listed
+from pfl.imports.hints import declared, defaults
+from pfl.imports.trust import Trust, TrustError, check_calls, checked, is_default, is_listed
 
 # Most values that a file may have; each reference counts.
 _VALUES = 10_000_000
@@ -84,11 +84,11 @@ def check(
             raise TrustError(f"names {instantiator!r} to build objects, not Lightning's own")
         if (path := arguments.pop("_class_path", None)) is not None:
             module_class = checked(str(path), module_class, ("_class_path",), trust)
-        types = declared(module_class)
+        types, usual = declared(module_class), defaults(module_class)
         # Before parsing, which imports what is named, and again on the parsed values.
         for read in (dict, partial(_parsed, module_class)):
             for name, item in read(arguments).items():
-                if name not in passed:
+                if name not in passed and not is_default(item, usual.get(name, ...)):
                     check_calls(item, types.get(name), (name,), trust)
     except (TrustError, ImportError) as error:
         raise TrustError(f"{source}: {error}") from error

@@ -25,7 +25,20 @@ _LIBRARIES = (
     *("lightning_utilities", "torchmetrics", "torchvision", "numpy"),
 )
 _OURS = ("lightning_modules", "datamodules")
-_ADVICE = "lower data.batch_size, or train fewer clients at a time"
+_MEMORY = "lower data.batch_size, or train fewer clients at a time"
+# What to do about errors of torch that do not say it.
+_ADVICE = (
+    (
+        re.compile("same dtype.*(BFloat16|Half)|(BFloat16|Half).*same dtype"),
+        "the network's parameters have half precision, and its inputs do not: give it as "
+        "net.float(); loop.precision: bf16-mixed computes its steps in half precision",
+    ),
+    (
+        re.compile("Only Tensors created explicitly by the user"),
+        "the network holds a computed tensor, as one that is pruned does: make it permanent "
+        "(torch.nn.utils.prune.remove) before it is given",
+    ),
+)
 
 
 class NonFiniteError(ArithmeticError):
@@ -41,13 +54,15 @@ class JobError(RuntimeError):
 
 
 @contextmanager
-def during(activity: str) -> Iterator[None]:
+def during(activity: str, jobs: Sequence[Job] = ()) -> Iterator[None]:
     """Add the activity as a note to an error raised in this scope; inner notes come first.
 
     From Python 3.11 on, tracebacks show such notes.
 
     Args:
         activity: Such as ``"phase 'local'"``. The first note adds the method's line.
+        jobs: The jobs that it is for, whose round and clients are put before it; ``activity`` may
+            be empty then.
     """
     try:
         yield
@@ -55,14 +70,16 @@ def during(activity: str) -> Iterator[None]:
         raise
     except Exception as error:
         line = "" if _notes(error) else line_of(error)
+        what = ", ".join(filter(None, (_at_work(jobs) if jobs else "", activity)))
         # As error.add_note does, which Python 3.10 lacks.
         earlier = getattr(error, "__notes__", [])
-        error.__notes__ = [*earlier, f"{_NOTE}{activity}{line}"]
+        told = [] if earlier else [*filter(None, [advice(error)])]
+        error.__notes__ = [*earlier, *told, f"{_NOTE}{what}{line}"]
         raise
 
 
-def at_work(jobs: Sequence[Job]) -> str:
-    """Describe the round and the clients of some jobs, for :func:`during`."""
+def _at_work(jobs: Sequence[Job]) -> str:
+    """Return the round and the clients of some jobs in words."""
     together = " as one stack" if len(jobs) > 1 else ""
     clients = clients_text([job.info.client for job in jobs])
     return f"round {jobs[0].info.round}, {clients}{together}"
@@ -96,7 +113,14 @@ def error_line(error: BaseException) -> str:
     """Return the type and the first line of an error, and advice if memory is exhausted."""
     name, first = type(error).__name__, str(error).strip().partition("\n")[0]
     text = shorten(f"{name}: {first}" if first else name, _LONGEST)
-    return f"out of memory ({text}): {_ADVICE}" if is_memory(error) else text
+    if is_memory(error):
+        return f"out of memory ({text}): {_MEMORY}"
+    return "; ".join(filter(None, (text, advice(error))))
+
+
+def advice(error: BaseException) -> str:
+    """Return what to do about an error that does not say it itself; empty if nothing is known."""
+    return next((how for words, how in _ADVICE if words.search(str(error))), "")
 
 
 def last_words(log: Path) -> str:
@@ -114,7 +138,7 @@ def last_words(log: Path) -> str:
 def line_of(error: BaseException) -> str:
     """Return `` (<file>, line <n>)``, the innermost line of the user's code, or else of a method.
 
-    It is empty if the error was raised elsewhere.
+    It is empty if neither raised the error.
     """
     return _innermost(error, _OURS) or _innermost(error, ())
 

@@ -37,6 +37,11 @@ class Forecast(Regression):
         times = range(1, self.horizon + 1) if self.horizon > 1 else ()
         return {**super().scores_better, **{f"mae_{time}": False for time in times}}
 
+    @property
+    def scores_within(self) -> Mapping[str, str]:  # type: ignore[override]
+        """The interval of each score, as of :class:`Regression`."""
+        return super().scores_within
+
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the (B,) losses, of standardised targets."""
         if self.means:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import lightning as L
 import torch
@@ -12,8 +13,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pfl.core import export
-from pfl.core.foreign import check_only_network
+from pfl.core.foreign import check_network
 from pfl.core.state import clone, constants, total
 from pfl.core.task import Task
 from pfl.core.types import Batch, OptimizerFactory, State, Terms
@@ -21,6 +21,13 @@ from pfl.imports.trust import Trust
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it from Python 3.11 on
+
+
+class OwnLoss(Protocol):
+    """The current step of a network that trains itself, as an engine runs it."""
+
+    def loss(self, net: nn.Module) -> Terms:
+        """Return the network's own loss of the current batch."""
 
 
 class Learner(L.LightningModule):
@@ -32,20 +39,24 @@ class Learner(L.LightningModule):
         task: What is predicted.
 
     Raises:
-        TypeError: The network is not a module, or has a training of its own, or the optimiser is
-            not a function.
+        TypeError: The network is not a module, or a part of it has steps that nobody would call, or
+            the optimiser is not a function.
     """
 
     # The plain arguments that rebuild the module, if it was loaded from an export.
     _recipe: Mapping[str, Any] | None = None
     # What the current step logs, while an engine takes steps.
     _logged: State | None = None
+    # The step of a network that trains itself, while an engine takes it.
+    own_steps: OwnLoss | None = None
 
     def __init__(self, net: nn.Module, optimizer: OptimizerFactory, task: Task) -> None:
         super().__init__()
         if not isinstance(net, nn.Module):
             raise TypeError(f"net must be a network, such as MLP(10, (1, 8, 8)), got {net!r}")
-        check_only_network(net, "net", type(self).__name__)
+        if isinstance(net, Learner):
+            raise TypeError(f"net must be a network, but {type(net).__name__} is a method")
+        check_network(net, "net", type(self).__name__)
         if not callable(optimizer):
             raise TypeError(
                 "optimizer must be a function that builds one from the parameters, such as "
@@ -62,7 +73,20 @@ class Learner(L.LightningModule):
 
     def losses(self, batch: Batch) -> Terms:
         """Return the named terms of the objective; their sum is minimised."""
+        if self.own_steps is not None:
+            return self.own_steps.loss(self.net)
         return self.supervised(self(batch.x), batch)
+
+    def objective(self, net: nn.Module, batch: Batch) -> Terms:
+        """Return a network's loss of a batch by name: its own, or the task's of its outputs."""
+        if self.own_steps is not None:
+            return self.own_steps.loss(net)
+        return self.supervised(net(batch.x), batch)
+
+    @property
+    def tested_net(self) -> nn.Module:
+        """The network that is tested, if it trains itself."""
+        return self.net
 
     def supervised(self, outputs: Tensor, batch: Batch) -> Terms:
         """Return the task's loss of (B, D) outputs under its name, ``ce`` in classification."""
@@ -101,7 +125,7 @@ class Learner(L.LightningModule):
         names = self.task.scores_better
         found = self.task.scores(self(batch.x), batch.y).float()
         # A score that is undefined for a batch is left out, unless all are.
-        kept = found.isfinite() | ~found[0].isfinite()
+        kept = found.isfinite() | ~found.isfinite().any()
         scores = {f"{split}/{n}": v for n, v, k in zip(names, found, kept, strict=True) if k}
         self.log_dict(scores, prog_bar=True, batch_size=len(batch.y))
 
@@ -231,6 +255,8 @@ class Learner(L.LightningModule):
                 f"hparams_file {hparams_file} is not read: give the arguments by name, as "
                 f"{cls.__name__}.load_from_checkpoint(file, epochs=5)"
             )
+        from pfl.core import export  # only here: few commands read such files
+
         export.check(checkpoint_path, cls, Trust(trust, download_weights), kwargs)
         module: Self = super().load_from_checkpoint(
             checkpoint_path, map_location, None, strict, weights_only, **kwargs
@@ -255,3 +281,24 @@ class Learner(L.LightningModule):
         for name, value in constants(self).items():
             if name in saved:
                 value.copy_(saved[name])
+
+
+def one_optimizer(module: L.LightningModule, made: object) -> Optimizer:
+    """Return the optimiser that a module made, which must be a single one.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(made, Optimizer):
+        raise TypeError(
+            f"{type(module).__name__}.configure_optimizers returned {type(made).__name__}; a "
+            "client's phase needs exactly one torch Optimizer (learning rates that change over "
+            "rounds belong in lr_factor)"
+        )
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(
+            f"{type(made).__name__} asks for the loss several times in a step, and a client's "
+            "phase has a single one: give an optimizer such as torch.optim.SGD or Adam"
+        )
+    return made

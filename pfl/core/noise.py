@@ -142,7 +142,7 @@ def bernoulli(keys: Tensor, count: int, share: float) -> Tensor:
     wide = max(1, min(pairs, _block(keys.device) // (2 * rows)))
     memory = torch.empty(2 * rows * wide, dtype=torch.int64, device=keys.device)
     gammas = torch.full_like(keys, _signed(_GOLDEN))
-    last = max(round(share * 2**32) - 1, 0) - 2**31
+    last = _last(share)
     for left in range(0, pairs, wide):
         some = min(wide, pairs - left)
         bits, spare = memory[: 2 * rows * some].view(2, rows, some)
@@ -150,6 +150,39 @@ def bernoulli(keys: Tensor, count: int, share: float) -> Tensor:
         # Half of a number is a draw, with a sign.
         torch.le(bits.view(torch.int32), last, out=drawn[:, 2 * left : 2 * (left + some)])
     return drawn[:, :count]
+
+
+class Masks:
+    """Several masks that are drawn at once; each is what :func:`bernoulli` draws for its key.
+
+    Args:
+        wanted: Draws and share of each mask.
+        device: Where they are needed.
+    """
+
+    def __init__(self, wanted: Sequence[tuple[int, float]], device: torch.device) -> None:
+        pairs = torch.tensor([-(-count // 2) for count, _ in wanted])
+        gamma = torch.tensor(_signed(_GOLDEN))
+        steps = [torch.arange(1, some + 1) * gamma for some in pairs.tolist()]
+        lasts = torch.tensor([_last(share) for _, share in wanted], dtype=torch.int32)
+        whole = torch.repeat_interleave(lasts, 2 * pairs)
+        self._counts = [count for count, _ in wanted]
+        self._sizes = (2 * pairs).tolist()
+        self._pairs = pairs.to(device)
+        self._steps = torch.cat(steps).to(device)
+        self._last: Tensor | int = int(lasts[0]) if (lasts == lasts[0]).all() else whole.to(device)
+
+    def drawn(self, keys: Tensor) -> list[Tensor]:
+        """Return the masks of (M,) int64 keys, each (count,) bool."""
+        out = self._steps + torch.repeat_interleave(keys, self._pairs, output_size=len(self._steps))
+        _mix(out, torch.empty_like(out))
+        drawn = torch.split(torch.le(out.view(torch.int32), self._last), self._sizes)
+        return [mask[:count] for mask, count in zip(drawn, self._counts, strict=True)]
+
+
+def _last(share: float) -> int:
+    """Return the largest 32-bit number, with a sign, that a draw counts for."""
+    return max(round(share * 2**32) - 1, 0) - 2**31
 
 
 def streams_of(keys: Sequence[int], device: torch.device) -> Tensor:
@@ -178,29 +211,33 @@ def numbers(seeds: Tensor, gammas: Tensor, start: int, out: Tensor, spare: Tenso
         spare: As large.
     """
     if on_host(out.device):
-        _numbers_on_host(seeds, gammas, start, out, spare)
+        # By numpy, whose calls take a tenth of the time for few numbers.
+        first, step, bits = (t.numpy().view(np.uint64) for t in (seeds, gammas, out))
+        counted = np.arange(start + 1, start + 1 + bits.shape[1], dtype=np.uint64)
+        np.multiply(counted, step, out=bits)
+        np.add(bits, first, out=bits)
+    else:
+        places = torch.arange(start + 1, start + 1 + out.shape[1], device=out.device)
+        torch.mul(places, gammas, out=out).add_(seeds)
+    _mix(out, spare)
+
+
+def _mix(out: Tensor, spare: Tensor) -> None:
+    """Hash 64-bit numbers in place."""
+    if on_host(out.device):
+        bits, shifted = (tensor.numpy().view(np.uint64) for tensor in (out, spare))
+        for shift, factor in _MIX:
+            np.right_shift(bits, np.uint64(shift), out=shifted)
+            np.bitwise_xor(bits, shifted, out=bits)
+            if factor != 1:
+                np.multiply(bits, np.uint64(factor), out=bits)
         return
-    torch.mul(torch.arange(start + 1, start + 1 + out.shape[1], device=out.device), gammas, out=out)
-    out.add_(seeds)
     for shift, factor in _MIX:
         # A right shift copies the sign bit; the copies are masked.
         torch.bitwise_right_shift(out, shift, out=spare).bitwise_and_((1 << _BITS - shift) - 1)
         out.bitwise_xor_(spare)
         if factor != 1:
             out.mul_(_signed(factor))
-
-
-def _numbers_on_host(seeds: Tensor, gammas: Tensor, start: int, out: Tensor, spare: Tensor) -> None:
-    """Do the same by numpy, whose calls take a tenth of the time for few numbers."""
-    first, step, bits, shifted = (t.numpy().view(np.uint64) for t in (seeds, gammas, out, spare))
-    places = np.arange(start + 1, start + 1 + bits.shape[1], dtype=np.uint64)
-    np.multiply(places, step, out=bits)
-    np.add(bits, first, out=bits)
-    for shift, factor in _MIX:
-        np.right_shift(bits, np.uint64(shift), out=shifted)
-        np.bitwise_xor(bits, shifted, out=bits)
-        if factor != 1:
-            np.multiply(bits, np.uint64(factor), out=bits)
 
 
 def _to_normal(bits: Tensor, spare: Tensor, floats: Tensor, out: Tensor) -> None:

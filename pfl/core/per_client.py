@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from torch import nn
 
 from pfl.core.data import FederatedData
-from pfl.core.foreign import check_only_network
+from pfl.core.foreign import check_network, trains_itself
 from pfl.core.state import form_of
 from pfl.core.types import State
 
@@ -44,7 +44,12 @@ class Variants(nn.Module):
         if not isinstance(by, str) and (wrong := [n for n in by if not 0 <= n < len(nets)]):
             raise ValueError(f"by has the number {wrong[0]}, but there are {len(nets)} networks")
         for net in nets:
-            check_only_network(net, "nets", type(self).__name__)
+            if trains_itself(net):
+                raise TypeError(
+                    f"nets of {type(self).__name__} has the LightningModule {type(net).__name__}, "
+                    "which trains itself: clients cannot differ in it, give networks without steps"
+                )
+            check_network(net, "nets", type(self).__name__)
         # In a tuple they are not submodules: only the active network's entries count.
         self.nets, self.by, self.number = tuple(nets), by, 0
         self.take(0)
@@ -119,6 +124,11 @@ def variants(module: nn.Module) -> list[Variants]:
                 f"same by, got {len(one.nets)} by {one.by} beside by {found[0].by}"
             )
     return found
+
+
+def networks(net: nn.Module) -> Sequence[nn.Module]:
+    """Return the networks of which clients use one: those of :class:`Variants`, or the only one."""
+    return net.nets if isinstance(net, Variants) else (net,)
 
 
 def count(module: nn.Module) -> int:

@@ -49,11 +49,16 @@ def spelled(value: object) -> str:
 def _arguments(value: object) -> Mapping[str, Any]:
     """Return the arguments of an object, where they are known."""
     if is_dataclass(value):
-        return {item.name: getattr(value, item.name) for item in fields(value)}
+        return {
+            item.metadata.get("argument", item.name): getattr(value, item.name)
+            for item in fields(value)
+        }
     if isinstance(value, ClientModule):
         objects = {name: getattr(value, name) for name in value.objects if hasattr(value, name)}
         # A factory hides its arguments, so it is called.
-        return {**value.hparams, **objects, "optimizer": value.optimizer(value.parameters())}
+        own = value.net_optimizes
+        optimizer = None if own else value.optimizer(value.parameters())
+        return {**value.hparams, **objects, "optimizer": optimizer}
     if isinstance(value, Optimizer):
         return value.defaults
     if isinstance(value, Variants):

@@ -10,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
-from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from pfl.imports.hints import beside
 
 Number = TypeVar("Number", int, float)
+
+MOST = 1e100
+"""Largest number that a client may report; a larger one would make a mean over clients infinite."""
 
 _IN_WORDS = {
     "[0, inf]": "must not be negative",
@@ -51,10 +56,11 @@ class Range:
         """The upper end; infinite if there is none."""
         return float(self.interval[1:-1].split(",")[1])
 
-    def holds(self, value: float) -> bool:
-        """Return ``True`` if a number lies in the interval."""
-        above = value >= self.low if self.interval[0] == "[" else value > self.low
-        return above and (value <= self.high if self.interval[-1] == "]" else value < self.high)
+    def holds(self, value: float, slack: float = 0.0) -> bool:
+        """Return ``True`` if a number lies in the interval, or at most ``slack`` beside it."""
+        low, high = self.low - slack, self.high + slack
+        above = value >= low if self.interval[0] == "[" else value > low
+        return above and (value <= high if self.interval[-1] == "]" else value < high)
 
     def check(self, name: str, value: object) -> None:
         """Refuse a number outside the interval; what is no number, such as ``None``, passes.
@@ -68,6 +74,7 @@ class Range:
 
 
 NotNegative: TypeAlias = Annotated[Number, Range("[0, inf]")]
+EpochCount: TypeAlias = Annotated[int | float, Range("[0, inf]")]
 Positive: TypeAlias = Annotated[Number, Range("(0, inf]")]
 AtLeastOne: TypeAlias = Annotated[int, Range("[1, inf]")]
 Fraction: TypeAlias = Annotated[float, Range("[0, 1]")]
@@ -80,7 +87,4 @@ def ranges_in(hint: Any) -> Iterator[Range]:  # noqa: ANN401
         >>> [*map(str, ranges_in(Fraction | None))]
         ['[0, 1]']
     """
-    if get_origin(hint) is Annotated:
-        yield from (one for one in hint.__metadata__ if isinstance(one, Range))
-    for part in get_args(hint):
-        yield from ranges_in(part)
+    return beside(hint, Range)

@@ -12,6 +12,7 @@ Family: TypeAlias = Literal[
     "A part of the network stays with the client",
     "A separate network for each client or group",
     "Prototypes and distributions",
+    "Adapters on a frozen network",
 ]
 # Venues whose entries are articles; any other is the title of proceedings.
 _JOURNALS = ("arXiv", "IEEE Transactions")

@@ -8,10 +8,12 @@ uninterrupted one.
 from __future__ import annotations
 
 import hashlib
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from pfl.core.devices import on_host
@@ -56,6 +58,25 @@ def scoped(seed: int, device: torch.device | None = None) -> Iterator[None]:
             start = torch.Generator(other).manual_seed(seed).get_state()
             torch.get_device_module(other).set_rng_state(start, other)
         yield
+
+
+@contextmanager
+def everything_scoped(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the default streams of torch, NumPy and Python inside this scope, and restore them.
+
+    This is for code of others, which may draw from any of them and takes no generator. Nothing of
+    the project draws from NumPy's or Python's, and they are as before afterwards.
+    """
+    # All within the scope that one thread at a time can be in: what is restored is nobody's seed.
+    with scoped(seed, device):
+        numpy, python = np.random.get_state(), random.getstate()
+        try:
+            np.random.set_state(np.random.RandomState(seed % 2**32).get_state())
+            random.setstate(random.Random(seed).getstate())
+            yield
+        finally:
+            np.random.set_state(numpy)
+            random.setstate(python)
 
 
 def default_streams(device: torch.device) -> list[torch.Tensor]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, Literal, cast
+from types import MappingProxyType
+from typing import ClassVar, Generic, Literal, cast, final
 
 import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
 from pfl.core.data import ClientSplit
-from pfl.core.state import weighted_mean
+from pfl.core.folds import EVERYTHING, Folded, Folds, Mean, Uploads
 from pfl.core.types import Broadcast, ClientInfo, Patterns, State, Upload
 
 
@@ -56,8 +57,8 @@ class Server(Generic[StateT]):
         per_client: Whether ``shared`` of the state has a model for each client, along a leading
             axis.
         summed: Patterns of what a private run (``Privacy``) sends besides parameters: buffers
-            that travel, and names in ``extra`` that :meth:`merge_mean` reads. Only what can be
-            summed over clients belongs there.
+            that travel, and names in ``extra`` that a fold sums. Only what can be summed over
+            clients belongs there.
         needs_public: Whether it works on public data (``data.public``).
         needs_label_counts: Whether :meth:`init` and :meth:`welcome` read the clients' label counts,
             which are ``None`` otherwise.
@@ -97,6 +98,10 @@ class Server(Generic[StateT]):
         """Return the message to ``client`` at the start of ``round``."""
         return Broadcast(shared=state.shared)
 
+    def broadcasts(self, state: StateT, clients: Sequence[int], round: int) -> list[Broadcast]:
+        """Return the messages to several clients; overridden where they are faster made at once."""
+        return [self.broadcast(state, client, round) for client in clients]
+
     def welcome(
         self,
         state: StateT,
@@ -123,58 +128,147 @@ class Server(Generic[StateT]):
         kept = {n: v for n, v in sent.shared.items() if old and n.startswith(old)}
         return sent, {new + name.removeprefix(old): value for name, value in kept.items()}
 
-    def weights(self, uploads: Sequence[Upload]) -> Tensor:
-        """Return (len(uploads),) float64 weights that sum to one."""
-        if self.weighting == "uniform":
-            sizes = torch.ones(len(uploads), dtype=torch.float64)
-        else:
-            sizes = torch.tensor([upload.samples for upload in uploads], dtype=torch.float64)
-        return sizes / sizes.sum()
+    def weight(self, upload: Upload) -> float:
+        """Return the weight of an upload in the mean; it is divided by the sum of all."""
+        return float(upload.samples) if self.weighting == "samples" else 1.0
 
-    def aggregate(self, state: StateT, uploads: Sequence[Upload]) -> StateT:
-        """Return the state after a round, from its uploads in ascending order of clients.
+    def shares(self, uploads: Sequence[Upload]) -> Tensor:
+        """Return the (len(uploads),) float64 weights of uploads, which sum to one."""
+        weights = torch.tensor([*map(self.weight, uploads)], dtype=torch.float64)
+        return weights / weights.sum()
 
-        It counts the round; :meth:`merge` does the rest. Without uploads, nothing else changes.
-        """
-        return replace(self.merge(state, uploads) if uploads else state, round=state.round + 1)
+    def begin(self, state: StateT, senders: Sequence[ClientInfo]) -> Folds:
+        """Declare what becomes of a round's uploads as they arrive: folds, by name.
 
-    def merge(self, state: StateT, uploads: Sequence[Upload]) -> StateT:
-        """Return the state with the values that at least one upload gives."""
-        weights = self.weights(uploads)
-        mean = weighted_mean([upload.shared for upload in uploads], weights)
-        return self.with_mean(state, uploads, mean)
-
-    def with_mean(self, state: StateT, uploads: Sequence[Upload], mean: State) -> StateT:
-        """Return the state with the mean of the uploads, whose own values may be dropped."""
-        report = self.reported(uploads, weight=self.weights(uploads))
-        return replace(state, shared=mean, client_report=report)
-
-    def merge_mean(self, state: StateT, mean: Upload, count: float) -> StateT:
-        """Return the state after a private round, in which no single upload is known.
-
-        Called in place of :meth:`merge`. A server that overrides :meth:`merge`, :meth:`weights` or
-        :meth:`aggregate` takes part in private runs (``Privacy``) if it overrides this too.
+        By default the weighted mean of ``shared``, as ``mean``. The folds are new ones in each
+        round. A server that cannot do without single uploads says so by
+        :class:`~pfl.core.folds.Uploads`, and takes no part in private runs (``Privacy``).
 
         Args:
             state: The state before the round.
-            mean: An estimate of the mean of the uploads, all of which count equally; its ``extra``
-                has only what ``summed`` names.
-            count: The expected number of uploads, q N.
+            senders: Those that are expected to send, in ascending order; some may not.
         """
-        return self.merge(state, [mean])
+        return {"mean": self.mean_of(senders)}
 
-    def reported(self, uploads: Sequence[Upload], **values: Tensor) -> dict[str, dict[int, float]]:
-        """Return numbers for each uploading client: some values, and what ``reports`` names.
+    def mean_of(self, senders: Sequence[ClientInfo], names: Patterns = EVERYTHING) -> Mean:
+        """Return a fold: the weighted mean of entries of ``shared``, by patterns of their names."""
+        sizes = sum(one.samples for one in senders)
+        planned = sizes if self.weighting == "samples" else len(senders)
+        return Mean(self.weight, names, planned or 1)
+
+    def finish(self, state: StateT, folded: Folded) -> StateT:
+        """Return the state after a round in which at least one upload arrived.
+
+        By default it has the entries of the mean, and :meth:`reported` numbers of clients.
 
         Args:
-            uploads: The uploads of a round, at least one.
-            values: (len(uploads),) each, by name.
+            state: The state before the round.
+            folded: The values of what :meth:`begin` declared.
         """
+        return replace(state, shared=folded.mean, client_report=self.reported(folded))
+
+    @final
+    def aggregate(self, state: StateT, uploads: Sequence[Upload]) -> StateT:
+        """Return the state after a round, given all its uploads in ascending order of clients."""
+        folding = Folding(self, state, uploads, {one.client: one.client for one in uploads})
+        for upload in uploads:
+            folding.add(upload)
+        return folding.finish()
+
+    def reported(self, folded: Folded, **values: Tensor) -> dict[str, dict[int, float]] | None:
+        """Return numbers for each uploading client: its weight, and what ``reports`` names.
+
+        Args:
+            folded: The round; of a private one nothing is reported.
+            values: (len(uploads),) further numbers, by name.
+        """
+        uploads = folded.uploads
+        if not uploads:
+            return None
+        if "weight" in self.reports:
+            values = {"weight": folded.shares} | values
         sent = {name: received(uploads, name) for name in self.reports if name in uploads[0].extra}
         return {
-            name: {u.client: float(value) for u, value in zip(uploads, row, strict=True)}
+            name: {u.client: value for u, value in zip(uploads, row.tolist(), strict=True)}
             for name, row in (values | sent).items()
         }
+
+
+class Folding(Generic[StateT]):
+    """A round of a server: its folds, and the uploads that they have taken.
+
+    Attributes:
+        folds: What the server declared.
+        holds: Whether all that the server makes of uploads can be made of some of them once more.
+        uploads: Those that arrived, with no values but the numbers that the server reports.
+
+    Args:
+        server: The server.
+        state: Its state before the round.
+        senders: Those that are expected to send.
+        numbers: The number of each client at the server.
+    """
+
+    def __init__(
+        self,
+        server: Server[StateT],
+        state: StateT,
+        senders: Sequence[ClientInfo | Upload] = (),
+        numbers: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        self._server, self._state, self._numbers = server, state, numbers
+        infos = [ClientInfo(numbers[one.client], one.samples, None) for one in senders]
+        self.folds = server.begin(state, infos)
+        self.holds = all(isinstance(fold, Uploads) for fold in self.folds.values())
+        self.uploads: list[Upload] = []
+        self._weights: list[float] = []
+
+    def add(self, upload: Upload) -> None:
+        """Take an upload.
+
+        Raises:
+            Exception: A fold does not take it.
+        """
+        upload = replace(upload, client=self._numbers[upload.client])
+        weight = self._server.weight(upload)
+        for fold in self.folds.values():
+            fold.add(upload)
+        told = {n: value for n, value in upload.extra.items() if n in self._server.reports}
+        self.uploads.append(replace(upload, shared={}, extra=told))
+        self._weights.append(weight)
+
+    def finish(self, without: Collection[int] = ()) -> StateT:
+        """Return the state after the round.
+
+        Args:
+            without: Clients that are left out, if the folds hold all uploads.
+        """
+        left_out = {self._numbers[client] for client in without}
+        kept = [n for n, one in enumerate(self.uploads) if one.client not in left_out]
+        after = self._state
+        if kept:
+            weights = torch.tensor([self._weights[n] for n in kept], dtype=torch.float64)
+            values = {
+                name: fold.without(left_out) if isinstance(fold, Uploads) else fold.value()
+                for name, fold in self.folds.items()
+            }
+            uploads = [self.uploads[n] for n in kept]
+            folded = Folded(uploads, weights / weights.sum(), len(uploads), values)
+            after = self._server.finish(after, folded)
+        return replace(after, round=self._state.round + 1)
+
+    def finish_with(self, mean: Upload, count: float) -> StateT:
+        """Return the state after a private round, of which only a mean of uploads is known.
+
+        Args:
+            mean: An estimate of the mean, all of which count equally; its ``extra`` has only what
+                ``summed`` names.
+            count: The expected number of uploads, q N.
+        """
+        values = {name: fold.of_mean(mean, count) for name, fold in self.folds.items()}
+        folded = Folded((), torch.zeros(0, dtype=torch.float64), count, values)
+        after = self._server.finish(self._state, folded)
+        return replace(after, round=self._state.round + 1)
 
 
 def received(uploads: Sequence[Upload], name: str) -> Tensor:

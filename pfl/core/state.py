@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pfl.core.devices import on_host, widest
-from pfl.core.types import Inputs, Patterns, State
+from pfl.core.types import Broadcast, Inputs, Patterns, State, Upload
+from pfl.disk.container import octets
 
 Name = TypeVar("Name")
 # Entries of several states, by the name of the state and that of the entry.
@@ -152,6 +153,21 @@ def assign(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     copy_all(list(entries.values()), list(values.values()))
 
 
+def averages(value: Tensor) -> bool:
+    """Return whether a tensor's values can be averaged: real and complex numbers, not integers."""
+    return value.is_floating_point() or value.is_complex()
+
+
+def as_real(value: Tensor) -> Tensor:
+    """Return real numbers as they are, and complex ones as pairs along a last axis of two."""
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+
+
+def _as_complex(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return numbers in a type, whose pairs :func:`as_real` made if it is complex."""
+    return torch.view_as_complex(value.to(dtype.to_real())) if dtype.is_complex else value.to(dtype)
+
+
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) -> State:
     """Compute ``a + scale * b`` for the names of ``a``; integer entries keep the value of ``a``.
 
@@ -159,7 +175,7 @@ def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float = 1.0) ->
         KeyError: ``b`` lacks a name of ``a``.
     """
     return {
-        name: value + scale * b[name] if value.is_floating_point() else value.clone()
+        name: value + scale * b[name] if averages(value) else value.clone()
         for name, value in a.items()
     }
 
@@ -191,8 +207,8 @@ def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Tensor) -> St
 def _blocks(total: Tensor, value: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield two tensors in blocks, which on a CPU stay in its caches when they are converted.
 
-    Operations on a block take one op thread: elsewhere clients may be using the cores, and several
-    op threads would wait for each other.
+    Operations on a block take one op thread: other clients may be using the cores, and several op
+    threads would wait for each other.
     """
     if on_host(total.device) and total.is_contiguous() and value.is_contiguous():
         yield from zip(
@@ -206,8 +222,8 @@ class RunningMean:
     """A weighted mean of states that are added one after another, and need not be kept.
 
     Sums are computed in float64 (float32 on devices without float64), so that averaging equal
-    states returns exactly that state. Integers such as counters are not averaged; the largest is
-    used.
+    states returns exactly that state. Of complex numbers both parts are averaged. Integers are not
+    averaged; the largest is used.
     """
 
     def __init__(self) -> None:
@@ -219,42 +235,51 @@ class RunningMean:
 
         Args:
             state: Has the names and shapes of the first one.
-            weight: All weights sum to one.
+            weight: Its weight; see :meth:`value`.
 
         Raises:
-            ValueError: The state has other names than the first.
+            ValueError: The state has other names or shapes than the first; it is not added.
         """
         if self._sums is None:
             self._types = {name: value.dtype for name, value in state.items()}
             self._sums = {
-                name: torch.empty_like(value, dtype=widest(value.device))
-                if value.is_floating_point()
+                name: torch.empty_like(as_real(value), dtype=widest(value.device))
+                if averages(value)
                 else value.clone()
                 for name, value in state.items()
             }
             for name, total in self._sums.items():
                 if total.is_floating_point():
-                    for some, part in _blocks(total, state[name]):
+                    for some, part in _blocks(total, as_real(state[name])):
                         torch.mul(part.to(total.dtype), weight, out=some)
             return
         if apart := state.keys() ^ self._sums.keys():
             raise ValueError(f"{min(apart)!r} cannot be averaged: not every state has it")
         for name, total in self._sums.items():
+            if as_real(state[name]).shape != total.shape:
+                raise ValueError(f"{name!r} cannot be averaged: its shapes differ")
+        for name, total in self._sums.items():
             if total.is_floating_point():
-                for some, part in _blocks(total, state[name]):
+                for some, part in _blocks(total, as_real(state[name])):
                     some.add_(part.to(total.dtype), alpha=weight)
             else:
                 torch.maximum(total, state[name], out=total)
 
-    def value(self) -> State:
+    def value(self, total: float = 1.0) -> State:
         """Return the mean, in the types of the first state.
+
+        Args:
+            total: The sum of all weights, by which sums are divided unless it is one.
 
         Raises:
             ValueError: No state was added.
         """
         if self._sums is None:
             raise ValueError("there is no state to average")
-        return {name: total.to(self._types[name]) for name, total in self._sums.items()}
+        sums = self._sums
+        if total != 1:
+            sums = {n: v / total if v.is_floating_point() else v for n, v in sums.items()}
+        return {name: _as_complex(value, self._types[name]) for name, value in sums.items()}
 
 
 def residuals_of(kept: State) -> State:
@@ -293,9 +318,23 @@ def nbytes(values: Mapping[str, Tensor] | Tensor) -> int:
     return sum(value.numel() * value.element_size() for value in tensors(values))
 
 
+def message_size(message: Broadcast | Upload) -> int:
+    """Return the bytes of a message: its length if it is encoded, or those of its tensors."""
+    if message.encoded is not None:
+        return message.encoded
+    return nbytes(message.shared) + nbytes(message.extra)
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Return ``True`` for the same form and the same values, of which those that are NaN count."""
+    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+        return False
+    return torch.equal(one, other) or torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+
 def finite(state: Mapping[str, Tensor]) -> bool:
-    """Return ``True`` if all floating-point numbers are finite (one synchronisation)."""
-    values = [value for value in state.values() if value.is_floating_point()]
+    """Return ``True`` if all real and complex numbers are finite (one synchronisation)."""
+    values = [as_real(value) for value in state.values() if averages(value)]
     # If a sum is finite, all its terms are; this costs a fraction of checking each term. A sum of
     # finite terms can overflow, so an infinite sum is checked term by term.
     if not values or together([value.sum().float() for value in values]).isfinite().all():
@@ -303,11 +342,38 @@ def finite(state: Mapping[str, Tensor]) -> bool:
     return bool(together([value.isfinite().all() for value in values]).all())
 
 
-def each_finite(states: Sequence[Mapping[str, Tensor]]) -> list[bool]:
-    """Return :func:`finite` of each of some states (one synchronisation if all are)."""
-    sums = [[value.sum().float() for value in state.values()] for state in states]
+def each_sound(
+    states: Sequence[Mapping[str, Tensor]], sent: Sequence[Mapping[str, Tensor]]
+) -> list[bool]:
+    """Return whether all of some states are finite, and what is sent beside each is moderate.
+
+    One synchronisation if all are. See :func:`finite` and :func:`moderate`.
+    """
+    sums = [
+        [*(as_real(value).sum().float() for value in state.values()), *_scaled_norms(message)]
+        for state, message in zip(states, sent, strict=True)
+    ]
     sound = together([together(row or [torch.zeros(())]).sum() for row in sums]).isfinite().tolist()
-    return [known or finite(state) for known, state in zip(sound, states, strict=True)]
+    return [
+        known or (finite(state) and moderate(message))
+        for known, state, message in zip(sound, states, sent, strict=True)
+    ]
+
+
+def moderate(state: Mapping[str, Tensor]) -> bool:
+    """Return ``True`` if the norm of each entry of real or complex numbers is below 2**64 (1.8e19).
+
+    Then squares of its numbers are finite in float32, so that a server can compute distances and
+    variances, and one client cannot make the others' next round infinite.
+    """
+    norms = _scaled_norms(state)
+    return not norms or bool(together(norms).isfinite().all())
+
+
+def _scaled_norms(state: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return a number for each floating-point entry, finite if its norm is below 2**64."""
+    values = [value for value in state.values() if value.numel() and averages(value)]
+    return [norm.float() * 2.0**64 for norm in map(torch.linalg.vector_norm, values)]
 
 
 def together(numbers: Sequence[Tensor]) -> Tensor:
@@ -380,7 +446,7 @@ def _hash(states: Iterable[Mapping[str, Tensor]]) -> str:
     hashed = hashlib.sha256()
     for state in states:
         for name in sorted(state):
-            value = state[name].detach().cpu().contiguous()
+            value = state[name]
             hashed.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
-            hashed.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+            hashed.update(octets(value).numpy().tobytes())
     return hashed.hexdigest()

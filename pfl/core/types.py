@@ -25,10 +25,12 @@ State: TypeAlias = dict[str, Tensor]
 Terms: TypeAlias = dict[str, Tensor]
 Patterns: TypeAlias = tuple[str, ...]
 OptimizerFactory: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]
-Count: TypeAlias = "int | Callable[[State, ClientInfo], int]"
+Count: TypeAlias = "float | Callable[[State, ClientInfo], float]"
 Positions: TypeAlias = "Callable[[State, ClientInfo], Tensor]"
 EvaluationPoint: TypeAlias = Literal["post_broadcast", "post_local"]
 Split: TypeAlias = Literal["train", "val", "test", "pooled"]
+# What data may be asked for: also samples that belong to no client, on which nobody is tested.
+DataSplit: TypeAlias = Literal[Split, "public"]
 # One tensor for a batch, or several by name; their first axis runs over the samples.
 Inputs: TypeAlias = "Tensor | dict[str, Tensor]"
 
@@ -86,12 +88,15 @@ class Totals:
             pass (:attr:`Outcome.rows`), in the order in which the samples were seen.
         steps: Optimiser steps that the client has taken in this job so far.
         samples: Training samples that it has seen, counted with repetition.
+        rates: Of a LightningModule with its own optimisers, the sum of the learning rates of all
+            steps of each parameter, by name; otherwise empty.
     """
 
     sums: State
     rows: State
     steps: int
     samples: int
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +112,9 @@ class Phase:
             the samples of the phase, among which :attr:`Batch.index` counts. ``None`` is all.
         objective: The loss terms of a batch, as a function of the module's state and the batch that
             changes neither (batch norms' running statistics excepted).
-        epochs: Epochs over these samples; zero skips the phase. It may be a function of the
-            client's own entries and its info, called right before the phase.
+        epochs: Epochs over these samples; zero skips the phase, and of a fraction of an epoch as
+            large a share of the batches is used, rounded up. It may be a function of the client's
+            own entries and its info, called right before the phase.
         steps: Number of optimiser steps instead of epochs (an epoch may end within them); may be
             such a function too.
         trains: Patterns of the parameter names that this phase trains. All others are left out of
@@ -315,12 +321,9 @@ class ClientStep:
     Attributes:
         differs: Whether it sends the difference to what the client received, in float64, instead
             of new values.
-        withholds: Whether it may withhold an upload. A step that never does says so, as a mean of
-            uploads can then be taken while they arrive.
     """
 
     differs: ClassVar[bool] = False
-    withholds: ClassVar[bool] = True
     # Without its type, which jsonargparse could not evaluate for the fields of subclasses.
     __pydantic_config__ = STRICT
 
@@ -386,6 +389,25 @@ class Ticket:
     round: Round
 
 
+@checked_dataclass(frozen=True, config=STRICT)
+class Drawn:
+    """The noise that a client drew in steps of its training, as a witness of it.
+
+    It tells only how the steps were made, as more of the noise would tell of the samples.
+
+    Attributes:
+        batches: Steps of an epoch, m: a step includes a sample with rate 1 / m.
+        steps: Number of steps.
+        clip: Largest norm of what a sample adds to a step.
+        sigma: Deviation of the noise, in units of the clip.
+    """
+
+    batches: Annotated[int, Field(ge=1, lt=2**31)]
+    steps: Annotated[int, Field(ge=1, lt=2**63)]
+    clip: Annotated[float, Field(gt=0)]
+    sigma: Annotated[float, Field(ge=0)]
+
+
 @dataclass(frozen=True)
 class Job:
     """Everything an engine needs to run one client, besides the module and the data.
@@ -442,7 +464,9 @@ class Result:
         finite: False if a loss, a kept value or an uploaded weight is not a finite number.
         logged: Mean of each number logged in its steps (``self.log``), by name.
         withheld: Name of the step of the uplink that withheld the upload.
+        unheard: Bytes of an upload that a step of the uplink withheld after it had arrived.
         ticket: Names what the client keeps if it stores it itself; ``kept`` is then empty.
+        drawn: The noise of its steps, if the rule of its gradients adds some.
     """
 
     client: int
@@ -455,7 +479,9 @@ class Result:
     finite: bool = True
     logged: dict[str, float] = field(default_factory=dict)
     withheld: str | None = None
+    unheard: int = 0
     ticket: Ticket | None = None
+    drawn: Sequence[Drawn] = ()
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,14 @@ if sys.byteorder != "little":
 # Bytes of a message and of its header; axes of a tensor, and the product of their lengths.
 BYTES, HEADER, AXES, LARGEST = 2**32, 2**24, 16, 2**62
 _LENGTH = 8  # bytes of a header's length
+_SHOWN = 100  # characters of a wrong value in a message
 _START = b'{"__metadata__":{"sha256":"'
 _DIGITS = slice(_LENGTH + len(_START), _LENGTH + len(_START) + 64)
 _ZEROS = b"0" * 64
 _DTYPES: Mapping[str, torch.dtype] = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
     **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
-    **{"U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64},
+    **{"U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64, "C128": torch.complex128},
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 # First bytes of exported models, and of whatever else torch saves.
@@ -71,9 +72,14 @@ def pack(content: Any, tensors: Mapping[str, Tensor]) -> bytes:  # noqa: ANN401
         tensors: By name.
 
     Raises:
-        ValueError: A tensor's type is not supported, or a number is not finite.
+        ValueError: A tensor's type is not supported, a number is not finite, or nobody could read
+            the message, as it is too large or its content is too deep.
     """
     head, *values = _parts(content, tensors)
+    if len(head) > _LENGTH + HEADER:
+        raise ValueError(f"a message may have a header of {HEADER:,} bytes, got {len(head):,}")
+    if (size := sum(map(len, [head, *values]))) > BYTES:
+        raise ValueError(f"a message may have {BYTES:,} bytes, got {size:,}")
     digits = _checksum([head, *values])
     return b"".join([head[: _DIGITS.start], digits, head[_DIGITS.stop :], *values])
 
@@ -95,6 +101,18 @@ def unpack(data: bytes, most: int = BYTES) -> tuple[Any, dict[str, Tensor]]:
     return _read(view, copied, HEADER)
 
 
+def octets(value: Tensor) -> Tensor:
+    """Return the bytes of a tensor's numbers, in order, on the CPU."""
+    flat = value.detach().cpu().resolve_conj().contiguous()
+    # The stride of a single number may be any.
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
+
+
+def checksum_of(data: bytes) -> bytes:
+    """Return the checksum that a message states, as 64 digits; of other bytes, what is there."""
+    return data[_DIGITS]
+
+
 def write(
     path: Path,
     content: Any,  # noqa: ANN401
@@ -113,12 +131,10 @@ def write(
         OSError: The file cannot be written.
         ValueError: See :func:`pack`.
     """
-    layouts, stored = dict[str, tuple[Sequence[int], Sequence[int]]](), dict(tensors)
+    layouts, stored = dict[str, list[int]](), dict(tensors)
     for name, value in tensors.items():
-        strides = torch.empty_like(value, device="meta").stride()
-        if strides != torch.empty(value.shape, device="meta").stride():
-            layouts[name] = value.shape, strides
-            stored[name] = value.permute(sorted(range(value.dim()), key=lambda a: -strides[a]))
+        if (axes := _axes(value)) is not None:
+            layouts[name], stored[name] = axes, value.permute(axes)
     path.parent.mkdir(parents=True, exist_ok=True)
     with written(path, synced) as file:
         checksum = hashlib.sha256()
@@ -129,15 +145,17 @@ def write(
         file.write(checksum.hexdigest().encode())
 
 
-def read(path: Path, checked: bool = True) -> tuple[Any, dict[str, Tensor]]:
+def read(path: Path, checked: bool = True, own: bool = False) -> tuple[Any, dict[str, Tensor]]:
     """Return a file's content and its tensors, on the CPU.
 
-    Tensors are memory-mapped, and thus loaded when they are used. A file that is replaced stays on
+    Tensors lie in the file, and are loaded when they are used. A file that is replaced stays on
     the disk until the last of them is gone.
 
     Args:
         path: The file.
         checked: Whether the checksum is verified, which reads the whole file.
+        own: Whether this process may write the file, and nobody else does: its tensors can then
+            leave the memory (:func:`pfl.disk.mapped.leave_memory`).
 
     Raises:
         ContainerError: The file was not written by :func:`write`, or was changed since.
@@ -149,15 +167,63 @@ def read(path: Path, checked: bool = True) -> tuple[Any, dict[str, Tensor]]:
         # The path may be replaced meanwhile; the open file is not.
         name = file.name if sys.platform == "win32" else f"/dev/fd/{file.fileno()}"
         size = os.fstat(file.fileno()).st_size
-        whole = torch.from_file(name, size=size, dtype=torch.uint8)
+        whole = torch.from_file(name, shared=own, size=size, dtype=torch.uint8)
 
         def part(start: int, stop: int) -> Tensor:
             return whole[start:stop]
 
-        (content, layouts), tensors = _read(memoryview(whole.numpy().data), part, size, checked)
-        for name, (shape, strides) in layouts.items():
-            tensors[name] = tensors[name].as_strided(shape, strides)
+        pair, tensors = _read(memoryview(whole.numpy().data), part, size, checked)
+        try:
+            content, layouts = pair
+            if not isinstance(layouts, dict):
+                raise TypeError(f"layouts by name were expected, got {layouts!r}"[:_SHOWN])
+            tensors |= {name: _laid_out(tensors[name], layouts[name]) for name in layouts}
+        except (ValueError, LookupError, TypeError, RuntimeError) as error:
+            raise ContainerError(f"the layout of a tensor is wrong: {error!r}") from error
         return content, tensors
+
+
+def _axes(value: Tensor) -> list[int] | None:
+    """Return the axes of a tensor in the order of its memory; ``None`` if it is the usual one.
+
+    A layout is a permutation, so that a file can say nothing of places in memory.
+    """
+    if value.numel() < 2:
+        return None
+    given = torch.empty_like(value, device="meta").stride()
+    # The stride of an axis of length one may be any number, and is another one once it is read.
+    strides = _strides(value.shape, _ordered(value.shape, given))
+    axes = _ordered(value.shape, strides)
+    return None if strides == torch.empty(value.shape, device="meta").stride() else axes
+
+
+def _ordered(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """Return axes by descending strides; of equal ones, that of an axis of length one is later."""
+    return sorted(range(len(shape)), key=lambda axis: (-strides[axis], -shape[axis]))
+
+
+def _strides(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a tensor whose axes lie in memory in an order."""
+    stored = torch.empty([shape[axis] for axis in axes], device="meta")
+    return stored.permute(_inverse(axes)).stride()
+
+
+def _inverse(axes: Sequence[int]) -> list[int]:
+    return sorted(range(len(axes)), key=lambda place: axes[place])
+
+
+def _laid_out(stored: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return a stored tensor with its axes in their right order.
+
+    Raises:
+        ValueError: The order is not one that :func:`write` writes.
+    """
+    if sorted(axes) != [*range(stored.dim())] or any(type(axis) is not int for axis in axes):
+        raise ValueError(f"{str(axes)[:60]} is no order of {stored.dim()} axes")
+    value = stored.permute(_inverse(axes))
+    if _axes(value) != [*axes]:
+        raise ValueError(f"{[*axes]} is not the canonical order")
+    return value
 
 
 def _read(
@@ -225,11 +291,11 @@ def _placed(kinds: Mapping[str, tuple[torch.dtype, Sequence[int]]]) -> dict[str,
 
 def _parts(content: Any, tensors: Mapping[str, Tensor]) -> Iterator[Part]:  # noqa: ANN401
     """Yield the head of a message, with zeros for a checksum, and the bytes of each tensor."""
+    check_bounds(content, math.inf)
     places = _placed({name: (value.dtype, (*value.shape,)) for name, value in tensors.items()})
     yield _head(content, places)
     for name in sorted(places, key=lambda name: places[name].start):
-        flat = tensors[name].detach().cpu().contiguous().reshape(-1)
-        yield flat.view(torch.uint8).numpy().data
+        yield octets(tensors[name]).numpy().data
 
 
 def _head(content: Any, places: Mapping[str, _Place]) -> bytes:  # noqa: ANN401

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -58,3 +62,26 @@ def empty(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor:
         os.close(handle)
         # The space lives as long as the tensor, and is freed however the process ends.
         os.unlink(name)
+
+
+def leave_memory(values: Iterable[Tensor]) -> None:
+    """Let the pages of tensors in mapped files leave this process; they are read again on use.
+
+    Only for tensors that nobody writes to. Where this is not possible, nothing happens.
+    """
+    if sys.platform != "linux":
+        return
+    storages = {value.untyped_storage().data_ptr(): value.untyped_storage() for value in values}
+    for start, storage in storages.items():
+        if storage.device.type == "cpu" and storage.filename and start % mmap.PAGESIZE == 0:
+            _advise()(ctypes.c_void_p(start), ctypes.c_size_t(storage.nbytes()), _DONT_NEED)
+
+
+# Of <sys/mman.h>.
+_DONT_NEED = 4
+
+
+@cache
+def _advise() -> Callable[..., int]:
+    advise: Callable[..., int] = ctypes.CDLL(None).madvise
+    return advise

@@ -55,6 +55,9 @@ TESTED = 128
 BUSY = 4
 """Smallest average number of busy clients for which a stack is worthwhile."""
 
+# What is decided for a run.
+_TOGETHER, _ALONE = "vectorised", "sequential"
+
 
 class AutoEngine(Engine):
     """An engine that stacks clients, runs them in threads or runs them one after another.
@@ -87,16 +90,16 @@ class AutoEngine(Engine):
         size = multiplications(contexts.first).total if on_cpu else 0
         self._tiny = on_cpu and size <= TINY_TEST
         alone = self._sequential.setup(contexts)
-        why = None if self.stacks else _unsuitable_reason(contexts.first, size)
-        if self.stacks is False:
+        why = None if self.decided == _TOGETHER else _unsuitable_reason(contexts.first, size)
+        if self.decided == _ALONE:
             why = why or "so the run began"
         if why is None:
             stack = VectorisedEngine(STACKED, tested=TESTED) if on_cpu else VectorisedEngine()
             line, why = stack.setup(contexts), stack.unsupported
             if why is None:
-                self._stack, self.stacks = stack, True
+                self._stack, self.decided = stack, _TOGETHER
                 return f"auto: {line}"
-        self.stacks = False
+        self.decided = _ALONE
         if not on_cpu:
             return f"auto: {alone}; {why}"
         self._cores = min(self.workers or cores.usable(), contexts.data.num_clients)

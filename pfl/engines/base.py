@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -12,24 +12,27 @@ from pfl.core.data import FederatedData
 from pfl.core.types import Job, Result, Scores
 from pfl.engines.cores import Share
 from pfl.engines.keeper import Keeper
-from pfl.training.contexts import Contexts
+
+if TYPE_CHECKING:
+    from pfl.training.contexts import Contexts
 
 
 class Engine(Protocol):
     """Runs jobs in any order and place, and yields results in the order of the jobs.
 
     Attributes:
-        stacks: Whether clients are trained as one stack, if the engine decides this itself in
-            :meth:`setup`; a resumed run sets the decision of its first start.
-        complete: Whether a job without a result ends the run.
+        decided: What :meth:`setup` decided on which the numbers depend, in a word of the engine's
+            own; a resumed run sets the word of its first start. ``None`` if there is nothing.
+        tolerates: Whether a round goes on without a client that fails; otherwise, a job without a
+            result ends the run.
         share: Its share of the cores, taken in :meth:`setup`; other runs use it while this one is
             suspended.
         keeper: Makes the keeper of what a run's clients keep; takes the arguments of
             :class:`~pfl.engines.keeper.Keeper`.
     """
 
-    stacks: bool | None = None
-    complete: bool = True
+    decided: str | None = None
+    tolerates: bool = False
     share: Share | None = None
     keeper: Callable[[int | None, Path | None, torch.device], Keeper] = Keeper
 

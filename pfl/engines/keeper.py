@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from pfl.core.failure import ExplainedError
 from pfl.core.state import clone, compact, digest, nbytes, to
 from pfl.core.types import Job, Result, State, Ticket
 from pfl.disk import container
-from pfl.disk.mapped import in_file
+from pfl.disk.mapped import in_file, leave_memory
 
 
 class NotHereError(ExplainedError, ValueError):
@@ -53,12 +53,13 @@ class Keeper(MutableMapping[int, State]):
         device: torch.device | str = "cpu",
     ) -> None:
         not_negative(memory=memory)
-        if memory is not None and folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
         self._memory, self._folder, self._device = memory, folder, device
         self._kept: dict[int, State | Ticket] = {}
         # Bytes of the states in memory, under a bound; least recently used first.
         self._sizes: dict[int, int] = {}
+        # From the round that is being played, which may not count; bytes of those in memory.
+        self._new: dict[int, State | Ticket] = {}
+        self._new_sizes: dict[int, int] = {}
 
     def __getitem__(self, client: int) -> State:
         kept = self._kept[client]
@@ -116,23 +117,59 @@ class Keeper(MutableMapping[int, State]):
         """
         return replace(job, kept=to(self.get(job.info.client, {}), self._device))
 
-    @contextmanager
-    def entered(self, results: Iterable[Result]) -> Iterator[None]:
-        """Enter what clients keep after a round; undo this if an error leaves the scope.
+    def begin(self) -> None:
+        """Begin a round: forget what clients keep after one that did not count."""
+        self._new, self._new_sizes = {}, {}
+
+    def take(self, result: Result) -> Result:
+        """Take what a client keeps after a round, until :meth:`entered`.
+
+        It lies in memory if there is still room under the bound, and in a file otherwise.
+
+        Returns:
+            The result without it.
 
         Raises:
             OSError: A file cannot be written.
         """
-        new = {one.client: one.ticket or one.kept for one in results}
-        before = {client: self._kept[client] for client in new.keys() & self._kept}
+        client, new = result.client, result.ticket or result.kept
+        if isinstance(new, Ticket) or not new:
+            self._new[client] = new
+        elif self._memory is None:
+            self._new[client] = to(new, self._device)
+        else:
+            state = compact(to(new, "cpu"))
+            size = nbytes(state)
+            if sum(self._sizes.values()) + sum(self._new_sizes.values()) + size <= self._memory:
+                self._new_sizes[client] = size
+            else:
+                state = self._in_file(client, state)
+            self._new[client] = state
+        self.rest(client)
+        return replace(result, kept={})
+
+    @contextmanager
+    def entered(self, clients: Collection[int]) -> Iterator[None]:
+        """Enter what some clients keep after a round; undo this if an error leaves the scope."""
+        before = self._kept, self._sizes
+        new = {client: state for client, state in self._new.items() if client in clients}
         try:
-            self._put(new)
+            self._kept = {**self._kept, **new}
+            sizes = {client: size for client, size in self._sizes.items() if client not in new}
+            self._sizes = sizes | {c: n for c, n in self._new_sizes.items() if c in new}
             yield
         except BaseException:
-            for client in new.keys() & self._kept:
-                del self[client]
-            self._put(before)
+            self._kept, self._sizes = before
             raise
+        finally:
+            self.begin()
+
+    def rest(self, client: int) -> None:
+        """Let a client's state leave the memory if it is in a file, until it is used again."""
+        if self._memory is not None and client not in self._sizes:
+            kept = self._kept.get(client)
+            if kept and not isinstance(kept, Ticket):
+                leave_memory(kept.values())
 
     def digest(self, client: int) -> str:
         """Return the hash of a client's state, wherever it is; an empty text for an empty state."""
@@ -163,7 +200,12 @@ class Keeper(MutableMapping[int, State]):
         """
         if self._memory is None or nbytes(shared) <= self._memory:
             return shared
+        self._make_folder()
         return {name: in_file(value, self._folder) for name, value in shared.items()}
+
+    def _make_folder(self) -> None:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
 
     def _put(self, new: dict[int, State | Ticket]) -> None:
         states = {c: one for c, one in new.items() if not isinstance(one, Ticket)}
@@ -186,12 +228,13 @@ class Keeper(MutableMapping[int, State]):
 
     def _in_file(self, client: int, state: State) -> State:
         """Return a state with its values in a file that is freed together with them."""
+        self._make_folder()
         handle, name = tempfile.mkstemp(prefix=".kept-", dir=self._folder)
         os.close(handle)
         file = Path(name)
         try:
             container.write(file, None, state, synced=False)
-            return container.read(file, checked=False)[1]
+            return container.read(file, checked=False, own=True)[1]
         except OSError as error:
             raise OSError(f"client {client}'s state: {error}") from error
         finally:

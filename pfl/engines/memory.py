@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,7 +16,9 @@ from pfl.core.state import nbytes
 from pfl.core.types import Inputs, Phase
 from pfl.engines.cores import CGROUP
 from pfl.training.batching import HELD_BYTES, batch_size
-from pfl.training.context import Context
+
+if TYPE_CHECKING:
+    from pfl.training.context import Context
 
 # State, gradients, an optimiser's two averages, kept state, upload, and one working copy.
 _COPIES = 7
@@ -64,6 +67,12 @@ def free(device: torch.device) -> int:
     return left if left is not None else min(_machine(), *(_group(*files) for files in _GROUPS))
 
 
+def total() -> int:
+    """Return the bytes of the machine's memory, or of its container's."""
+    limits = (_number(limit) for limit, _ in _GROUPS)
+    return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *limits)
+
+
 def _machine() -> int:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -76,10 +85,14 @@ def _machine() -> int:
 
 def _group(limit: str, used: str) -> int:
     """Return the free bytes of a container; without a limit, a very large number."""
+    return max(0, _number(limit) - _number(used, 0))
+
+
+def _number(file: str, otherwise: int = 2**62) -> int:
     try:
-        return int((CGROUP / limit).read_text()) - int((CGROUP / used).read_text())
+        return int((CGROUP / file).read_text())
     except (OSError, ValueError):
-        return 2**62
+        return otherwise
 
 
 def _saved(context: Context, x: Inputs) -> tuple[int, int]:

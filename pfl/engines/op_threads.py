@@ -6,6 +6,7 @@ the machine's load. A resumed run keeps its number.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from pfl.core.data import FederatedData
-from pfl.core.data_view import DataView
+from pfl.core.data_view import an_input
 from pfl.core.devices import on_host
-from pfl.core.types import Inputs
 from pfl.engines import cores
 from pfl.training.context import Context
 
@@ -73,7 +72,7 @@ def choose(context: Context, began: int | None = None) -> OpThreads:
     if not on_host(context.fabric.device):
         return OpThreads(now, "torch's number")
     if (by_user := _chosen(now)) is not None:
-        differs = f"; the run began with {began}: the rounds from here equal it to rounding"
+        differs = f"; the run began with {began}: the rounds from here may differ in last bits"
         return OpThreads(now, by_user + (differs if began not in (None, now) else ""))
     if began is not None:
         return OpThreads(began, "as the run began")
@@ -94,7 +93,12 @@ def using(count: int) -> Iterator[None]:
 
 
 def multiplications(context: Context) -> Multiplications:
-    """Count the network's multiplications for one sample of the first client with data."""
+    """Count the network's multiplications for one sample of the first client with data.
+
+    They are unknown, and taken to be many, of a network that trains itself.
+    """
+    if context.own_nets:
+        return Multiplications(2**62, math.inf)
     context.set_mode(None)
     counter = FlopCounterMode(display=False)
     calls = _Calls()  # type: ignore[no-untyped-call]
@@ -102,16 +106,6 @@ def multiplications(context: Context) -> Multiplications:
         context.module(an_input(context.data))
     total = counter.get_total_flops() // 2
     return Multiplications(total, total / max(1, calls.counted))
-
-
-def an_input(data: FederatedData) -> Inputs:
-    """Return (1, ...) inputs of the first client with data, or placeholders of their shape."""
-    if isinstance(data, DataView) and data.stands_for:
-        return data.blank(1)
-    splits = (data.split(client, "train") for client in range(data.num_clients))
-    split = next(split for split in splits if len(split))
-    inputs: Inputs = split.batch(torch.zeros(1, dtype=torch.int64)).x
-    return inputs
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]

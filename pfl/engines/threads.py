@@ -6,18 +6,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
 from pfl.core.checks import at_least_one
+from pfl.core.data_view import an_input
 from pfl.core.devices import on_host
-from pfl.core.layer_draws import layer_draws
 from pfl.core.seeds import default_streams
-from pfl.core.state import each
+from pfl.core.state import each, message_size, nbytes
 from pfl.core.types import Job, Result, Scores
 from pfl.engines import cores
-from pfl.engines.op_threads import an_input
 from pfl.engines.sequential import SequentialEngine
 from pfl.training import client_round
 from pfl.training.context import Context, StoppedError
@@ -25,6 +24,9 @@ from pfl.training.contexts import Contexts
 
 AnswerT = TypeVar("AnswerT", Result, client_round.Answers)
 WorkT = TypeVar("WorkT")
+
+WAITING = 2**22
+"""Bytes of results that may wait before the order in which they are needed comes first."""
 
 
 class ThreadsEngine(SequentialEngine):
@@ -120,29 +122,88 @@ class ThreadsEngine(SequentialEngine):
                 self._stop.set()
                 raise
 
-        waiting = submitted(pool, work, dict(enumerate(jobs)))
+        turns = Turns(pool, work, dict(enumerate(jobs)))
         try:
             for index in range(len(jobs)):
-                yield waiting[index].result()
-                del waiting[index]
+                yield turns.take(index)
         except StoppedError:
             # The first job that failed stopped this one; raise its error.
             raise failures[0] from None
         finally:
             # Jobs are left only if one failed or the caller stopped early.
             self._stop.set()
-            for future in waiting.values():
-                future.cancel()
-            wait(waiting.values())
+            turns.end()
             self._stop.clear()
 
 
-def submitted(
-    pool: ThreadPoolExecutor, work: Callable[[Job], WorkT], jobs: Mapping[int, Job]
-) -> dict[int, Future[WorkT]]:
-    """Submit jobs to threads, each under its index; the largest start first, for balance."""
-    order = sorted(jobs, key=lambda number: -jobs[number].info.samples)
-    return {number: pool.submit(work, jobs[number]) for number in order}
+class Turns(Generic[WorkT]):
+    """Runs jobs in threads, and hands out what they return in the order of the jobs.
+
+    The largest jobs start first, for balance, while little waits to be handed out: up to
+    :data:`WAITING` bytes. Then the job that is handed out next starts first. When a job starts
+    changes nothing in what it returns.
+
+    Args:
+        pool: The threads.
+        work: Runs a job.
+        jobs: The jobs, by their place in the order.
+    """
+
+    def __init__(
+        self, pool: ThreadPoolExecutor, work: Callable[[Job], WorkT], jobs: Mapping[int, Job]
+    ) -> None:
+        self._work, self._jobs = work, jobs
+        # Not yet started: from the last place to the first, and from the smallest to the largest.
+        self._places = sorted(jobs, reverse=True)
+        self._sizes = sorted(self._places, key=lambda place: jobs[place].info.samples)
+        self._lock, self._waiting = threading.Lock(), 0
+        self._answers: dict[int, Future[WorkT]] = {place: Future() for place in jobs}
+        self._threads = [pool.submit(self._turn) for _ in jobs]
+
+    def __contains__(self, place: int) -> bool:
+        return place in self._answers
+
+    def take(self, place: int) -> WorkT:
+        """Wait for a job, and return what it returned, or raise its error; once for each."""
+        try:
+            answer = self._answers[place].result()
+        finally:
+            del self._answers[place]
+        with self._lock:
+            self._waiting -= _bytes(answer)
+        return answer
+
+    def end(self, wait_for_all: bool = True) -> None:
+        """Cancel the jobs that have not started, and wait for the others."""
+        for thread in self._threads:
+            thread.cancel()
+        if wait_for_all:
+            wait(self._threads)
+
+    def _turn(self) -> None:
+        """Run the next job."""
+        with self._lock:
+            order = self._sizes if self._waiting <= WAITING else self._places
+            place = order[-1]
+            self._places.remove(place)
+            self._sizes.remove(place)
+        future = self._answers[place]
+        try:
+            answer = self._work(self._jobs[place])
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            with self._lock:
+                self._waiting += _bytes(answer)
+            future.set_result(answer)
+
+
+def _bytes(answer: object) -> int:
+    """Return the bytes of what a client sends and keeps, if this is the result of its training."""
+    if not isinstance(answer, Result):
+        return 0
+    sent = 0 if answer.upload is None else message_size(answer.upload)
+    return nbytes(answer.kept) + sent
 
 
 def unsupported_reason(contexts: Contexts, workers: int) -> str | None:
@@ -151,6 +212,8 @@ def unsupported_reason(contexts: Contexts, workers: int) -> str | None:
         return f"threads bring no gain on {contexts.fabric.device}"
     if workers == 1:
         return "there is only one core or one client"
+    if any(one.own_nets for one in contexts.each()):
+        return "a LightningModule with its own steps may draw from torch's default stream"
     outside = torch.get_default_dtype()
     with contexts.fabric.autocast():
         if torch.get_default_dtype() != outside:
@@ -171,7 +234,7 @@ def _draws_alone(context: Context) -> bool:
     inputs = each(lambda value: torch.cat([value, value]), an_input(context.data))
     before, found = default_streams(context.fabric.device), []
     for own in (False, True):
-        stream = layer_draws(copied.drawing, 0, copied.fabric.device, own)
+        stream = copied.draws.of(0, copied.fabric.device, own)
         copied.load({})
         copied.module.zero_grad()
         with context.fabric.autocast(), stream:

@@ -11,7 +11,7 @@ from torch import nn
 from pfl.core.checks import at_least_one
 from pfl.core.data import info_of
 from pfl.core.devices import on_host
-from pfl.core.failure import at_work, during
+from pfl.core.failure import during
 from pfl.core.learner import Learner
 from pfl.core.types import Job, Phase, Result, Scores
 from pfl.engines.guard import disagreement
@@ -26,6 +26,9 @@ from pfl.training.phases import make_optimizer, prepared
 
 AnswerT = TypeVar("AnswerT", Result, Scores)
 
+AHEAD = 8
+"""Stacks whose jobs are sorted by size together."""
+
 HOOKS = (
     *("on_train_start", "on_train_epoch_start", "on_train_batch_start", "on_before_zero_grad"),
     *("optimizer_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step"),
@@ -38,8 +41,8 @@ HOOKS = (
 class VectorisedEngine(SequentialEngine):
     """Stacks the clients' weights and trains all clients of a stack at once.
 
-    Its numbers equal the sequential engine's up to the rounding of sums; every run checks this on a
-    small example (``pfl.engines.guard``). A method or network that cannot be stacked is run
+    Its numbers equal the sequential engine's but for the last bits of sums; every run checks this
+    on a small example (``pfl.engines.guard``). A method or network that cannot be stacked is run
     sequentially, with the reason in the header.
 
     Args:
@@ -91,16 +94,18 @@ class VectorisedEngine(SequentialEngine):
         size: int,
     ) -> Iterator[AnswerT]:
         """Yield answers in the order of the jobs; the clients of a stack have similar sizes."""
-        answers: dict[int, AnswerT] = {}
-        for alike in _alike(self._contexts, jobs):
-            for start in range(0, len(alike), size):
-                chunk = alike[start : start + size]
-                together = [jobs[index] for index in chunk]
-                with during(at_work(together)):
-                    results = verb(self._contexts.of(together[0].info.client), together)
-                answers.update(zip(chunk, results, strict=True))
-        for index in range(len(jobs)):
-            yield answers[index]
+        # Of many jobs, those of a few stacks at a time, as the others' answers would wait.
+        for first in range(0, len(jobs), AHEAD * size):
+            some, answers = jobs[first : first + AHEAD * size], dict[int, AnswerT]()
+            for alike in _alike(self._contexts, some):
+                for start in range(0, len(alike), size):
+                    chunk = alike[start : start + size]
+                    together = [some[index] for index in chunk]
+                    with during("", together):
+                        results = verb(self._contexts.of(together[0].info.client), together)
+                    answers.update(zip(chunk, results, strict=True))
+            for index in range(len(some)):
+                yield answers.pop(index)
 
 
 def _alike(contexts: Contexts, jobs: Sequence[Job]) -> list[list[int]]:
@@ -118,28 +123,47 @@ def _alike(contexts: Contexts, jobs: Sequence[Job]) -> list[list[int]]:
 
 def unsupported_reason(context: Context) -> str | None:
     """Return why clients of this method and network cannot be stacked; ``None`` if they can."""
+    kinds = (_of_method, _of_run, _of_hooks, _of_network, _of_optimizers)
+    return next((reason for kind in kinds for reason in kind(context)), None)
+
+
+def _of_method(context: Context) -> Iterator[str]:
+    """Yield how a method, or a network with its own steps, differs from a function of batches."""
     module = context.module
-    name = type(module).__name__
+    if context.own_nets:
+        yield f"{type(module.net).__name__} takes its own steps"
     if not module.vectorizable:
-        return f"{name} is not vectorizable"
-    if not on_host(module.device) and any(
-        isinstance(layer, nn.MultiheadAttention) for layer in context.drawing
-    ):
-        return "attention with dropout draws in one operation, client by client"
+        yield f"{type(module).__name__} is not vectorizable"
+
+
+def _of_run(context: Context) -> Iterator[str]:
+    """Yield what a stack cannot do with the task, the device and the precision of the run."""
+    if not context.data.task.separable:
+        yield f"the loss of {context.data.task} is of a whole batch, and a stack pads batches"
+    attends = (isinstance(layer, nn.MultiheadAttention) for layer in context.drawing)
+    if not on_host(context.module.device) and any(attends):
+        yield "attention with dropout draws in one operation, client by client"
     if context.scaler is not None:
-        return f"each client has its own {context.fabric.strategy.precision.precision} loss scale"
-    parts = (*context.plan, *context.adapt)
-    if any(isinstance(part, Phase) and part.until is not None for part in parts):
-        return f"{name} ends a phase depending on each client's losses"
+        yield f"each client has its own {context.fabric.strategy.precision.precision} loss scale"
+
+
+def _of_hooks(context: Context) -> Iterator[str]:
+    """Yield what is called between the steps of a client."""
+    kind = type(context.module)
+    if any(phase.until is not None for phase in _phases(context)):
+        yield f"{kind.__name__} ends a phase depending on each client's losses"
     for hook in HOOKS:
-        if getattr(type(module), hook) is not getattr(Learner, hook):
-            return f"{name} overrides {hook}"
+        if getattr(kind, hook) is not getattr(Learner, hook):
+            yield f"{kind.__name__} overrides {hook}"
+
+
+def _of_network(context: Context) -> Iterator[str]:
+    """Yield what the entries of the network forbid."""
     places = [value.data_ptr() for value in context.entries.values() if value.numel()]
     if len(set(places)) < len(places):
-        return "the network shares weights between layers"
+        yield "the network shares weights between layers"
     if _counts_batches(context):
-        return "a batch norm without momentum counts its batches, client by client"
-    return _optimizers(context)
+        yield "a batch norm without momentum counts its batches, client by client"
 
 
 def _counts_batches(context: Context) -> bool:
@@ -152,19 +176,20 @@ def _counts_batches(context: Context) -> bool:
     return any(getattr(norm, "momentum", None) is None for norm in norms)
 
 
-def _optimizers(context: Context) -> str | None:
-    """Return why an optimiser of the plan cannot be stacked; ``None`` if all can."""
+def _of_optimizers(context: Context) -> Iterator[str]:
+    """Yield why optimisers of the plan cannot be stacked."""
     module, info = context.module, info_of(context.data, 0)
-    for part in (*context.plan, *context.adapt):
-        if not isinstance(part, Phase):
-            continue
-        with prepared(context, part) as trained:
+    for phase in _phases(context):
+        with prepared(context, phase) as trained:
             if not trained:  # It takes no step, as the context would have refused it otherwise.
                 continue
-            optimizer = make_optimizer(module, part, info, trained)
-        rule = type(optimizer)
+            rule = type(make_optimizer(module, phase, info, trained))
         if rule not in ELEMENTWISE:
-            return f"{rule.__name__} is not known to update each weight independently"
+            yield f"{rule.__name__} is not known to update each weight independently"
         if module.persist_optimizer and rule is not torch.optim.SGD:
-            return f"{rule.__name__} counts steps, and its state is kept from round to round"
-    return None
+            yield f"{rule.__name__} counts steps, and its state is kept from round to round"
+
+
+def _phases(context: Context) -> Iterator[Phase]:
+    """Yield the phases of training and adaptation."""
+    return (part for part in (*context.plan, *context.adapt) if isinstance(part, Phase))

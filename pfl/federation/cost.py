@@ -11,8 +11,8 @@ import torch
 
 from pfl.core.checks import finite, positive, within
 from pfl.core.seeds import generator
+from pfl.core.state import message_size
 from pfl.core.types import Job, Result, Upload
-from pfl.federation import rows
 from pfl.federation.run import Row
 
 
@@ -93,11 +93,11 @@ class Cost:
         history: Sequence[Row],
     ) -> Row:
         """Return the simulated seconds of a round, and of all rounds so far."""
-        sent, slowest = {upload.client: rows.size(upload) for upload in uploads}, 0.0
+        sent, slowest = {upload.client: message_size(upload) for upload in uploads}, 0.0
         for job in jobs:
             client = job.info.client
             up, down, speed = self.of_client(seed, client)
-            received = 0 if job.broadcast is None else rows.size(job.broadcast)
+            received = 0 if job.broadcast is None else message_size(job.broadcast)
             samples = results[client].samples if client in results else 0
             slowest = max(slowest, received / down + samples / speed + sent.get(client, 0) / up)
         earlier = history[-1]["comm/seconds_total"] if history else 0.0

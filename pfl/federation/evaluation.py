@@ -6,6 +6,7 @@ Others are given in ``loop.evaluations``, or join where the data ask for them.
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -81,7 +82,7 @@ class Measurement:
         return []
 
 
-class Evaluation(Measurement):
+class Evaluation(Measurement, ABC):
     """A measurement that runs can ask for (``loop.evaluations``), and how results show it.
 
     A subclass is a frozen dataclass of its options. The entry-point group ``pfl.evaluations`` makes

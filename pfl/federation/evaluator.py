@@ -122,7 +122,9 @@ class Evaluator:
                 replace(one, seed=derive(one.seed, "test"), splits=splits, model=model)
                 for one in map(job, block)
             ]
-            scores.update(zip(block, self.engine.test(jobs), strict=True))
+            for client, found in zip(block, self.engine.test(jobs), strict=True):
+                scores[client] = found
+                self.run.keeper.rest(client)
         return scores
 
     def collect(self, scores: Mapping[int, Scores], group: str, rows: Mapping[int, Row]) -> Row:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from lightning.fabric import Fabric
 from torch import nn
 
+from pfl.core.client import ClientModule
+from pfl.core.constants import frozen_size
 from pfl.core.data import FederatedData, ReportsReading, members
-from pfl.core.data_view import DataView
+from pfl.core.data_view import name_of
 from pfl.core.devices import on_host
+from pfl.core.per_client import networks
 from pfl.core.plain import spelled
 from pfl.engines.op_threads import OpThreads
 from pfl.federation.rounds import Federation
@@ -24,15 +27,14 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
     training = sum(info.samples > 0 for info in evaluator.clients)
     local = module.buffer_policy == "local" and not evaluator.has_global_model
     host = on_host(fabric.device)
-    uplink: dict[str, str] = {}
-    for step in federation.coordinator.uplink:
-        uplink |= step.described(planned, run.rounds)
+    uplink = federation.coordinator.chain.described(run.history, planned, run.rounds)
     measured: dict[str, str] = {}
     for evaluation in federation.evaluations:
         measured |= evaluation.described()
     lines = {
         "method": type(module).__name__,
-        "network": "; ".join(map(_network, getattr(module.net, "nets", [module.net]))),
+        "network": "; ".join(map(_network, networks(module.net))),
+        "travels": _travels(module),
         "data": _data(data),
         "read": data.reading.line() if isinstance(data, ReportsReading) else "",
         "clients": f"{data.num_clients}, of which {training} hold training data",
@@ -43,6 +45,7 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
         "tested": _tested(run),
         "engine": engine,
         "groups": evaluator.group_sizes(),
+        "uploads": _held(federation),
         **uplink,
         "op threads": str(threads) if host else "",
         "same bits": SAME_BITS if host else "",
@@ -52,8 +55,35 @@ def describe(federation: Federation, engine: str, threads: OpThreads) -> dict[st
 
 def _network(net: nn.Module) -> str:
     """Describe a network by its class and size."""
-    size = sum(parameter.numel() for parameter in net.parameters())
-    return f"{type(net).__name__}, {size:,} parameters"
+    return f"{type(net).__name__}, {_size(net):,} parameters"
+
+
+def _size(net: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters()) + frozen_size(net)
+
+
+def _travels(module: ClientModule) -> str:
+    """Count the parameters that travel; an empty text if the network has no constant ones."""
+    if not frozen_size(module.net):
+        return ""
+    shared = {*module.shared_names()}
+    sent = sum(v.numel() for n, v in module.net.named_parameters() if f"net.{n}" in shared)
+    return f"{sent:,} of {_size(module.net):,} parameters; the others are constant or stay"
+
+
+def _held(federation: Federation) -> str:
+    """Say which uploads wait in memory for the end of a round, if they take a megabyte or more."""
+    run = federation.run
+    each, whose = federation.coordinator.held(run.server)
+    if not each:
+        return ""
+    count = len(federation.cohort(run.round + 1).uploads)
+    if (size := count * each / 1e6) < 1:
+        return ""
+    return (
+        f"{whose} needs all at once: {count:,} of {each / 1e6:,.3g} MB, {size:,.0f} MB a round in "
+        "memory"
+    )
 
 
 def _device(fabric: Fabric) -> str:
@@ -73,6 +103,5 @@ def _tested(run: Run) -> str:
 
 def _data(data: FederatedData) -> str:
     """Describe data: their class and their partition."""
-    name = (isinstance(data, DataView) and data.stands_for) or type(data).__name__
-    recipe = data.description().get("partition")
+    name, recipe = name_of(data), data.description().get("partition")
     return name if recipe is None else f"{name}, {spelled(recipe)}"

@@ -4,8 +4,8 @@ An identity is flat: a class has its key, and its options have keys below it, as
 ``{"model": "FedPer", "model.net": "MLP", "model.net.hidden": 64}``. It contains every setting
 except
 
-- where and how a run is executed (:data:`_PLACES`, :data:`_LISTENERS`), unless a class from outside
-  this project and its libraries does it, such as a user's engine;
+- where and how a run is executed (:func:`executing`, :data:`_PLACES`, :data:`_LISTENERS`), unless a
+  class from outside this project and its libraries does it, such as a user's engine;
 - settings that are null: an option that is off by null changes no run that was made without it.
 
 A class of this project is identified by its name alone, wherever its file is; any other class by
@@ -18,10 +18,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pfl.imports import plugins, sources
+from pfl.core.execution import Execution
+from pfl.imports import hints, plugins, signatures, sources, stubs
 from pfl.imports.plugins import PACKAGES
 
 Identity: TypeAlias = dict[str, Any]
@@ -29,28 +31,34 @@ Identity: TypeAlias = dict[str, Any]
 # Key of a configuration that was made from the objects of a run started from Python.
 STARTED = "started"
 
-# Settings of where and how a run is executed; and the loop's seed, which repeats the run's.
+# Settings of where data lie; and the loop's seed, which repeats the run's.
 _PLACES = {
-    *("loop.engine", "loop.workers"),
-    *("loop.accelerator", "loop.devices", "loop.loggers", "loop.progress"),
-    *("loop.default_root_dir", "loop.name", "loop.checkpoint_every", "loop.kept_memory"),
-    *("loop.seed", "data.root", "data.cache_dir", "data.download", "data.client", "data.memory"),
-    # The task follows from the data; metrics do not influence training.
-    *("model.task", "data.metrics"),
+    *("data.root", "data.cache_dir", "data.download", "data.client", "data.memory", "loop.seed"),
 }
-# Of these, a class from outside this project and its libraries counts: it may change numbers.
+# Of these, only a class from outside this project and its libraries counts: it may change numbers.
+# The task follows from the data; metrics do not influence training.
 _CLASSES = {"loop.engine", "loop.loggers", "model.task", "data.metrics"}
 # Callbacks that do not count for the identity.
 _LISTENERS = {"Checkpoint", "LightningLogger", "ProgressBar", "Records", "WandB"}
-# Data sets that are defined by a folder or file: only its own name counts, not its parents.
-_NAMED = {
-    *("ImageFolder.root", "DomainFolder.root", "TabularData.path", "HFDataset.path"),
-    *("TensorData.source", "WISDM.path"),
-}
+# Options for a file that defines a data set: only its own name counts, not its parents.
+_FILES = {"path", "source"}
+# Options for such a folder; that of any other data set is only where a known set lies.
+_FOLDERS = {"ImageFolder.root", "DomainFolder.root"}
 # Settings that name a plug-in by its entry point, with the groups of these.
 _BY_NAME = {"loop.engine": "pfl.engines", "data.metrics": "pfl.metrics"}
 # Keys in which the replicates of one setting differ.
 _REPLICATES = {"seed", "data.split_seed"}
+
+
+@cache
+def executing() -> Mapping[str, Execution]:
+    """Return the loop's settings of where and how a run is executed, as their source declares them.
+
+    Nothing is imported.
+    """
+    found = signatures.parameters(stubs.resolved("pfl.federation.settings.Settings")) or {}
+    several = {name: [*hints.beside(one.annotation, Execution)] for name, one in found.items()}
+    return {f"loop.{name}": marks[0] for name, marks in several.items() if marks}
 
 
 def beside(config: Mapping[str, Any], noise: str | None) -> dict[str, Any]:
@@ -123,20 +131,21 @@ def _options(value: Mapping[str, Any], key: str) -> Identity:
     for name, item in options.items():
         if name not in ("class_path", "init_args", "dict_kwargs"):
             inner = f"{key}.{name}" if key else str(name)
-            counted = _counted(item, inner, f"{owner}.{name}")
+            counted = _counted(item, inner, owner or "", name)
             settings |= {} if counted is None else _flat(counted, inner)
     return settings
 
 
-def _counted(value: Any, key: str, option: str) -> Any:  # noqa: ANN401
-    """Return the part of a setting that numbers depend on, or ``None``."""
-    if option in _NAMED and isinstance(value, str):
+def _counted(value: Any, key: str, owner: str, name: str) -> Any:  # noqa: ANN401
+    """Return the part of an option of a class that numbers depend on, or ``None``."""
+    of_ours = name in _FILES and owner.isidentifier()
+    if isinstance(value, str) and (of_ours or f"{owner}.{name}" in _FOLDERS):
         return Path(value).name
     if key in _CLASSES:
         return _foreign(value)
     if key == "loop.callbacks" and isinstance(value, list):
         return [one for one in value if not _listens(one)] or None
-    return None if key in _PLACES else value
+    return None if key in _PLACES or key in executing() else value
 
 
 def class_name(path: str) -> str:

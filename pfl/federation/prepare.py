@@ -15,6 +15,8 @@ from pfl.federation.rounds import Federation
 from pfl.federation.run import Run
 from pfl.federation.schema import Content
 from pfl.training.contexts import Contexts
+from pfl.training.features import hold_features
+from pfl.training.inventory import check_states
 from pfl.training.server_round import Coordinator
 
 
@@ -42,14 +44,19 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     settings = wanted.settings
     wanted.data.to(settings.fabric.device)
     contexts = Contexts(wanted.module, wanted.data, settings.fabric, settings.gradient_clip_val)
+    contexts.check_task()
     content = None if file is None else resume.read(file, wanted, contexts)
     if content is not None:
         contexts.start_from(content.template)
     scope.callback(settings.runner.close)
     # From here on, the data are as the engine's clients describe them.
     contexts.data = settings.runner.connect(contexts, wanted.config)
+    data = contexts.data
+    held = hold_features(contexts, scope, wanted.root) if settings.features == "cached" else ""
+    check_states(contexts)
     coordinator = _coordinator(wanted, contexts)
     run = _run(wanted, coordinator, contexts, content)
+    run.data = data
     coordinator.check_chain(run.server)
     if content is not None:
         resume.restore(content, run, coordinator.clients, contexts)
@@ -58,6 +65,8 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     origin = None if file is None else resume.folder_of(file)
     federation = Federation(settings, contexts, coordinator, run, wanted.root, origin)
     _start(federation, content)
+    if held:
+        run.header["features"] = held
     return federation
 
 
@@ -81,12 +90,11 @@ def _run(
         tested = content.tested
     else:
         tested = chosen(settings.evaluate_clients, settings.seed, contexts.data)
-    limits = (step.max_rounds(settings.rounds) for step in coordinator.uplink)
     return Run(
         module=wanted.module,
         data=contexts.data,
         seed=settings.seed,
-        rounds=min([settings.rounds, *limits]),
+        rounds=coordinator.chain.max_rounds(settings.rounds),
         name=wanted.name,
         server=coordinator.start(),
         keeper=settings.keeper(wanted.root),
@@ -96,16 +104,17 @@ def _run(
         scores=contexts.scorer.better,
         tested=tested,
         callbacks=[*wanted.callbacks],
+        waits=wanted.waits,
     )
 
 
 def _start(federation: Federation, content: Content | None) -> None:
     """Set up the engine, and describe the decisions in the run's header."""
     engine, contexts, run = federation.settings.runner, federation.contexts, federation.run
-    engine.stacks = None if content is None else content.stacked
+    engine.decided = None if content is None else content.decided
     threads = op_threads.choose(contexts.first, None if content is None else content.op_threads)
     federation.op_threads = threads.count
     with federation.computing():
         line = engine.setup(contexts)
         run.header = header.describe(federation, line, threads)
-    run.stacked = engine.stacks
+    run.decided = engine.decided

@@ -5,34 +5,27 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.plain import plain_value
 from pfl.core.types import ClientInfo
+from pfl.core.waits import Waits
 from pfl.disk import reading, writing
 from pfl.disk.lock import locked
-from pfl.federation import checkpoint, identity, schema
+from pfl.federation import checkpoint, folders, identity, schema
 from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.folders import FILE, ROUNDS
 from pfl.federation.identity import Identity
 from pfl.federation.run import Callback, Run, load_states
 from pfl.federation.schema import Content
 from pfl.federation.settings import Settings
-from pfl.training.contexts import Contexts
 
-FILE = Path("checkpoints", "last.ckpt")
-ROUNDS = "loop.rounds"
-# Settings that a trained model does not depend on.
-_TESTS = (
-    *("loop.evaluate_at", "loop.evaluate_every", "loop.evaluate_from", "loop.evaluate_clients"),
-    *("loop.evaluations", "loop.callbacks", "loop.on_nonfinite"),
-)
-
-# Shown if a run is tested with other data than its own.
-ADVICE = "to let clients of other data join the run: pfl test --ckpt_path RUN --data FILE --join 5"
+if TYPE_CHECKING:
+    from pfl.training.contexts import Contexts
 
 
 @dataclass(frozen=True)
@@ -48,6 +41,7 @@ class Wanted:
         config: The resolved configuration as YAML; ``None`` for a run started from Python.
         callbacks: Called after each round; their states are in the checkpoint.
         trains: Whether rounds will be added; otherwise the checkpoint is only read.
+        waits: Tells what the user waits for.
     """
 
     settings: Settings
@@ -57,6 +51,7 @@ class Wanted:
     config: str | None = None
     callbacks: Sequence[Callback] = ()
     trains: bool = False
+    waits: Waits = field(default_factory=Waits)
 
     def __post_init__(self) -> None:
         """Refuse arguments of other types, such as method and data in the wrong order.
@@ -75,8 +70,9 @@ class Wanted:
     @property
     def name(self) -> str:
         """The name of the experiment: the given one, or one derived from method and data."""
-        made = f"{type(self.module).__name__}_{type(self.data).__name__}".lower()
-        return self.settings.name or made
+        return self.settings.name or folders.usual_name(
+            type(self.module).__name__, type(self.data).__name__
+        )
 
     @property
     def root(self) -> Path | None:
@@ -96,16 +92,9 @@ class Wanted:
             same = seed is None or seed == self.settings.seed
             differing = [] if same else [f"seed {seed} (now {self.settings.seed})"]
             return differing + self._uplink(config)
-        known = {"of the checkpoint": config, "of this run": self.config}
-        old, new = (
-            identity.of_run(reading.mapping_of_yaml(text, f"the configuration {whose}"))
-            for whose, text in known.items()
-        )
-        then, now = (settings.pop(ROUNDS, None) for settings in (old, new))
-        changed = [
-            line for key, line in _changes(old, new) if self.trains or not key.startswith(_TESTS)
-        ]
-        return changed or self._rounds(then, now)
+        old, then = folders.of_config(config, "of the checkpoint")
+        new, now = folders.of_config(self.config, "of this run")
+        return [*folders.changes(old, new, self.trains)] or self._rounds(then, now)
 
     def _uplink(self, config: str | None) -> list[str]:
         """Return the differences that invalidate an account of earlier rounds, such as epsilon."""
@@ -115,7 +104,7 @@ class Wanted:
         loop = self.settings
         now = {"uplink": plain_value(loop.uplink), "sampler": plain_value(loop.sampler)}
         old, new = (_of_uplink(identity.of_run(run)) for run in (then, {"loop": now}))
-        return [line for _, line in _changes(old, new)]
+        return [*folders.changes(old, new, self.trains)]
 
     def _rounds(self, then: int | None, now: int | None) -> list[str]:
         if then is None or now is None or then == now:
@@ -158,9 +147,7 @@ def read(file: Path, wanted: Wanted, contexts: Contexts) -> Content:
     except reading.FileError as error:
         raise CheckpointError(f"{file}: {error}") from error
     if differing:
-        other = not wanted.trains and any(line.startswith("data.") for line in differing)
-        lines = [*differing, *([ADVICE] if other else [])]
-        raise CheckpointError(f"{file} is from a run with other settings: {'; '.join(lines)}")
+        raise CheckpointError(folders.refusal(file, differing, wanted.trains))
     _check_same("method", content.method, type(wanted.module).__name__)
     # The hash of data at sites is known once the sites have reported it.
     if wanted.data.description().get("hash") is not None:
@@ -186,7 +173,9 @@ def restore(content: Content, run: Run, clients: Sequence[ClientInfo], contexts:
 
 
 def _check_partition(content: Content, data: FederatedData) -> None:
-    _check_same("partition", content.partition, data.description().get("hash"), f"; {ADVICE}")
+    _check_same(
+        "partition", content.partition, data.description().get("hash"), f"; {folders.ADVICE}"
+    )
 
 
 def _check_same(what: str, old: Any, wanted: Any, advice: str = "") -> None:  # noqa: ANN401
@@ -230,32 +219,16 @@ def find_checkpoint(path: str, wanted: Wanted) -> Path:
         named = Path(path)
         if not named.is_dir():
             return named
-        if not (named / FILE).is_file() and (runs := _runs(named)):
+        if not (named / FILE).is_file() and (runs := folders.runs(named)):
             raise CheckpointError(f"{named} is not a run's folder: name a run, such as {runs[-1]}")
         return named / FILE
     root = wanted.root
     if root is None:
         raise CheckpointError("--ckpt_path last: give loop.default_root_dir, or name the run")
-    refusals: dict[Path, list[str]] = {}
-    for folder in reversed(_runs(root)):
-        differing = wanted.differences(*_recorded(folder))
-        if not differing:
-            return folder / FILE
-        refusals[folder] = differing
-    if not refusals:
-        raise CheckpointError(f"--ckpt_path last: there is no checkpoint below {root}")
-    # The run with the fewest differences is probably the intended one.
-    nearest = min(refusals, key=lambda folder: len(refusals[folder]))
-    raise CheckpointError(
-        f"--ckpt_path last: no run below {root} has these settings; {nearest} has "
-        f"{'; '.join(refusals[nearest])}"
-    )
-
-
-def _runs(root: Path) -> list[Path]:
-    """Return the folders of the runs in a folder that have a checkpoint, the newest last."""
-    # A run is named by its starting time.
-    return sorted((file.parent.parent for file in root.glob(f"*/{FILE}")), key=lambda run: run.name)
+    try:
+        return folders.fitting(root, wanted.differences) / FILE
+    except LookupError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def clear(folder: Path, files: Iterable[str]) -> None:
@@ -274,28 +247,8 @@ def _kind(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
-def _changes(old: Identity, new: Identity) -> Iterator[tuple[str, str]]:
-    """Yield the keys of two identities that differ, each with both values in words."""
-    for key in dict.fromkeys((*new, *old)):
-        if old.get(key) != new.get(key):
-            yield key, f"{key} {old.get(key)} (now {new.get(key)})"
-
-
 def _of_uplink(settings: Identity) -> Identity:
     """Return the settings of the uplink's steps, and the sampler with them; nothing without any."""
     steps = {key: value for key, value in settings.items() if key.startswith("loop.uplink.")}
     sampler = {key: value for key, value in settings.items() if key.startswith("loop.sampler")}
     return steps | sampler if steps else {}
-
-
-def _recorded(folder: Path) -> tuple[str | None, int | None]:
-    """Return the configuration and the seed of a run, if its folder has them."""
-    try:
-        config = folder / "config.yaml"
-        text = reading.text(config)
-        reading.mapping_of_yaml(text or "", config)
-        environment = reading.read_json(folder / "environment.json")
-    except (OSError, reading.FileError):
-        # The checkpoint holds them too, and is checked when it is read.
-        return None, None
-    return text, environment.get("seed")

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from pfl.core.data import ClientSplit
 from pfl.core.devices import repeatable
 from pfl.core.failure import ExplainedError
+from pfl.core.foreign import NeedError
 from pfl.core.seeds import generator
 from pfl.core.server import ServerState
-from pfl.core.types import Cohort, Job, Result, RoundResult, Split, Upload
+from pfl.core.types import Cohort, Job, Result, RoundResult
 from pfl.disk.lock import locked
 from pfl.engines import op_threads
 from pfl.federation import rows, soundness
@@ -28,7 +30,7 @@ from pfl.federation.settings import Settings
 from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.contexts import Contexts
-from pfl.training.gathering import Gathering, averages
+from pfl.training.gathering import Gathering
 from pfl.training.server_round import Coordinator
 
 
@@ -41,28 +43,22 @@ class Played:
         jobs: Of the clients that trained.
         results: The results that count, by client.
         failed: Why other results do not count, by client, where the numbers show it.
-        uploads: The uploads at the server, without values if these are already in a mean.
+        gathering: The uploads at the server.
         before: The server's state before the round.
         after: The server's state after the round.
+        discarded: The clients whose results are not finite or did not arrive, and do not count.
+        withheld: The step of the uplink that withheld an upload, by client.
     """
 
     cohort: Cohort
     jobs: Sequence[Job]
     results: Mapping[int, Result]
     failed: Mapping[int, str]
-    uploads: Sequence[Upload]
+    gathering: Gathering
     before: ServerState
     after: ServerState
-
-    @property
-    def discarded(self) -> list[int]:
-        """The clients whose results are not finite or did not arrive, and do not count."""
-        return [client for client in self.cohort.trains if client not in self.results]
-
-    @property
-    def withheld(self) -> dict[int, str]:
-        """The step of the uplink that withheld an upload, by client."""
-        return {client: one.withheld for client, one in self.results.items() if one.withheld}
+    discarded: Sequence[int]
+    withheld: Mapping[int, str]
 
 
 @dataclass
@@ -79,7 +75,6 @@ class Federation:
         op_threads: Number of threads that an operation uses on a CPU.
         evaluator: Tests the models.
         evaluations: What is measured after a round.
-        sums: Whether uploads may be summed as they arrive; see :class:`Gathering`.
     """
 
     settings: Settings
@@ -91,7 +86,6 @@ class Federation:
     op_threads: int = 1
     evaluator: Evaluator = field(init=False)
     evaluations: Sequence[Measurement] = field(init=False)
-    sums: bool = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -106,8 +100,6 @@ class Federation:
         others = of_run(settings.evaluations or (), self.run.data)
         self.evaluations = [*own, *(one.bound(self.evaluator) for one in others)]
         self.run.personal = self._personal
-        complete = settings.on_nonfinite == "stop" and settings.runner.complete
-        self.sums = complete and averages(self.coordinator)
 
     def _personal(self, client: int) -> Context:
         """Turn the module into a client's personalised model; return the module's context.
@@ -188,26 +180,71 @@ class Federation:
     def _play_round(self, done: Callable[[Result], None]) -> RoundResult:
         run, clock = self.run, rows.Clock()
         run.cohort = cohort = self.cohort(run.round + 1)
+        run.keeper.begin()
         jobs = self._jobs(cohort)
         senders = [job.info for job in jobs if job.info.client in cohort.uploads]
-        gathering = Gathering(self.coordinator, senders, self.sums)
+        goes_on = self.settings.on_nonfinite == "skip" or self.settings.runner.tolerates
+        gathering = Gathering(self.coordinator, run.server, senders)
         results, failed = self._train(jobs, gathering, done)
         clock.lap("time/train")
-        after = gathering.aggregated(run.server)
-        soundness.check_aggregate(self.coordinator.server, run.server, after)
+        server = self.coordinator.server
+        after, blamed = soundness.aggregated(gathering, server, run.server, goes_on)
+        failed |= blamed
+        results = {client: one for client, one in results.items() if client not in blamed}
         clock.lap("time/aggregate")
-        played = Played(cohort, jobs, results, failed, gathering.uploads, run.server, after)
+        lost = [client for client in cohort.trains if client not in results]
+        withheld = {client: one.withheld for client, one in results.items() if one.withheld}
+        states = run.server, after
+        played = Played(cohort, jobs, results, failed, gathering, *states, lost, withheld)
         row = self._row(played)
         with self._entered(played):
             run.latest = self._evaluated(played, row, clock)
         return run.latest
 
+    def conclude(self) -> None:
+        """State what was guaranteed in the rounds that were played, by what they show.
+
+        Raises:
+            NonFiniteError: Every client of every round was discarded.
+            JobError: Likewise, because they failed.
+            ValueError: A round does not show what is guaranteed.
+        """
+        run = self.run
+        soundness.check_anything_trained(run)
+        # A run that ended by itself was planned to.
+        planned = self.settings.rounds if run.round == run.rounds else run.round
+        run.guaranteed = self.coordinator.chain.guaranteed(run.history, planned, run.round)
+        run.header |= run.guaranteed
+
     def cohort(self, number: int) -> Cohort:
         """Draw the clients of a round."""
-        rng = generator(self.settings.seed, "cohort", number)
-        if any(step.secret for step in self.coordinator.uplink):
-            rng = torch.Generator().manual_seed(secrets.randbits(63))
+        rng = self.coordinator.chain.stream(generator(self.settings.seed, "cohort", number))
         return self.settings.sampler(self.coordinator.eligible, rng, number)
+
+    def measured(self) -> Row:
+        """Test all models as they are, as after a round."""
+        state, row = self.run.server, Row()
+        tested = Evaluated(self.evaluator, self.evaluator.members, {}, state, state, row)
+        for one in self.evaluations:
+            row |= one.measure(tested)
+        self.evaluator.undefined([*tested.rows.values()])
+        return row
+
+    def predicted(self, client: int, samples: ClientSplit) -> tuple[Tensor, Tensor]:
+        """Return the predictions of a client's personalised model, and the targets.
+
+        Raises:
+            NeedError: Only the network knows what it predicts.
+        """
+        context, task = self.run.personal(client), self.run.data.task
+        if context.own_nets:
+            raise NeedError(
+                f"only {type(context.module.net).__name__} knows what it predicts: export the "
+                "client, and call the predict_step of its net"
+            )
+        with torch.inference_mode():
+            outputs, targets = client_round.outputs(context, samples)
+        return task.predictions(outputs), task.targets(targets)
 
     def tested(self, number: int) -> Sequence[int]:
         """Return the clients to test after a round; none if no test is due."""
@@ -221,11 +258,14 @@ class Federation:
             self.settings.is_tested(number, run.rounds) and "post_local" in self.evaluator.points
         )
         scored = set(self.tested(number) if at_once else ())
-        jobs = []
-        for client in cohort.trains:
-            splits: tuple[Split, ...] = ("val", "test") if client in scored else ()
-            job = run.keeper.fill(self.coordinator.job(run.server, client, number, splits=splits))
-            jobs.append(self.coordinator.sending(job, run.server, client in cohort.uploads))
+        jobs, chain = [], self.coordinator.chain
+        for job in self.coordinator.jobs(run.server, cohort.trains, number):
+            job = run.keeper.fill(job)
+            if job.info.client in scored:
+                job = replace(job, splits=("val", "test"))
+            if chain.steps:
+                job = chain.job(job, run.server, job.info.client in cohort.uploads)
+            jobs.append(job)
         return jobs
 
     def _train(
@@ -233,14 +273,15 @@ class Federation:
     ) -> tuple[dict[int, Result], dict[int, str]]:
         """Return the results that count, and why others do not."""
         results, failed, of = {}, {}, {job.info.client: job for job in jobs}
+        chain, run = self.coordinator.chain, self.run
         for arrived in self.settings.runner.train(jobs):
             # By client, as one that fails has no result.
-            result = self.coordinator.received(of[arrived.client], arrived)
-            shown = self.coordinator.shown(result)
+            result = chain.received(of[arrived.client], arrived) if chain.steps else arrived
+            shown = chain.shown(result) if chain.steps else result
             if result.finite:
-                results[result.client] = gathering.take(result)
+                results[result.client] = run.keeper.take(gathering.take(result))
             elif self.settings.on_nonfinite == "stop":
-                raise soundness.error_of(result, self.run.round + 1)
+                raise soundness.error_of(result, run.round + 1)
             else:
                 failed[result.client] = soundness.NOT_FINITE
             done(shown)
@@ -250,14 +291,19 @@ class Federation:
         """Return the round's row of metrics before its tests; warn of suspicious losses."""
         run, number, results = self.run, self.run.round + 1, played.results
         row: Row = {"round": number, **rows.of_training(results, len(played.discarded))}
-        if not played.uploads:
+        if not played.gathering.uploads:
             lost = played.discarded, played.withheld
             soundness.warn_of_no_upload(*lost, len(results), number)
         soundness.warn_of_losses(run.module, row)
-        row |= rows.of_traffic(played.jobs, played.uploads, run.history)
+        row |= rows.of_traffic(
+            played.jobs, played.gathering.uploads, played.gathering.unheard, run.history
+        )
         if (cost := self.settings.cost) is not None:
-            row |= cost.of_round(played.jobs, results, played.uploads, run.seed, run.history)
+            row |= cost.of_round(
+                played.jobs, results, played.gathering.uploads, run.seed, run.history
+            )
         row |= {f"server/{name}": value for name, value in (played.after.report or {}).items()}
+        row |= self.coordinator.chain.witnessed(results, played.after)
         return row | rows.over_clients(results, "log", lambda result: result.logged)
 
     @contextmanager
@@ -268,7 +314,7 @@ class Federation:
         """
         run, before = self.run, {**vars(self.run)}
         try:
-            with run.keeper.entered(played.results.values()):
+            with run.keeper.entered(played.results.keys()):
                 run.server, run.round = played.after, run.round + 1
                 yield
         except BaseException:
@@ -287,7 +333,7 @@ class Federation:
                 row |= one.measure(tested)
         if evaluated and not any(name.startswith(("test/", "val/")) for name in row):
             soundness.warn_of_no_score(run.data, clients, self.evaluator.has_global_model)
-        sent = {upload.client for upload in played.uploads}
+        sent = {upload.client for upload in played.gathering.uploads}
         reported = self.coordinator.reported(played.after)
         for client in clients:
             of_server = {name: v[client] for name, v in reported.items() if client in v}
@@ -301,9 +347,10 @@ class Federation:
         untested = sorted(failed.keys() - {*discarded})
         row |= clock.laps
         run.history.append(row)
-        run.failures = soundness.counted(
-            run.failures, discarded=discarded, untested=untested, undefined=undefined
-        )
+        if discarded or untested or undefined:
+            run.failures = soundness.counted(
+                run.failures, discarded=discarded, untested=untested, undefined=undefined
+            )
         run.reasons = {**run.reasons, **failed}
         of_clients = [*tested.rows.values()]
         return RoundResult(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from pfl.core.state import nbytes
-from pfl.core.types import Broadcast, Job, Result, Upload
+from pfl.core.state import message_size
+from pfl.core.types import Job, Result, Upload
 from pfl.federation.run import Row
 
 
@@ -47,19 +47,21 @@ def of_client(
     }
 
 
-def of_traffic(jobs: Sequence[Job], uploads: Sequence[Upload], history: Sequence[Row]) -> Row:
-    """Return the bytes moved in a round, and in all rounds so far."""
+def of_traffic(
+    jobs: Sequence[Job], uploads: Sequence[Upload], unheard: int, history: Sequence[Row]
+) -> Row:
+    """Return the bytes moved in a round, and in all rounds so far.
+
+    Args:
+        jobs: Of the clients that trained.
+        uploads: The uploads that count.
+        unheard: Bytes of uploads that arrived and that a step of the server withheld.
+        history: The rows of the rounds before.
+    """
     sent = [job.broadcast for job in jobs if job.broadcast is not None]
-    down, up = sum(map(size, sent)), sum(map(size, uploads))
+    down, up = sum(map(message_size, sent)), sum(map(message_size, uploads)) + unheard
     earlier = history[-1]["comm/bytes_total"] if history else 0
     return {"comm/bytes_down": down, "comm/bytes_up": up, "comm/bytes_total": earlier + down + up}
-
-
-def size(message: Broadcast | Upload) -> int:
-    """Return the bytes of a message: its length if it is encoded, or those of its tensors."""
-    if message.encoded is not None:
-        return message.encoded
-    return nbytes(message.shared) + nbytes(message.extra)
 
 
 def over_clients(

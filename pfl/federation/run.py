@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
@@ -16,9 +17,12 @@ from pfl.core.data import FederatedData
 from pfl.core.server import ServerState
 from pfl.core.state import digest
 from pfl.core.types import Cohort, Result, RoundResult, State
+from pfl.core.waits import Waits
 from pfl.engines.keeper import Keeper
 from pfl.federation.summary import SCORES, summarise
-from pfl.training.context import Context
+
+if TYPE_CHECKING:
+    from pfl.training.context import Context
 
 Row: TypeAlias = dict[str, float]
 # What happened (discarded, untested, undefined), client -> number of rounds.
@@ -42,6 +46,8 @@ class Run:
         config: The resolved configuration as YAML, from the first round on; see
             ``pfl/federation/described.py`` for a run that was started from Python.
         header: Decisions made for this run, one line for each topic.
+        guaranteed: What the rounds show that a step of the uplink guarantees, one line for each
+            topic; empty before the last round.
         round: Number of finished rounds.
         server: The server's state after the last finished round.
         keeper: Keeps each client's state from its last participation; see :attr:`kept`.
@@ -57,9 +63,9 @@ class Run:
         reports: What the server reports for each client; see :class:`pfl.core.server.Server`.
         scores: Names of the models' scores, the main score first; ``True`` if more is better.
         tested: The clients that are tested before the last round; ``None`` for all.
-        stacked: Whether the engine decided to train clients as one stack; ``None`` if it was not
-            the engine's decision.
+        decided: What the engine decided for the run; see :class:`pfl.engines.base.Engine`.
         callbacks: The callbacks of the run.
+        waits: Tells what the user has waited for, since the command or the run began.
         personal: Turns the module into a client's personalised model, as after the broadcast of the
             next round; returns the module's context.
     """
@@ -72,6 +78,7 @@ class Run:
     folder: Path | None = None
     config: str | None = None
     header: dict[str, str] = field(default_factory=dict)
+    guaranteed: Mapping[str, str] = field(default_factory=dict)
     round: int = 0
     server: ServerState = field(default_factory=lambda: ServerState(shared={}))
     keeper: Keeper = field(default_factory=Keeper)
@@ -85,8 +92,9 @@ class Run:
     reports: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, bool] = field(default_factory=lambda: SCORES)
     tested: Sequence[int] | None = None
-    stacked: bool | None = None
+    decided: str | None = None
     callbacks: Sequence[Callback] = ()
+    waits: Waits = field(default_factory=Waits)
     personal: Callable[[int], Context] = field(init=False)
 
     def __repr__(self) -> str:
@@ -135,7 +143,7 @@ class Run:
         return summarise(self.history, self.scores)
 
 
-class Callback:
+class Callback(ABC):
     """The base class of callbacks, which read a run but do not change it; its hooks do nothing.
 
     State that must survive an interruption is returned by ``state_dict`` as plain values.

@@ -145,6 +145,23 @@ class FixedStragglers(Sampler):
         return _cohort([c for c, joins in pairs if joins or c not in late], clients, False)
 
 
+@dataclass(frozen=True)
+class AllFirst(Sampler):
+    """Lets every client take part in the first round, and another sampler draw all others.
+
+    Args:
+        then: The other sampler (FedOTP's released code: all in round 0, then a tenth).
+    """
+
+    then: Sampler = UniformSampler()
+
+    def __call__(self, clients: Sequence[int], rng: torch.Generator, round: int) -> Cohort:
+        """Return all clients, or draw the round's cohort."""
+        if round == 1:
+            return _cohort(clients, clients, False)
+        return self.then(clients, rng, round)
+
+
 def subset(clients: Sequence[int], count: int, rng: torch.Generator) -> list[int]:
     """Return ``count`` random clients, or all if there are fewer; ascending."""
     chosen = torch.randperm(len(clients), generator=rng)[:count].tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,8 +17,10 @@ from pfl.core.types import ClientInfo, Digest, Round, State
 from pfl.federation import checkpoint
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.run import Callback, Run, by_name
-from pfl.training.contexts import Contexts
 from pfl.training.optimizer_state import of_all_phases
+
+if TYPE_CHECKING:
+    from pfl.training.contexts import Contexts
 
 
 class Content(BaseModel):
@@ -39,7 +41,7 @@ class Content(BaseModel):
     reasons: dict[int, str]
     callbacks: dict[str, dict[str, Any]]
     history: list[dict[str, bool | int | float]]
-    stacked: bool | None
+    decided: str | None
     tested: list[int] | None
     partition: str | None
     config: str | None
@@ -55,7 +57,7 @@ class Content(BaseModel):
             **run.keeper.packed(),
             template=run.template,
             constants=run.constants,
-            stacked=run.stacked,
+            decided=run.decided,
             tested=None if run.tested is None else [*run.tested],
             op_threads=torch.get_num_threads(),
             history=run.history,

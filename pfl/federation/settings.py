@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from pfl.core import devices as core_devices
 from pfl.core.checks import check_arguments, finite, one_of
+from pfl.core.execution import Execution
 from pfl.core.ranges import AtLeastOne, NotNegative, Positive
 from pfl.core.types import EvaluationPoint
+from pfl.core.words import Device, Folder, OneDevice
 from pfl.engines.base import Engine
 from pfl.engines.keeper import Keeper
+from pfl.engines.memory import total
 from pfl.engines.named import EngineName, make_engine
 from pfl.federation.cost import Cost
 from pfl.federation.evaluation import Evaluation
@@ -25,6 +28,9 @@ from pfl.training.uplink import UplinkStep
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
+
+KEPT_SHARE = 100
+"""Share of a machine's memory that holds what clients keep, by default."""
 
 Precision: TypeAlias = Literal["32-true", "64-true", "bf16-mixed", "16-mixed"]
 
@@ -56,6 +62,10 @@ class Settings:
         devices: One device, as in Lightning; how a run is spread over workers is the engine's task.
         precision: As in Lightning: ``32-true``, ``64-true``, ``bf16-mixed``, ``16-mixed``.
         gradient_clip_val: Largest gradient norm of a client's step; ``None`` does not clip.
+        features: What a frozen part gives with which the network begins: ``cached`` computes it
+            once for each sample, where that changes nothing but last bits, as the batches are
+            others, and the header says so, or why not; ``computed`` computes it in each step.
+            Beyond 1 GB, features lie in files, as what clients keep does.
         cost: The clients' bandwidths and speeds, from which each round's simulated seconds follow.
         uplink: Steps between clients and server, in the order in which clients take them, such as
             ``Privacy`` and ``Codecs``; ``None`` sends tensors as they are, and counts their bytes.
@@ -71,8 +81,8 @@ class Settings:
         checkpoint_every: Rounds from one checkpoint to the next; the last round is always saved.
         kept_memory: Gigabytes of CPU memory for what clients keep from round to round, and the
             same again for models that a server holds for each client. The rest lies in files
-            beside the runs, or in the system's temporary folder. ``None`` keeps everything on the
-            device.
+            beside the runs, or in the system's temporary folder. ``None`` is a hundredth of the
+            machine's memory for a run on the CPU, and has no bound on other devices.
         progress: Show a progress bar and the closing table.
         seed: Seed of every random choice; of the network's initial weights, where ``fit`` is given
             a function that makes the method.
@@ -86,32 +96,34 @@ class Settings:
     rounds: AtLeastOne = 10
     sampler: Sampler = UniformSampler()  # noqa: RUF009 (frozen)
     engine: Engine | EngineName = "auto"
-    workers: AtLeastOne | None = None
+    workers: Annotated[AtLeastOne | None, Execution(of_machine=True)] = None
     evaluate_every: AtLeastOne = 1
     evaluate_from: AtLeastOne | None = None
     evaluate_clients: AtLeastOne | Literal["auto"] | None = "auto"
     evaluate_at: list[EvaluationPoint] | None = None
     evaluations: list[Evaluation] | None = None
-    accelerator: str = "auto"
-    devices: int | str = 1
+    accelerator: Annotated[str, Device(), Execution()] = "auto"
+    devices: Annotated[int | str, OneDevice(), Execution()] = 1
     precision: Precision = "32-true"
     gradient_clip_val: Positive[float] | None = None
+    features: Annotated[Literal["cached", "computed"], Execution()] = "cached"
     cost: Cost | None = None
     uplink: list[UplinkStep] | None = None
     on_nonfinite: Literal["stop", "skip"] = "stop"
     callbacks: list[Callback] | None = None
     loggers: list[Logger] | None = None
-    default_root_dir: str | None = None
-    name: str | None = None
-    checkpoint_every: AtLeastOne = 10
-    kept_memory: NotNegative[float] | None = None
-    progress: bool = True
+    default_root_dir: Annotated[str | None, Folder(), Execution(of_machine=True)] = None
+    name: Annotated[str | None, Execution()] = None
+    checkpoint_every: Annotated[AtLeastOne, Execution()] = 10
+    kept_memory: Annotated[NotNegative[float] | None, Execution(of_machine=True)] = None
+    progress: Annotated[bool, Execution()] = True
     seed: int = 42
 
     def __post_init__(self) -> None:
         check_arguments(self)
         finite(kept_memory=self.kept_memory)
         one_of("on_nonfinite", self.on_nonfinite, ("stop", "skip"))
+        one_of("features", self.features, ("cached", "computed"))
         for point in self.evaluate_at or ():
             one_of("each of evaluate_at", point, get_args(EvaluationPoint))
         if self.name is not None and (
@@ -145,6 +157,8 @@ class Settings:
             folder: Folder of all runs of its name.
         """
         memory = None if self.kept_memory is None else int(self.kept_memory * 1e9)
+        if memory is None and core_devices.on_host(self.fabric.device):
+            memory = total() // KEPT_SHARE
         return self.runner.keeper(memory, folder, self.fabric.device)
 
     @cached_property

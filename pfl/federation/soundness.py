@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,15 +11,18 @@ import torch
 
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
-from pfl.core.failure import JobError, NonFiniteError, clients_text
+from pfl.core.failure import JobError, NonFiniteError, clients_text, during, error_line
 from pfl.core.seeds import default_streams
 from pfl.core.server import Server, ServerState
 from pfl.core.state import finite, named
 from pfl.core.types import Result
 from pfl.federation.run import Failures, Row, Run
+from pfl.training.gathering import Gathering
 
 # Why a client's result does not count.
 NOT_FINITE = "the loss or the weights are not finite (loop.on_nonfinite: skip)"
+# The advice for a client whose upload the server cannot use.
+_LEAVE_OUT = "continue without such clients (loop.on_nonfinite: skip, or on_error: absent)"
 
 
 def error_of(result: Result, number: int) -> NonFiniteError:
@@ -129,6 +132,123 @@ def check_anything_trained(run: Run) -> None:
             "times, and loop.on_nonfinite is skip. The models are the initial ones. Lower the "
             "learning rate, or clip gradients (loop.gradient_clip_val)"
         )
+
+
+def aggregated(
+    gathering: Gathering, server: Server[Any], before: ServerState, goes_on: bool
+) -> tuple[ServerState, dict[int, str]]:
+    """Return the server's state after a round, and the clients without whose uploads it is.
+
+    If the aggregation fails, or its result is not finite, whoever is to blame is looked for. They
+    are named, as are clients whose upload was refused on arrival.
+
+    Args:
+        gathering: The uploads; those of clients to blame are taken out.
+        server: The method's server.
+        before: Its state before the round.
+        goes_on: Whether the round goes on without clients to blame.
+
+    Returns:
+        The state, and the reason for each client that is left out.
+
+    Raises:
+        NonFiniteError: The state is not finite.
+        Exception: The aggregation fails, whoever is left out.
+    """
+    refused = gathering.refused
+    if refused:
+        _check_refused(gathering, before.round + 1, goes_on)
+    try:
+        after = _aggregate(gathering, server, before)
+    except Exception as caught:
+        error = caught
+    else:
+        return after, _without(gathering, refused, before.round + 1) if refused else {}
+    return _without_blamed(gathering, server, before, goes_on, error)
+
+
+def _aggregate(
+    gathering: Gathering, server: Server[Any], before: ServerState, without: Collection[int] = ()
+) -> ServerState:
+    after = gathering.finish(without)
+    check_aggregate(server, before, after)
+    return after
+
+
+def _check_refused(gathering: Gathering, number: int, goes_on: bool) -> None:
+    """Raise the error of the first refused upload, if the round does not go on without it."""
+    refused = gathering.refused
+    if not goes_on or refused.keys() >= {upload.client for upload in gathering.uploads}:
+        client, error = next(iter(refused.items()))
+        sent = f"what client {client} sent: look there, or {_LEAVE_OUT}"
+        with during(f"round {number}, the server's aggregation"), during(sent):
+            raise error
+
+
+def _without_blamed(
+    gathering: Gathering,
+    server: Server[Any],
+    before: ServerState,
+    goes_on: bool,
+    error: Exception,
+) -> tuple[ServerState, dict[int, str]]:
+    """Aggregate without one client at a time, and then without all whose upload fails alone.
+
+    That is possible where single uploads are still there; see :func:`aggregated`.
+
+    Args:
+        gathering: The uploads.
+        server: The method's server.
+        before: Its state before the round.
+        goes_on: Whether the round goes on without clients to blame.
+        error: Why the aggregation of all failed.
+    """
+
+    def tried(without: Collection[int]) -> ServerState | Exception:
+        try:
+            return _aggregate(gathering, server, before, without)
+        except Exception as error:
+            return error
+
+    number, refused = before.round + 1, gathering.refused
+    senders = {upload.client for upload in gathering.uploads} - refused.keys()
+    if not gathering.can_leave_out:
+        raise error
+    for client in sorted(senders):
+        if not isinstance(after := tried({client}), Exception):
+            blamed = [client]
+            break
+    else:
+        blamed = [c for c in sorted(senders) if isinstance(tried(senders - {c}), Exception)]
+        after = tried(blamed)
+        if isinstance(after, Exception) or len(blamed) == len(senders):
+            raise error
+    whose = clients_text(blamed)
+    if goes_on:
+        return after, _without(gathering, {**refused, **dict.fromkeys(blamed, error)}, number)
+    why = f"without what {whose} sent it succeeds: look there, or {_LEAVE_OUT}"
+    if isinstance(error, NonFiniteError):
+        raise NonFiniteError(f"round {number}, the server's aggregation: {_cause(error)}; {why}")
+    with during(why):
+        raise error
+
+
+def _without(gathering: Gathering, blamed: Mapping[int, Exception], number: int) -> dict[int, str]:
+    """Go on without clients, with a warning; return the reasons."""
+    causes = {c: _cause(error) for c, error in blamed.items()}
+    reasons = {c: f"the server cannot aggregate what it sent ({why})" for c, why in causes.items()}
+    for reason in dict.fromkeys(reasons.values()):
+        whose = clients_text(sorted(c for c, told in reasons.items() if told == reason))
+        warnings.warn(f"round {number} continues without {whose}: {reason}", stacklevel=3)
+    gathering.leave_out(blamed.keys())
+    return reasons
+
+
+def _cause(error: Exception) -> str:
+    """Return what is wrong, without round and advice."""
+    if isinstance(error, NonFiniteError):
+        return str(error).partition("aggregation: ")[2].partition(",")[0]
+    return error_line(error)
 
 
 def check_aggregate(server: Server[Any], before: ServerState, after: ServerState) -> None:

@@ -9,11 +9,12 @@ from enum import Enum
 from functools import cache, reduce
 from operator import or_
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
+BesideT = TypeVar("BesideT")
 # Types of plain values: an argument that declares only these takes no objects.
 _VALUES = (type(None), bool, int, float, complex, str, bytes)
 _PLAIN = (*_VALUES, object, list, tuple, dict, set)
@@ -129,6 +130,14 @@ def bare(hint: Any) -> Any:
     return origin[tuple(map(bare, inner))] if origin in _CONTAINERS else hint
 
 
+def beside(hint: Any, kind: type[BesideT]) -> Iterator[BesideT]:
+    """Yield what stands beside a type, or beside a part of it, and is of a kind."""
+    if get_origin(hint) is Annotated:
+        yield from (one for one in hint.__metadata__ if isinstance(one, kind))
+    for part in get_args(hint):
+        yield from beside(part, kind)
+
+
 def parts(hint: Any) -> tuple[Any, ...]:
     """Return the alternatives of a union; another type is its only one."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -188,7 +197,8 @@ def _said(part: Any) -> str:
     if words(part):
         return f"one of {', '.join(map(repr, words(part)))}"
     if takes(part, LISTS):
-        return "list"
+        inner = words(values_of(part, LISTS))
+        return f"list of {', '.join(map(repr, inner))}" if inner else "list"
     if takes(part, MAPPINGS):
         return "dict"
     made = [*classes(part)]

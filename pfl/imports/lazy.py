@@ -17,7 +17,8 @@ def lazy(
 
     The exported names are those that the module imports only for type checkers, under ``if
     TYPE_CHECKING:``, so each is listed once. ``from other import *`` stands for all that the other
-    module exports in one of these two ways: so, or by imports of its own.
+    module exports in one of these two ways: so, or by imports of its own; for nothing if it was
+    removed.
     """
     homes = dict(_imported(file))
 
@@ -43,7 +44,7 @@ def _imported(file: str) -> Iterator[tuple[str, str]]:
         for alias in statement.names:
             if alias.name == "*":
                 other = find_spec(f"{statement.module}")
-                assert other is not None
-                yield from _imported(f"{other.origin}")
+                if other is not None and other.origin is not None:
+                    yield from _imported(other.origin)
             elif alias.asname is not None:
                 yield alias.name, f"{statement.module}"

@@ -212,27 +212,36 @@ def settle(
         own: Paths of the project's things that are no plug-ins, by name.
         hide: Returns whether two names cannot be told apart.
     """
-    things = list(found)
-    ours = {name: plugin.path for name, plugin, _ in things if plugin.is_own} | dict(own or {})
+    things, own = list(found), dict(own or {})
+    ours = {name: plugin.path for name, plugin, _ in things if plugin.is_own} | own
+    others = [(name, plugin) for name, plugin, _ in things if not plugin.is_own]
     kept: dict[str, ThingT] = {}
     for name, plugin, thing in things:
         if plugin.is_own:
-            if name not in (own or {}):
-                kept.setdefault(name, thing)
-            continue
-        hidden = [(one, path) for one, path in ours.items() if hide(name, one)]
-        others = [(one, other) for one, other, _ in things if not other.is_own and hide(name, one)]
-        rivals = {other.path: f"{one}: {other}" for one, other in others if other != plugin}
-        if any(path != plugin.path for _, path in hidden):
-            mine = " and ".join(f"{one}: {path} of this project" for one, path in hidden)
-            note(f"the {kind} {name}: {plugin}, which cannot be told from {mine}; {plugin._cure}")
-        elif not hidden and not {*rivals} <= {plugin.path}:
-            packages = [plugin.package, *(other.package for _, other in others)]
-            both = " and ".join(sorted({plugin.path: f"{name}: {plugin}", **rivals}.values()))
-            note(f"several of the {kind} that cannot be told apart, {both}; {_cure(packages)}")
-        elif not hidden:
+            clear = name not in own
+        else:
+            mine = {one: path for one, path in ours.items() if hide(name, one)}
+            alike = [(one, other) for one, other in others if hide(name, one)]
+            clear = not mine and _is_one(kind, alike)
+            if {*mine.values()} - {plugin.path}:
+                known = " and ".join(f"{one}: {path} of this project" for one, path in mine.items())
+                what = f"the {kind} {name}: {plugin}, which cannot be told from {known}"
+                note(f"{what}; {plugin._cure}")
+        if clear:
             kept.setdefault(name, thing)
     return kept
+
+
+def _is_one(kind: str, alike: Sequence[tuple[str, Plugin]]) -> bool:
+    """Return ``True`` if plug-ins under names that cannot be told apart bring one object.
+
+    Otherwise a note names them all.
+    """
+    paths = {plugin.path: f"{name}: {plugin}" for name, plugin in alike}
+    if len(paths) > 1:
+        all_of_them, cure = " and ".join(sorted(paths.values())), _cure(p.package for _, p in alike)
+        note(f"several of the {kind} that cannot be told apart, {all_of_them}; {cure}")
+    return len(paths) == 1
 
 
 def versions(plugins: Iterable[Plugin]) -> dict[str, str]:

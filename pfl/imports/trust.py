@@ -20,7 +20,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from pfl.imports import hints, plugins
+from pfl.imports import hints, plugins, stubs
 
 # Modules whose classes any file may name; nothing else in their packages may be named.
 LISTED = (
@@ -69,6 +69,7 @@ class Trust:
             modules that are not installed, and classes of other installed packages.
         weights: Whether networks may download pretrained weights.
         command: Whether the user gives options of a command, and not arguments of a function.
+        installs: Whether names come from elsewhere, so that nothing can be passed beside them.
         filled: Returns the names of a class's arguments that may be null because they are filled in
             later.
     """
@@ -76,6 +77,7 @@ class Trust:
     own: Sequence[str] | None = None
     weights: bool = False
     command: bool = False
+    installs: bool = False
     filled: Callable[[Any], Container[str]] = lambda target: ()
 
     def check_name(self, path: str, keys: Sequence[str] = ()) -> None:
@@ -90,6 +92,8 @@ class Trust:
             return
         remedy = "--trust the file" if self.command else f"pass trust=[{path!r}]"
         own = "your own modules" if self.own is None else f"a plug-in (or {remedy})"
+        if self.installs:
+            own = "a plug-in that is installed here"
         known = ", ".join(LISTED[len(plugins.PACKAGES) :])
         raise TrustError(
             f"names {path}, which belongs neither to this project nor to {known} or {own}", keys
@@ -106,6 +110,21 @@ class Trust:
             self.check_name(text)
         elif _reads_otherwise(text):
             raise TrustError("expected plain text, got text that a parser reads as YAML")
+
+    def check_weights(
+        self, made: Any, arguments: Mapping[str, Any], keys: Sequence[str] = ()
+    ) -> None:
+        """Refuse arguments with which a network of torchvision downloads pretrained weights.
+
+        Raises:
+            TrustError: It would, and may not.
+        """
+        if self.weights or made is None or not _below(_home(made), ("torchvision.models",)):
+            return
+        for name, item in arguments.items():
+            if name.startswith(("weights", "pretrained")) and item:
+                what = f"{name} may be downloaded only with {self.option}"
+                raise TrustError(what, (*keys, name))
 
     @property
     def option(self) -> str:
@@ -157,14 +176,8 @@ def check_calls(
         TrustError: An object is not trusted or has the wrong type, a path names nothing, text
             describes an object, or a number is NaN or must be finite.
     """
-    if isinstance(value, float) and not math.isfinite(value):
-        if math.isnan(value):
-            raise TrustError("expected a number, got nan", keys)
-        # Optimisers accept infinity, but then the first step is not finite.
-        if "optimizer" in keys:
-            raise TrustError(f"expected a finite number, got {value}", keys)
-    if isinstance(value, int) and not -LIMIT <= value < LIMIT:
-        raise TrustError("expected a number below 2**63, which fits into a tensor", keys)
+    if isinstance(value, int | float):
+        check_numbers(value, keys)
     content = mapping_of(value)
     if isinstance(content, list | tuple | set):
         for number, item in enumerate(content):
@@ -175,7 +188,28 @@ def check_calls(
         _check_text(value, hint, keys, trust)
     elif inspect.isclass(value) or (callable(value) and hints.takes(hint, hints.CALLABLES)):
         # The parser has already replaced a path by its class or function.
-        _check_object(value, _home(value), hint, keys, trust)
+        check_object(value, _home(value), hint, keys, trust)
+
+
+def check_numbers(value: Any, keys: Sequence[str] = ()) -> None:
+    """Refuse numbers that no argument can use, also those in lists and mappings.
+
+    Raises:
+        TrustError: A number is NaN, does not fit into a tensor, or must be finite.
+    """
+    if isinstance(value, list | tuple | set):
+        for item in value:
+            check_numbers(item, keys)
+    elif isinstance(value, Mapping):
+        check_numbers([*value.values()], keys)
+    elif isinstance(value, float) and not math.isfinite(value):
+        if math.isnan(value):
+            raise TrustError("expected a number, got nan", keys)
+        # Optimisers accept infinity, but then the first step is not finite.
+        if "optimizer" in keys:
+            raise TrustError(f"expected a finite number, got {value}", keys)
+    elif isinstance(value, int) and not -LIMIT <= value < LIMIT:
+        raise TrustError("expected a number below 2**63, which fits into a tensor", keys)
 
 
 def _check_mapping(
@@ -203,11 +237,9 @@ def _check_arguments(
 ) -> None:
     """Check the arguments that a configuration gives to a class or a function."""
     types, usual, filled = hints.declared(made), hints.defaults(made), trust.filled(made)
-    downloads = _below(_home(made), ("torchvision.models",)) and not trust.weights
+    trust.check_weights(made, arguments, keys)
     for name, item in arguments.items():
-        if downloads and name.startswith(("weights", "pretrained")) and item:
-            raise TrustError(f"{name} may be downloaded only with {trust.option}", (*keys, name))
-        if not _same(item, usual.get(name, made)) and not (item is None and name in filled):
+        if not is_default(item, usual.get(name, made)) and not (item is None and name in filled):
             check_argument(item, types.get(name), (*keys, name), trust)
 
 
@@ -219,7 +251,17 @@ def _check_text(text: str, hint: Any, keys: Sequence[str], trust: Trust) -> None
             checked(text, hint, keys, trust)
         elif trust.own is not None:
             trust.check_name(text, keys)
-    elif trust.own is not None and not hints.is_plain(hint) and _reads_otherwise(text):
+    elif trust.own is not None and not hints.is_plain(hint):
+        check_described(text, keys)
+
+
+def check_described(text: str, keys: Sequence[str]) -> None:
+    """Refuse text that a parser reads as a mapping, a list or another text.
+
+    Raises:
+        TrustError: It does.
+    """
+    if _reads_otherwise(text):
         raise TrustError("expected keys and values or a list, got text that describes them", keys)
 
 
@@ -231,11 +273,11 @@ def checked(path: str, hint: Any, keys: Sequence[str], trust: Trust) -> Any:
     except ImportError as error:
         # The place takes any value, so the parser has not looked for an object.
         raise TrustError(str(error), keys) from error
-    _check_object(target, path, hint, keys, trust)
+    check_object(target, path, hint, keys, trust)
     return target
 
 
-def _check_object(target: Any, path: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:
+def check_object(target: Any, path: str, hint: Any, keys: Sequence[str], trust: Trust) -> None:
     """Refuse an object that may not be named or does not fit the declared type."""
     declared, home = tuple(hints.classes(hint)), _home(target)
     if not declared and not hints.takes(hint, hints.CALLABLES):
@@ -246,17 +288,26 @@ def _check_object(target: Any, path: str, hint: Any, keys: Sequence[str], trust:
     trust.check_name(home, keys)
     if not trust.weights and _below(home, _PRETRAINED):
         raise TrustError(f"{path} downloads a network, which only {trust.option} allows", keys)
-    unfit: Callable[..., str] = _unfit_class if inspect.isclass(target) else _unfit_function
-    if what := unfit(target, path, declared, trust):
+    if not inspect.isclass(target):
+        what = _unfit_function(target, path, declared, trust)
+    else:
+        what = unfit_class(target, path, declared) if declared else _uncalled(target, path, trust)
+    if what:
         raise TrustError(what, keys)
 
 
-def _unfit_class(target: type, path: str, declared: Sequence[type], trust: Trust) -> str:
-    """Return why a class may not be called in its place; empty if it may."""
-    if declared:
+def unfit_class(target: type, path: str, declared: Sequence[type]) -> str:
+    """Return why no object of a class may stand in a place of some types; empty if one may."""
+    if not any(base in target.__mro__ for base in declared):
         names = " or ".join(base.__name__ for base in declared)
-        fits = any(base in target.__mro__ for base in declared)
-        return "" if fits else f"{path} is not a subclass of {names}"
+        return f"{path} is not a subclass of {names}"
+    if stubs.is_base(target):
+        return f"{path} is a base class: name one that is derived from it"
+    return ""
+
+
+def _uncalled(target: type, path: str, trust: Trust) -> str:
+    """Return why objects of a class may not stand in the place of a function; empty if they may."""
     called = any("__call__" in vars(base) for base in target.__mro__)
     if called and (is_listed(_home(target)) or trust.owns(target.__module__)):
         return ""
@@ -337,11 +388,14 @@ def _reads_otherwise(text: str) -> bool:
     return other or isinstance(first, yaml.CollectionStartEvent)
 
 
-def _same(value: Any, default: Any) -> bool:
-    """Return ``True`` for an argument's default, which the parser copies or gives as its path."""
-    if isinstance(default, str) and callable(value) and is_path(default):
-        return named(default) is value
-    return value is default is None or (callable(value) and repr(value) == repr(default))
+def is_default(value: Any, default: Any) -> bool:
+    """Return ``True`` for an argument's default, or the path of one that is a function."""
+    if value is default is None:
+        return True
+    paths = [one if isinstance(one, str) else _home(one) for one in (value, default)]
+    if isinstance(default, str) or isinstance(value, str):
+        return is_path(paths[0]) and paths[0] == paths[1]
+    return callable(value) and repr(value) == repr(default)
 
 
 def _below(path: str, homes: Iterable[str]) -> bool:

@@ -17,7 +17,9 @@ APART = (PLOTS, "tables", "sweeps")
 
 
 def common_score(runs: Sequence[RunFolder]) -> str:
-    """Return the main score of some runs: the first that all of them have.
+    """Return the score by which runs are judged: the first of their main scores that all have.
+
+    One of :data:`pfl.results.names.FIRST` takes their place if all runs have it.
 
     Scores of personal models come first. Runs without personal models, such as those of UniVarFL on
     a common test set, are judged by their global model.
@@ -25,7 +27,8 @@ def common_score(runs: Sequence[RunFolder]) -> str:
     Raises:
         RunError: The runs have no score in common.
     """
-    scores = dict.fromkeys(next(iter(run.scores)) for run in runs)
+    better = [name for name in names.FIRST if all(name in run.scores for run in runs)]
+    scores = dict.fromkeys([*better, *(next(iter(run.scores)) for run in runs)])
     wanted = [f"test/{model}/{score}" for model in names.JUDGED_BY for score in scores]
     for name in wanted:
         if all(name in run.metrics for run in runs):

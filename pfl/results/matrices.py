@@ -18,7 +18,7 @@ from scipy.spatial.distance import squareform
 from pfl.results.files import Floats, RunError
 from pfl.results.runs import RunFolder
 from pfl.results.settings import Setting
-from pfl.results.style import HEAT, WIDTH, wrapped
+from pfl.results.style import HEAT, WIDTH, page_width, wrapped
 
 # Values that span more than this ratio get a logarithmic scale of colours.
 _LOGARITHMIC = 50
@@ -44,11 +44,11 @@ def reported(settings: Sequence[Setting], column: str) -> Figure:
     maps = {label: values for label, values in maps.items() if values.notna().any(axis=None)}
     if not maps:
         raise RunError(f"no run reported {column!r} for its clients")
-    columns = min(len(maps), 4)
+    page = page_width()
+    columns = min(len(maps), 4 if page == WIDTH else 1)
     rows = -(-len(maps) // columns)
-    figure = Figure(
-        figsize=(WIDTH * max(0.55, columns / 4), 0.5 + 2.1 * rows), layout="constrained"
-    )
+    width = min(page, WIDTH * max(0.55, columns / 4))
+    figure = Figure(figsize=(width, 0.5 + 2.1 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     norm = _norm(list(maps.values()))
     for panel, (label, run) in zip(grid.flat, [r for r in runs if r[0] in maps], strict=False):
@@ -109,7 +109,8 @@ def similarity(settings: Sequence[Setting]) -> Figure:
         raise RunError(f"the partition of {run.path} has no label counts")
     matrix = label_similarity(counts)
     order = _clustered(matrix)
-    figure = Figure(figsize=(0.55 * WIDTH, 0.47 * WIDTH), layout="constrained")
+    width = min(page_width(), 0.55 * WIDTH)
+    figure = Figure(figsize=(width, 0.85 * width), layout="constrained")
     panel = figure.subplots()
     image = panel.imshow(matrix[np.ix_(order, order)], cmap=HEAT, vmin=0, vmax=1)
     name_clients(panel, run, order, order)

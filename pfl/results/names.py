@@ -17,6 +17,11 @@ WORDS: Mapping[str, Mapping[str, str]] = shipped("pfl.results", "words.yaml")
 SMALLEST = "_smallest10"
 # Endings of a score's summaries over clients in metrics.csv.
 SUMMARIES = (*summary.MEANS, "_std")
+# Scores by which runs are judged if they have one, rather than by the first of their own: the share
+# of right answers says little where one of two classes is rare.
+FIRST = ("auroc",)
+# The splits of scores, in words.
+_SPLITS = {"train": "training", "val": "validation", "test": "test"}
 # Models by which runs are judged, in order of preference.
 JUDGED_BY = ("personal", "pooled", "global")
 
@@ -28,16 +33,21 @@ def shown() -> Sequence[Shown]:
 
 
 def score(metric: str) -> str:
-    """Describe a score: ``test/personal/acc`` is ``test accuracy``; unknown names stay as is."""
+    """Describe a score: ``test/personal/acc`` is ``test accuracy``; other names stay as they are.
+
+    A score that the project does not know has its own name, ``test dice``.
+    """
     split, _, name = metric.split("/") if metric.count("/") == 2 else ("", "", "")
-    split = "validation" if split == "val" else split
     name, _, group = name.partition("@")
     own, ending = parted(name)
     if own not in WORDS["scores"]:
         headings = (pair for one in shown() for pair in one.columns("").items())
-        return next((heading for heading, column in headings if column == metric), metric)
-    words = WORDS["summaries"].get(ending, "{}").format(WORDS["scores"][own])
-    return f"{split} {words}" + (f" of the group {group}" if group else "")
+        if heading := next((heading for heading, column in headings if column == metric), None):
+            return heading
+        if split not in _SPLITS:
+            return metric
+    words = WORDS["summaries"].get(ending, "{}").format(WORDS["scores"].get(own, own))
+    return f"{_SPLITS.get(split, split)} {words}" + (f" of the group {group}" if group else "")
 
 
 def model(metric: str) -> str:

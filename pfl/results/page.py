@@ -5,49 +5,108 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from pfl.core.sheet import Sheet
-from pfl.results.pictures import Picture
+from pfl.results.pictures import Picture, draw
+from pfl.results.settings import Setting
 from pfl.results.sheets import rendered
-from pfl.results.style import save
+from pfl.results.style import NARROW, save
 
-Part: TypeAlias = Sheet | dict[str, Sheet] | list[Picture] | str
+# Colours that follow the theme: letters and axes, paper, and the grid.
+_THEME = {"#000000": "var(--ink)", "#ffffff": "var(--paper)", "#e5e5e5": "var(--line)"}
 
 
-def page(title: str, under: str, sections: Mapping[str, Part]) -> str:
+@dataclass(frozen=True)
+class Text:
+    """Preformatted text, for instance a file.
+
+    Attributes:
+        text: The text.
+        folded: The line that unfolds it; empty to show it at once.
+    """
+
+    text: str
+    folded: str = ""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Groups of rows of one table.
+
+    Attributes:
+        groups: The rows, by their heading; without one, all stand together. The headings of columns
+            are those of the first; if they are all empty, there is no line of them.
+        folded: The line that unfolds them; empty to show them at once.
+        words: Whether cells are text, which may be wrapped, instead of numbers.
+    """
+
+    groups: Mapping[str, Sheet]
+    folded: str = ""
+    words: bool = False
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures beside each other.
+
+    Attributes:
+        drawn: Image and caption of each.
+    """
+
+    drawn: Sequence[tuple[Markup, str]]
+
+
+Part: TypeAlias = Text | Rows | Pictures
+
+
+def page(title: str, under: str, sections: Mapping[str, Sequence[Part]]) -> str:
     """Build the whole page.
 
     Args:
         title: Its heading.
         under: A line below it.
-        sections: The content of each section, by its heading: a table (without headings, all cells
-            are text); groups of rows of one table, by their headings; pictures side by side,
-            without those that could not be drawn; or preformatted text, for instance a file.
+        sections: The content of each section, by its heading.
     """
-    parts = {
-        heading: [(_svg(p, p.figure), p.caption) for p in part if p.figure]
-        if isinstance(part, list)
-        else {"": part}
-        if isinstance(part, Sheet)
-        else part
-        for heading, part in sections.items()
-    }
-    return rendered("page.html", title=title, under=under, sections=parts)
+    return rendered("page.html", title=title, under=under, sections=sections)
 
 
-def _svg(picture: Picture, figure: Figure) -> Markup:
-    """Return a picture as inline SVG, with ids that are unique on the page."""
+def rows(sheet: Sheet, folded: str = "", *, words: bool = False) -> Rows:
+    """Return the rows of one table."""
+    return Rows({"": sheet}, folded, words)
+
+
+def pictures(settings: Sequence[Setting], metric: str) -> Pictures:
+    """Draw the pictures that suit some runs, each for a wide and for a narrow screen."""
+    wide, narrow = draw(settings, metric=metric), draw(settings, metric=metric, width=NARROW)
+    return Pictures(
+        [
+            (_svg(one, one.figure, "wide") + _svg(other, other.figure, "narrow"), one.caption)
+            for one, other in zip(wide, narrow, strict=True)
+            if one.figure is not None and other.figure is not None
+        ]
+    )
+
+
+def _svg(picture: Picture, figure: Figure, screen: str) -> Markup:
+    """Return a picture as inline SVG, with ids that are unique on the page.
+
+    Ink, paper and lines have the colours of the page.
+    """
     stream = io.StringIO()
     save(figure, stream, "svg")
     svg = stream.getvalue()
     svg = svg[svg.index("<svg") :]
     # Pictures on one page must not share ids.
-    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{picture.name}-", svg)
-    return Markup(svg.replace("<svg", f'<svg role="img" aria-label="{escape(picture.caption)}"', 1))
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{screen}-{picture.name}-", svg)
+    for colour, variable in _THEME.items():
+        svg = re.sub(rf"((?:fill|stroke): ?){colour}\b", rf"\g<1>{variable}", svg, flags=re.I)
+    label = escape(picture.caption)
+    return Markup(svg.replace("<svg", f'<svg class="{screen}" role="img" aria-label="{label}"', 1))
 
 
 def bars(values: Sequence[float], label: str, width: float = 90, height: float = 16) -> Markup:

@@ -18,7 +18,7 @@ from pfl.results.find import common_score
 from pfl.results.names import WORDS
 from pfl.results.runs import At
 from pfl.results.settings import Setting
-from pfl.results.style import save, styled
+from pfl.results.style import WIDTH, save, styled
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ def draw(
     names: Sequence[str] | None = None,
     metric: str | None = None,
     at: At = "last",
+    width: float = WIDTH,
 ) -> list[Picture]:
     """Draw pictures.
 
@@ -63,6 +64,7 @@ def draw(
         names: Names of pictures; ``None`` draws all that suit these runs.
         metric: A column of ``metrics.csv``; ``None`` uses the runs' main score.
         at: The rounds to take numbers from, unless a picture shows all rounds.
+        width: Width of the page in inches; panels are below each other on a narrow one.
 
     Raises:
         RunError: A run was never tested, or the runs have no score in common.
@@ -78,7 +80,7 @@ def draw(
         first = [setting.runs[0] for setting in settings]
         names = [name for name, kind in known.items() if any(map(kind.suits, first))]
     drawn = []
-    with styled():
+    with styled(width):
         for name in names:
             try:
                 if name not in known:

@@ -25,7 +25,7 @@ _ENVIRONMENT: Mapping[str, Any] = {
     **{"header": dict[str, str], "seed": int, "rounds": int, "noise": str},
     **{"packages": dict[str, str], "reports": dict[str, str], "scores": dict[str, bool]},
     **{"evaluated_clients": list[int], "sources": dict[str, str]},
-    "plugins": dict[str, str],
+    **{"plugins": dict[str, str], "method": dict[str, str]},
 }
 _PARTITION: Mapping[str, Any] = {
     **{"data": str, "hash": str, "split_seed": int, "num_clients": int},

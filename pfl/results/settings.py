@@ -112,6 +112,17 @@ def _labels(runs: Sequence[RunFolder]) -> list[str]:
     return named
 
 
+def differing(settings: Sequence[Setting]) -> dict[str, list[str | None]]:
+    """Return the options in which settings differ, with each one's value; ``None`` without one."""
+    identities = [_identity(setting.runs[0]) for setting in settings]
+    keys = dict.fromkeys(key for content in identities for key in content)
+    differ = [key for key in keys if len({repr(content.get(key)) for content in identities}) > 1]
+    return {
+        key: [_shown(content[key]) if key in content else None for content in identities]
+        for key in differ
+    }
+
+
 def _differs(key: str, content: Identity, other: Identity) -> bool:
     """Return ``True`` if an option distinguishes a setting from another.
 

@@ -64,7 +64,7 @@ def plus_minus(value: float, error: float | None, scale: float = 1, digits: int 
     return text if error is None else f"{text} ± {scale * error:.{digits}f}"
 
 
-def margin(error: float, df: float, level: float = CONFIDENCE) -> float:
+def margin(error: float, df: float) -> float:
     """Return half the interval of a number with this standard error.
 
     Example:
@@ -74,4 +74,4 @@ def margin(error: float, df: float, level: float = CONFIDENCE) -> float:
     # Imported here, because tables are read before anything is computed.
     from scipy import stats
 
-    return float(stats.t.ppf((1 + level) / 2, df)) * error
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, df)) * error

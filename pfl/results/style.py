@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from matplotlib import style
+from matplotlib import rcParams, style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -34,6 +34,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p")
 HEAT = "cividis"
 WIDTH = 7.0
 """Width in inches: the text width of an ordinary page, across one or two columns."""
+NARROW = 3.5
+"""Width in inches of a telephone's screen."""
 _LETTERS = 15  # letters per inch, approximately
 _APART = 0.1  # inches on each side of a panel, so that the labels of neighbours do not touch
 
@@ -67,16 +69,36 @@ class Look:
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Draw in the style of this module inside, and restore the user's style afterwards."""
-    with style.context(Path(__file__).with_name("pfl.mplstyle"), after_reset=True):
+def styled(width: float = WIDTH) -> Iterator[None]:
+    """Draw in the style of this module inside, and restore the user's style afterwards.
+
+    Args:
+        width: Width of the page in inches.
+    """
+    page = {"figure.figsize": (width, width)}
+    with style.context([Path(__file__).with_name("pfl.mplstyle"), page], after_reset=True):
         yield
 
 
+def page_width() -> float:
+    """Return the width of the page in inches; see :func:`styled`."""
+    return float(rcParams["figure.figsize"][0])
+
+
 def panels(count: int, width: float, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
-    """Make a figure of panels side by side; sizes are in inches."""
-    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=_APART))
-    return figure, list(figure.subplots(1, count, squeeze=False, **options)[0])
+    """Make a figure of panels side by side, or below each other on a narrow page.
+
+    Args:
+        count: Number of panels.
+        width: Width of the figure in inches on a page of :data:`WIDTH`; a narrow page is filled.
+        height: Height of a panel.
+        options: For ``Figure.subplots``.
+    """
+    page = page_width()
+    rows = count if page < WIDTH else 1
+    size = (min(width, page) if rows == 1 else page, height * rows)
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=_APART))
+    return figure, list(figure.subplots(rows, count // rows, squeeze=False, **options).flat)
 
 
 def legend_above(figure: Figure, axes: Axes, least: int = 2) -> None:

@@ -10,6 +10,7 @@ from pfl.testing.contract import check_method as check_method
 from pfl.testing.promise import BrokenPromiseError as BrokenPromiseError
 from pfl.testing.promise import Promise as Promise
 from pfl.testing.promise import Subject as Subject
+from pfl.testing.promise import suited as suited
 from pfl.testing.toy import ToyData as ToyData
 from pfl.testing.toy import ToyNet as ToyNet
 from pfl.testing.toy import blobs as blobs

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from pfl.core.state import fingerprint
+from pfl.core.state import as_real, fingerprint
 
 
 def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str | None:
@@ -34,5 +34,5 @@ def _apart(a: Tensor | None, b: Tensor | None) -> float:
         return float("inf")
     if not a.numel():
         return 0.0
-    one, other = a.double().nan_to_num(), b.double().nan_to_num()
+    one, other = (as_real(value).double().nan_to_num() for value in (a, b))
     return float((one - other).abs().max() / one.abs().max().clamp_min(1))

@@ -33,7 +33,8 @@ def check_method(
     Args:
         method: The class of the method.
         build: Builds the method from a network and options, which it passes on to the constructor;
-            needed for a method with other required arguments.
+            needed for a method with other required arguments. The network is plain:
+            :func:`pfl.testing.suited` adds what the method needs.
         floats: The method's formula for the numbers of floats that a participant receives and sends
             in a round, as a function of the module and the client's :class:`ClientInfo`.
         task: The task; classification by default.

@@ -66,20 +66,25 @@ class SecondDevice(TorchFunctionMode):
         """Run a function of torch, as the device whose tensors it has or makes."""
         kwargs, name = kwargs or {}, getattr(call, "__name__", str(call))
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        there = [one for one in given if self._has(one)]
         if call == _GET_DEVICE:
-            return DEVICE if there else call(*args)
+            return DEVICE if any(map(self._has, given)) else call(*args)
         if name in _COPIES:
             return call(*args, **kwargs)
-        asked = self._asked(name, args, kwargs)
-        if there and asked is None:
-            self._check(name, args, kwargs, given)
-        makes = name in _MAKERS and not isinstance(args[0], Tensor)
-        on_device = bool(there) and not makes if asked is None else asked == DEVICE
-        if on_device and kwargs.get("generator") is not None:
+        computes = self._computes(name, args, kwargs, given)
+        if computes and kwargs.get("generator") is not None:
             raise MixedDevicesError(f"{name}: the generator is not on the tensor's device")
         result = call(*args, **kwargs)
-        return tree_map(self._put if on_device else self._take, result)
+        return tree_map(self._put if computes else self._take, result)
+
+    def _computes(self, name: str, args: Any, kwargs: Any, given: list[Tensor]) -> bool:
+        """Return ``True`` if a call's result is on the device; refuse what a GPU refuses."""
+        asked = self._asked(name, args, kwargs)
+        if asked is not None:
+            return asked == DEVICE
+        if not any(map(self._has, given)):
+            return False
+        self._check(name, args, kwargs, given)
+        return name not in _MAKERS or isinstance(args[0], Tensor)
 
     def _has(self, value: Tensor) -> bool:
         return _storage(value).data_ptr() in self._storages

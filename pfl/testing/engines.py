@@ -27,7 +27,9 @@ from pfl.testing.promise import (
 )
 from pfl.testing.toy import normed
 
-SIZES = (4, 9, 1, 6)
+# The last client is not of the federation.
+SIZES = (4, 9, 1, 6, 5)
+ASIDE = 4
 ROUNDS = 2
 # Scores are computed in float32.
 CLOSE = {"server": 1e-10, "kept": 1e-10, "history": 1e-5}
@@ -35,7 +37,12 @@ CLOSE = {"server": 1e-10, "kept": 1e-10, "history": 1e-5}
 
 def _run(subject: Subject, engine: Engine, **loop: Any) -> Run:
     options = {"sampler": UniformSampler(0.8), "engine": engine, **loop}
-    return fit(subject.with_momentum(), subject.data(SIZES), ROUNDS, **options)
+    data = subject.data(SIZES)
+    data.apart = {"aside": [ASIDE]}
+    run = fit(subject.with_momentum(), data, ROUNDS, **options)
+    if ASIDE in run.kept:
+        raise BrokenPromiseError("a client that is not of the federation takes part in its rounds")
+    return run
 
 
 @promise("clients in threads give exactly the sequential engine's numbers")

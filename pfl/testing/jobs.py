@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from pfl.core.state import clone, named
 from pfl.testing.compare import difference
-from pfl.testing.federation import second_round
+from pfl.testing.federation import ToyFederation, second_round
 from pfl.testing.promise import BOTH, BrokenPromiseError, Subject, check_same, promise
 from pfl.training import client_round
+from pfl.training.inventory import check_state
 
 
 @promise("a client's result does not depend on which clients ran before it", nets=BOTH)
@@ -22,6 +23,12 @@ def clients_are_independent(subject: Subject) -> None:
         result = client_round.train(other.context, job)
         finding = f"client {client} gets a different {{name!r}} if the clients run in reverse"
         check_same(forward[client], result, finding)
+
+
+@promise("what training changes travels, stays, or is read by nobody", nets=BOTH)
+def nothing_is_forgotten(subject: Subject) -> None:
+    """Play rounds on copies, and compare everything that can be reached from the module."""
+    check_state(ToyFederation(subject.module()).context)
 
 
 @promise("clients do not change the broadcast, the server's state or the initial values", nets=BOTH)

@@ -17,7 +17,7 @@ ADVICE = "every loss of targets must be self.task.loss (or self.supervised, its 
 # For a pass that reads targets.
 OF_CLASSES = (
     f"{ADVICE}; if no loss is involved, as where a pass counts classes, the method works on "
-    "classes and declares needs_classes = True"
+    'classes and declares needs = ("classes",)'
 )
 
 
@@ -32,7 +32,7 @@ def losses_count(subject: Subject) -> None:
 
 @promise(
     "targets count through the task's loss alone (of a method that needs no classes)",
-    applies=lambda subject: not subject.module().needs_classes,
+    applies=lambda subject: "classes" not in subject.module().needs,
 )
 def targets_count_in_the_loss_alone(subject: Subject) -> None:
     """Permute the targets under a loss that ignores them."""

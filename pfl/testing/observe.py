@@ -6,9 +6,8 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,28 +16,12 @@ from torch import Tensor, nn
 from pfl.core.batch_norms import norm_statistics
 from pfl.core.client import ClientModule
 from pfl.core.state import clone
-from pfl.core.types import Pass, Phase, Plan, State
+from pfl.core.types import State
 from pfl.testing.compare import difference
 from pfl.testing.promise import BrokenPromiseError
 
-Wrap: TypeAlias = Callable[[Callable[..., Any], str, str], Callable[..., Any]]
 # Entries are compared separately, and logged values are not state.
 _NO_ATTRIBUTES = ("_parameters", "_buffers", "_modules", "_logged")
-
-
-def wrapped(plan: Plan, wrap: Wrap) -> Plan:
-    """Return a plan with all its functions wrapped, except factories of optimisers.
-
-    ``wrap`` is given each function, the name of its attribute and its name in messages.
-    """
-    parts = list[Phase | Pass]()
-    for part in plan:
-        changes: dict[str, Any] = {}
-        for name in (item.name for item in fields(part)):
-            if callable(value := getattr(part, name)) and name != "optimizer":
-                changes[name] = wrap(value, name, f"{name} of {part.label}")
-        parts.append(replace(part, **changes))
-    return parts
 
 
 @contextmanager

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import nn
 
 from pfl.core.client import ClientModule
 from pfl.core.failure import NonFiniteError, error_line, line_of
+from pfl.core.foreign import Need, known
 from pfl.core.seeds import scoped
 from pfl.core.state import named
 from pfl.core.task import Task
@@ -57,7 +58,7 @@ class Subject:
     Attributes:
         method: The class of the method.
         build: Builds the method from a network and options, which it passes on to the constructor;
-            ``None`` uses the class itself.
+            ``None`` uses the class itself, on a network that has what the method needs.
         floats: Formula for the numbers of floats that a participant receives and sends in a round;
             ``None`` if there is none.
         task: The task; classification by default.
@@ -76,11 +77,14 @@ class Subject:
 
     def module(self, **options: Any) -> ClientModule:
         """Return the method on its network; its optimiser is plain SGD unless options differ."""
-        make = self.build or self.method
+        make = self.build or self._on_suited
         # Gives every module the same weights, if the constructor draws them.
         task = {} if self.task is None else {"task": self.task}
         with scoped(0):
             return make(self.net(), **{"optimizer": SGD, **task, **options})
+
+    def _on_suited(self, net: nn.Module, **options: Any) -> ClientModule:
+        return self.method(suited(self.method, net), **options)
 
     def with_momentum(self) -> ClientModule:
         """Return the method with momentum and weight decay, or without if it refuses them."""
@@ -90,6 +94,26 @@ class Subject:
         except ValueError:
             module = self.module()
         return module
+
+
+def suited(method: type[ClientModule], net: nn.Module) -> nn.Module:
+    """Return a network that has what a method declares to need, made from a small one.
+
+    Args:
+        method: The class of the method.
+        net: A network with a backbone and a head, which may become a part of the other one.
+    """
+    while missing := lacking(method, net):
+        net = cast("Callable[[nn.Module], nn.Module]", missing[0].made)(net)
+    return net
+
+
+def lacking(method: type[ClientModule], net: nn.Module) -> list[Need]:
+    """Return what a method declares to need and a network can be made to have, but has not."""
+    needs = getattr(method, "needs", ())
+    # Where they depend on arguments, the class alone declares none.
+    found = map(known, needs if isinstance(needs, tuple) else ())
+    return [need for need in found if need.made is not None and not need.has(net)]
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from pfl.core.batch_norms import norm_statistics
 from pfl.core.client import ClientModule
-from pfl.core.server import Server
+from pfl.core.folds import Fold, Folds
+from pfl.core.server import Server, ServerState
 from pfl.core.state import clone, copy_all, each, named
-from pfl.core.types import Batch
+from pfl.core.types import Batch, ClientInfo
 from pfl.testing.compare import distance
 from pfl.testing.federation import ToyFederation
-from pfl.testing.observe import Wrap, leaves_alone, streams, wrapped
+from pfl.testing.observe import leaves_alone, streams
 from pfl.testing.promise import (
     BOTH,
     BrokenPromiseError,
@@ -24,6 +25,7 @@ from pfl.testing.promise import (
     promise,
     vectorizable,
 )
+from pfl.training.declaration import Wrap, wrapped
 
 PADDING = 3
 CLOSE = 1e-9
@@ -53,12 +55,21 @@ def streams_are_left_alone(subject: Subject) -> None:
 
         return call
 
-    def watch_all(owner: ClientModule | Server[Any], *verbs: str) -> None:
+    def watch_all(owner: ClientModule | Server[Any] | Fold[Any], *verbs: str) -> None:
         for verb in verbs:
             setattr(owner, verb, watch(getattr(owner, verb), verb, verb))
 
     server = module.server()
-    watch_all(server, "init", "broadcast", "aggregate")
+    watch_all(server, "init", "broadcast", "begin", "finish")
+    begin = server.begin
+
+    def began(state: ServerState, senders: Sequence[ClientInfo]) -> Folds:
+        folds = begin(state, senders)
+        for fold in folds.values():
+            watch_all(fold, "add", "value")
+        return folds
+
+    server.begin = began  # type: ignore[method-assign]
     watch_all(module, "plan", "adapt", "receive", "upload", "personalise", "load_global")
     module.server = lambda: server  # type: ignore[method-assign]
     _watch(ToyFederation(module), watch).play()

@@ -76,7 +76,7 @@ def empty_rounds_change_nothing(subject: Subject) -> None:
     nobody = BernoulliSampler(1e-9, minimum=0, train_all=False)
     run = fit(subject.module(), rounds=2, sampler=nobody)
     before = ToyFederation(subject.module(), rounds=2, seed=run.seed).state
-    check_same(before.shared, run.server.shared, "aggregate changes {name!r} without uploads")
+    check_same(before.shared, run.server.shared, "the server changes {name!r} without uploads")
 
 
 def _with_nan(subject: Subject) -> ToyData:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pfl.core.data import MetricSpec
 from pfl.core.seeds import generator, scoped
 from pfl.core.task import Classification, MultiLabel, Task
-from pfl.core.types import Batch, Split
+from pfl.core.types import Batch, DataSplit
 
 CPU = torch.device("cpu")
 # Training samples of each client.
@@ -51,7 +51,7 @@ def mlp(num_classes: int = 3, dim: int = 5, hidden: int = 6, seed: int = 1) -> T
 def normed(seed: int = 1, bias: bool = True) -> ToyNet:
     """Return the network of :func:`mlp` with batch norm in its backbone.
 
-    The gradient of a bias before batch norm is only rounding noise; ``bias=False`` leaves it out.
+    The gradient of a bias before batch norm is only numerical noise; ``bias=False`` leaves it out.
     """
     with scoped(seed):
         backbone = nn.Sequential(nn.Linear(5, 6, bias), nn.BatchNorm1d(6), nn.ReLU())
@@ -126,12 +126,16 @@ class ToyData:
         self.task = Classification() if task is None else task
         self.num_classes = outputs if self.task.has_classes else None
 
-    def split(self, client: int, name: Split) -> ToySplit:
+    def split(self, client: int, name: DataSplit) -> ToySplit:
         """Return one split of one client.
+
+        The public samples are the first client's; a server should not need their labels.
 
         Raises:
             ValueError: There is no such client.
         """
+        if name == "public":
+            client, name = 0, "train"
         if client < 0:  # which a list would count from its end
             raise ValueError(f"there is no client {client}, only 0 to {self.num_clients - 1}")
         return ToySplit(*self.splits[name][client], self._device)
@@ -144,10 +148,6 @@ class ToyData:
     def pooled_test(self) -> ToySplit | None:
         """Return the common test set, if there is one."""
         return None if self._pooled is None else ToySplit(*self._pooled, self._device)
-
-    def public_split(self) -> ToySplit:
-        """Return public samples: the first client's, whose labels a server should not need."""
-        return self.split(0, "train")
 
     def to(self, device: torch.device) -> None:
         """Make batches on a device."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from pfl.core.failure import ExplainedError
 from pfl.core.noise import Noise
 from pfl.core.state import each, joined, nbytes
 from pfl.core.types import Batch, ClientInfo, Count, Inputs, Job, Phase, State
-from pfl.training.context import Context
+
+if TYPE_CHECKING:
+    from pfl.training.context import Context
 
 HELD_BYTES = 2**26
 """Size in bytes up to which a client's samples are normalised and mapped only once per phase."""
@@ -36,8 +39,7 @@ class Step:
         index: Number of the step within the epoch, from 0.
         last: Whether it is the last step of the epoch.
         positions: (B,) positions of the samples in the client's split.
-        samples: Number that counts; its expectation if the draw is the system's and therefore
-            secret.
+        samples: Number that counts; its expectation if nobody may know the draw.
         empty: Whether a Poisson batch has no sample: the one at ``positions`` has no weight.
     """
 
@@ -53,27 +55,33 @@ class Length(NamedTuple):
     """The length of a phase for one client.
 
     Attributes:
-        epochs: Number of epochs, unless ``steps`` is given.
+        epochs: Number of epochs, unless ``steps`` is given; of the last one perhaps only a part.
         steps: Number of optimiser steps.
     """
 
-    epochs: int
+    epochs: float
     steps: int | None = None
 
     def __bool__(self) -> bool:
         """Return ``True`` if there is anything to do."""
         return (self.epochs if self.steps is None else self.steps) > 0
 
+    def of_epoch(self, epoch: int, batches: int) -> int:
+        """Return how many of the batches of an epoch are used, unless ``steps`` is given."""
+        share = min(1.0, max(0.0, self.epochs - epoch))
+        # 0.3 of ten batches are three, though 0.3 * 10 is a little more.
+        return ceil(round(share * batches, 9))
+
 
 def length(phase: Phase, entries: State, info: ClientInfo) -> Length:
     """Return the length of a phase for one client, given its entries just before the phase."""
 
-    def number(count: Count) -> int:
-        return int(count(entries, info)) if callable(count) else count
+    def number(count: Count) -> float:
+        return count(entries, info) if callable(count) else count
 
     with torch.no_grad():
-        steps = None if phase.steps is None else number(phase.steps)
-        return Length(number(phase.epochs), steps)
+        steps = None if phase.steps is None else int(number(phase.steps))
+        return Length(float(number(phase.epochs)), steps)
 
 
 def batch_size(context: Context, phase: Phase, samples: int) -> int:
@@ -90,7 +98,8 @@ def most_steps(context: Context, phase: Phase, length: Length, samples: int) -> 
     """Return the largest number of steps that a phase can take on a client."""
     if length.steps is not None:
         return length.steps
-    return length.epochs * epoch_steps(context, phase, samples)
+    batches, whole = epoch_steps(context, phase, samples), int(length.epochs)
+    return whole * batches + length.of_epoch(whole, batches)
 
 
 def read(split: ClientSplit, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
@@ -185,7 +194,8 @@ def hold(context: Context, phase: Phase, length: Length, split: ClientSplit) -> 
 def constant(context: Context, phase: Phase, length: Length, split: ClientSplit) -> bool:
     """Return ``True`` if samples are the same in each step and the phase sees all of them."""
     size = batch_size(context, phase, len(split))
-    return not split.augmented and (length.steps is None or length.steps * size >= len(split))
+    steps = most_steps(context, phase, length, len(split))
+    return not split.augmented and steps * size >= len(split)
 
 
 def fits(phase: Phase, x: Inputs, count: int, samples: int) -> bool:

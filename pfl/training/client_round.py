@@ -7,29 +7,30 @@ the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit
-from pfl.core.failure import at_work, during
-from pfl.core.state import clone, each_finite, entry, residuals_of
+from pfl.core.failure import during
+from pfl.core.state import clone, each_sound, entry, residuals_of
 from pfl.core.types import Job, Pass, Phase, Plan, Result, Scores, Split, State, Upload
+from pfl.training import own_steps
 from pfl.training.batching import chunks, read
 from pfl.training.context import Context
-from pfl.training.metrics import Scorer
+from pfl.training.metrics import HELD_NUMBERS, Collector, Scorer
 from pfl.training.optimizer_state import of_all_phases
+from pfl.training.own_scores import OwnScorer
 from pfl.training.phases import Tally, rule_of, run_phase
+from pfl.training.received import must_be_moderate
 from pfl.training.structure import Mark
-from pfl.training.uplink import taken
+from pfl.training.uplink import sent
 
-# Outputs (n, D) and targets (n, ...) of one model, by split.
-Answers: TypeAlias = dict[Split, tuple[Tensor, Tensor]]
-
-HELD_NUMBERS = 2**22
-"""Largest number of outputs that are collected before they are scored."""
+# What is held of one model's outputs and targets, by split; or its scores, if it has taken them.
+Answers: TypeAlias = dict[Split, Any]
 
 
 def train(context: Context, job: Job) -> Result:
@@ -39,7 +40,7 @@ def train(context: Context, job: Job) -> Result:
         TypeError: The module's optimiser configuration is not a single optimiser.
     """
     module, tally = context.module, Tally()
-    with during(at_work([job])):
+    with during("", [job]):
         with context.isolated(job):
             context.load(job.kept)
             with torch.no_grad():
@@ -88,25 +89,25 @@ def results(
     scores: Iterable[Scores],
 ) -> list[Result]:
     """Return the results of some jobs, from each client's output, tally and numbers."""
-    # The extra part of an upload may be non-finite; the method's own server handles it.
-    states = [kept | (upload.shared if upload else {}) for upload, kept in messages]
-    columns = (jobs, messages, tallies, terms, logged, scores, each_finite(states))
+    kept = [kept for _, kept in messages]
+    travels = [must_be_moderate(one, context.module) if one else {} for one, _ in messages]
+    columns = (jobs, messages, tallies, terms, logged, scores, each_sound(kept, travels))
     made = []
-    for job, (upload, kept), tally, losses, numbers, of_splits, sound in zip(*columns, strict=True):
+    for job, (upload, own), tally, losses, numbers, of_splits, sound in zip(*columns, strict=True):
+        rule = rule_of(context, job)
         result = Result(
             client=job.info.client,
             upload=upload,
-            kept=kept,
+            kept=own,
             train=losses,
             steps=tally.steps,
             samples=tally.samples,
             scores=of_splits,
-            finite=sound and rule_of(context, job).sound(losses),
+            finite=sound and rule.sound(losses),
             logged=numbers,
+            drawn=tally.drawn,
         )
-        for step in job.steps:
-            result = taken(step, result, step.sent(job, result))
-        made.append(result)
+        made.append(sent(job.steps, job, result, rule.final) if job.steps else result)
     return made
 
 
@@ -140,7 +141,7 @@ def all_answers(of: Callable[[int], Context], jobs: Iterable[Job]) -> Iterator[A
         ):
             become_tested(own, job)
             shared = (own, job, own.mark()) if job.model == "global" else None
-        with during(f"{at_work([job])}, the test"):
+        with during("the test", [job]):
             answers = on_splits(own, job.info.client, job.splits)
         yield answers
 
@@ -157,10 +158,14 @@ def _shares_model(one: Job, other: Job) -> bool:
 
 def scored(scorer: Scorer, answers: Iterable[Answers]) -> Iterator[Scores]:
     """Score the answers of several models, many at once; yield the scores in the same order."""
+    if isinstance(scorer, OwnScorer):
+        # Its own steps have taken them.
+        yield from answers
+        return
     held, size = list[Answers](), 0
     for splits in answers:
         held.append(splits)
-        size += sum(outputs.nelement() for outputs, _ in splits.values())
+        size += sum(answer[0].nelement() for answer in splits.values())
         if size > HELD_NUMBERS:
             yield from _scored(scorer, held)
             held, size = [], 0
@@ -174,7 +179,7 @@ def _scored(scorer: Scorer, answers: Sequence[Answers]) -> list[Scores]:
 
 def become_tested(context: Context, job: Job, adapt: Plan | None = None) -> None:
     """Turn the module into the model that a job tests; ``adapt`` replaces the method's plan."""
-    with during(f"{at_work([job])}, before the test"), context.isolated(job):
+    with during("before the test", [job]), context.isolated(job):
         context.load(job.kept)
         with torch.no_grad():
             load_tested(context.module, job)
@@ -192,13 +197,18 @@ def load_tested(module: ClientModule, job: Job) -> None:
 
 def on_splits(context: Context, client: int, splits: tuple[Split, ...]) -> Answers:
     """Return the module's current answers; a split without samples is left out."""
-    answers = Answers()
-    for name in splits:
-        split = split_of(context, client, name)
-        if split is None or len(split) == 0:
-            continue
+    answers, scorer = Answers(), context.scorer
+    found = {name: split_of(context, client, name) for name in splits}
+    held = {name: split for name, split in found.items() if split is not None and len(split)}
+    if isinstance(scorer, OwnScorer):
+        return scorer.measure(held)
+    for name, split in held.items():
         with torch.inference_mode():
-            answers[name] = outputs(context, split)
+            # Batches have the network's precision; scores use the targets as read.
+            collector = Collector(scorer, partial(getattr, split, "targets"))
+            for batch in _batches(context, split):
+                collector.add(*batch)
+            answers[name] = collector.answer()
     return answers
 
 
@@ -209,17 +219,18 @@ def split_of(context: Context, client: int, name: Split) -> ClientSplit | None:
 
 
 def outputs(context: Context, split: ClientSplit) -> tuple[Tensor, Tensor]:
-    """Return (n, D) outputs and (n, ...) targets of a split that has samples."""
-    logits, labels = [], []
+    """Return (n, D, ...) outputs and (n, ...) targets of a split that has samples."""
+    outputs, y = (torch.cat(parts) for parts in zip(*_batches(context, split), strict=True))
+    return outputs, split.targets if y.is_floating_point() else y
+
+
+def _batches(context: Context, split: ClientSplit) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the outputs and targets of each batch of a split."""
     context.set_mode(None)
     with context.fabric.autocast():
         for positions in chunks(len(split), context.data.eval_batch_size):
             batch = split.batch(positions)
-            logits.append(context.module(batch.x))
-            labels.append(batch.y)
-    y = torch.cat(labels)
-    # Batches have the network's precision; scores use the targets as read.
-    return torch.cat(logits), split.targets if y.is_floating_point() else y
+            yield context.module(batch.x), batch.y
 
 
 def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
@@ -228,10 +239,12 @@ def run_plan(context: Context, job: Job, plan: Plan, tally: Tally) -> State:
     for part in plan:
         split = context.samples_of(part, job.info, context.entries if part.subset else {})
         with during(part.label):
-            if isinstance(part, Phase):
-                kept |= run_phase(context, job, part, split, tally)
-            else:
+            if not isinstance(part, Phase):
                 run_pass(context, job, part, split, tally)
+            elif context.own_nets and (net := own_steps.of_phase(context, part)) is not None:
+                kept |= own_steps.run_phase(context, job, part, split, tally, net)
+            else:
+                kept |= run_phase(context, job, part, split, tally)
     return kept
 
 

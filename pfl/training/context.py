@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import threading
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cached_property, partial
+from typing import Any, Literal, cast
 
 import torch
 from lightning.fabric import Fabric
@@ -17,14 +17,18 @@ from pfl.core.batch_norms import batch_norms
 from pfl.core.checks import needs_public
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit, FederatedData
-from pfl.core.data_view import Subset
+from pfl.core.data_view import Subset, an_input
 from pfl.core.failure import ExplainedError
-from pfl.core.layer_draws import layer_draws
-from pfl.core.state import clone, copy_all, form_of, matches
-from pfl.core.types import ClientInfo, Job, Pass, Patterns, Phase, Plan, State
-from pfl.training.declaration import MethodError, check_fits, check_trains, declared
+from pfl.core.foreign import trains_itself
+from pfl.core.layer_draws import LayerDraws, watched
+from pfl.core.seeds import everything_scoped, scoped
+from pfl.core.state import clone, copy_all, each, form_of, matches
+from pfl.core.types import NO_CLIENT, ClientInfo, Job, Pass, Patterns, Phase, Plan, State
+from pfl.training.declaration import MethodError, check_fits, check_lasts, check_trains, declared
 from pfl.training.metrics import Scorer
-from pfl.training.structure import Mark, Structure
+from pfl.training.own_scores import OwnScorer
+from pfl.training.reach import duplicate
+from pfl.training.structure import Attributes, Mark, Structure
 
 
 class StoppedError(ExplainedError):
@@ -43,7 +47,9 @@ class Context:
         stop: An event; once set, training ends before its next step with :class:`StoppedError`.
         template: The state that every job starts from, before kept values and broadcast.
         trainable: Names of the parameters that are not frozen by the user.
-        drawing: Layers that draw, such as dropout.
+        own_nets: Networks of the module that train themselves, by name.
+        remembered: What these networks have beside their state dict and must not get back with a
+            job, to try whether they would read it: modules and names of attributes.
         beside_others: Whether other threads train clients at the same time.
         batch_norms: Names of the batch norms that use statistics of the batch in train mode;
             ``True`` if they have no running statistics, and so use the batch in eval mode too.
@@ -78,24 +84,41 @@ class Context:
         beside_others: bool = False,
     ) -> None:
         check_fits(module, data)
+        check_types(module, fabric)
         # Moves the module and converts it to the precision. The wrapper that it returns is not
         # needed, because the training loop enters the precision's context itself.
         fabric.setup_module(module)
+        if fabric.strategy.precision.precision == "64-true":
+            # Lightning leaves complex numbers as they are.
+            for value in (*module.parameters(), *module.buffers()):
+                if value.is_complex():
+                    value.data = doubled(value.data)
         module.fabric = fabric
         module.train()
         self.module = module
         self.data = data
-        self.scorer = Scorer(data.task, data.outputs, data.metrics)
         self.fabric = fabric
         self.gradient_clip_val = gradient_clip_val
+        self.own_nets = {n: net for n, net in module.named_children() if trains_itself(net)}
+        for net in self.own_nets.values():
+            # Their Trainer answers in place of the federation's Fabric.
+            cast(Any, net).fabric = None
+        self._attributes = Attributes(self.own_nets.values())
+        self.remembered: Collection[tuple[nn.Module, str]] = ()
+        self.scorer = (
+            OwnScorer(module, data, fabric)
+            if self.own_nets
+            else Scorer(data.task, data.outputs, data.metrics)
+        )
         self.stop = stop or threading.Event()
         self._structure = Structure(module)
         self.template = template or clone(self.entries)
         self.trainable = trainable or trained_by_user(module)
         self.beside_others = beside_others
-        self.drawing = [layer for layer in module.modules() if drops_out(layer)]
         self.batch_norms = of_batches(module)
         self.plan, self.adapt = self.declared("plan"), self.declared("adapt")
+        if self.own_nets:
+            check_lasts(module, self.plan, self.trainable)
         self._modules = dict(module.named_modules())
         self._trained: dict[Patterns, frozenset[str]] = {}
         self._modes: dict[Patterns | None, list[bool]] = {}
@@ -122,8 +145,8 @@ class Context:
         Raises:
             MethodError: There are none.
         """
-        public = self.data.public_split()
-        if public is None:
+        public = self.data.split(NO_CLIENT, "public")
+        if not len(public):
             raise MethodError(needs_public(who))
         return public
 
@@ -143,7 +166,7 @@ class Context:
         By default, the Fabric has the same device and precision.
         """
         fabric = fabric or fabric_like(self.fabric)
-        return Context(
+        made = Context(
             copied(self.module, self.fabric, fabric),
             data or self.data,
             fabric,
@@ -151,6 +174,8 @@ class Context:
             template=template or self.template,
             trainable=self.trainable,
         )
+        made._drawing_kinds = self._drawing_kinds
+        return made
 
     def in_double(self, data: FederatedData | None = None) -> Context:
         """Return a copy in float64, to compare two ways."""
@@ -158,20 +183,14 @@ class Context:
         return self.replica(fabric_like(self.fabric, "64-true"), data, template)
 
     def samples_of(self, part: Phase | Pass, info: ClientInfo, entries: State) -> ClientSplit:
-        """Return a client's samples for a part of a plan.
+        """Return the samples of a client, or the public ones, for a part of a plan.
 
         Args:
             part: The part.
             info: The client.
             entries: Its entries right before the part; not read without a subset.
-
-        Raises:
-            MethodError: The part uses public data, and there are none.
         """
-        if part.split == "public":
-            split = self.public(type(self.module).__name__)
-        else:
-            split = self.data.split(info.client, part.split)
+        split = self.data.split(info.client, part.split)
         if part.subset is None:
             return split
         with torch.no_grad():
@@ -180,6 +199,8 @@ class Context:
     def load(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Reset the module to the template, with the kept values in place."""
         entries = self._structure.restore()
+        if self.own_nets:
+            self._attributes.restore(self.remembered)
         values = {name: kept.get(name, value) for name, value in self.template.items()}
         for name, value in values.items():
             entry = entries[name]
@@ -272,17 +293,68 @@ class Context:
             for name, always in self.batch_norms.items()
         )
 
+    @cached_property
+    def drawing(self) -> list[nn.Module]:
+        """Layers that draw: those of torch, and others that were seen to draw in a forward pass."""
+        kinds = self._drawing_kinds
+        return [part for part in self.module.modules() if drops_out(part) or type(part) in kinds]
+
+    @cached_property
+    def draws(self) -> LayerDraws:
+        """What these layers draw."""
+        return LayerDraws(self.drawing)
+
+    @cached_property
+    def _drawing_kinds(self) -> frozenset[type[nn.Module]]:
+        """Classes of modules that draw in a forward of their own, as by ``F.dropout``."""
+        if self.own_nets:
+            return frozenset()
+        found: list[nn.Module] = []
+        seeded = scoped(0, self.module.device)
+        # A network that fails here fails in its first round, with a message of its own.
+        with suppress(Exception), torch.no_grad(), seeded, self.fabric.autocast():
+            # On a copy, as a forward pass may change more of the module than its entries.
+            module = copied(self.module, self.fabric, self.fabric).train()
+            inputs = each(lambda value: torch.cat([value, value]), an_input(self.data))
+            found = [
+                part for part in watched(module, partial(module, inputs)) if part is not module
+            ]
+        return frozenset(map(type, found))
+
     def isolated(self, job: Job) -> AbstractContextManager[None]:
         """Seed what layers draw for the client inside this scope, such as dropout."""
+        if self.own_nets:
+            return everything_scoped(job.seed_of("own steps"), self.module.device)
         if not self.drawing:
             return nullcontext()
-        return layer_draws(
-            self.drawing, job.seed_of("dropout"), self.module.device, self.beside_others
-        )
+        return self.draws.of(job.seed_of("dropout"), self.module.device, self.beside_others)
+
+
+def check_types(module: nn.Module, fabric: Fabric) -> None:
+    """Refuse entries that have no values yet, or that a precision has no type for.
+
+    Raises:
+        MethodError: There is such an entry; the message names it.
+    """
+    method, precision = type(module).__name__, str(fabric.strategy.precision.precision)
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        if nn.parameter.is_lazy(value):
+            raise MethodError(
+                f"the entry {name!r} of {method} has no shape yet, as a lazy layer gets one from "
+                "its first batch: pass a batch through the network before the run (net(x)), or "
+                "take the layer that is not lazy"
+            )
+        if value.is_complex() and precision in ("16-true", "bf16-true"):
+            raise MethodError(
+                f"the entry {name!r} of {method} has complex numbers, which {precision} would "
+                "turn into real ones: take 32-true, or a mixed precision"
+            )
 
 
 def doubled(value: torch.Tensor) -> torch.Tensor:
-    """Convert a floating-point tensor to float64; return others unchanged."""
+    """Convert real numbers to float64 and complex ones to complex128; return others unchanged."""
+    if value.is_complex():
+        return value.to(torch.complex128)
     return value.double() if value.is_floating_point() else value
 
 
@@ -296,7 +368,9 @@ def fabric_like(fabric: Fabric, precision: Any = None) -> Fabric:  # noqa: ANN40
 
 def copied(module: ClientModule, fabric: Fabric, other: Fabric) -> ClientModule:
     """Return a copy of a module that refers to another Fabric in place of its own."""
-    return copy.deepcopy(module, {id(fabric): other})
+    # Lightning may hold a proxy of it, through which the copy would reach all callbacks.
+    held = [fabric] if module._fabric is None else [fabric, module._fabric]
+    return duplicate(module, {id(one): other for one in held})
 
 
 def trained_by_user(module: nn.Module) -> set[str]:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 
+import torch
 from lightning.fabric import Fabric
+from torch import Tensor
 
 from pfl.core import per_client
 from pfl.core.client import ClientModule
-from pfl.core.data import FederatedData
+from pfl.core.criteria import wide
+from pfl.core.data import CountedSplit, FederatedData, members
+from pfl.core.judging import TaskError, check_task
 from pfl.core.state import constants, fingerprint, to
 from pfl.core.types import NO_CLIENT, State
 from pfl.training.context import Context, copied, fabric_like
 from pfl.training.declaration import MethodError
+
+# Samples on which a task is tried.
+_TRIED = 16
 
 
 class Contexts:
@@ -116,6 +123,13 @@ class Contexts:
         self.module.take_variant(number)
         return self._all[number]
 
+    def declared(self, client: int) -> Context:
+        """Return the context of a client's network, for its declarations alone.
+
+        The module stays as it is, so that several threads may ask.
+        """
+        return self._all[self.number_of(client)]
+
     def each(self) -> Iterator[Context]:
         """Yield the context of each network, with the module switched to it; then to the first."""
         for number, one in enumerate(self._all):
@@ -147,6 +161,38 @@ class Contexts:
     def constants(self) -> str:
         """Hash of values outside the state, such as the frozen parts of a network."""
         return fingerprint([constants(one.module) for one in self.each()])
+
+    def check_task(self) -> None:
+        """Refuse a task that breaks its promises on samples of a client, as the network sees them.
+
+        Those of the kernel are not tried again.
+
+        Raises:
+            TaskError: It does.
+        """
+        task, data = self.data.task, self.data
+        if type(task).__module__.startswith("pfl.core."):
+            return
+        splits = {client: data.split(client, "train") for client in members(data)}
+        # Of clients at sites only counts are here.
+        sizes = {c: 0 if isinstance(s, CountedSplit) else len(s) for c, s in splits.items()}
+        client = max(sizes, key=lambda one: sizes[one])
+        context = self.of(client)
+        if context.own_nets or sizes[client] < 2:
+            return
+        context.load({})
+        context.set_mode(None)
+        with torch.inference_mode(), context.fabric.autocast():
+            batch = data.split(client, "train").batch(torch.arange(min(_TRIED, sizes[client])))
+            outputs = context.module(batch.x)
+        if not isinstance(outputs, Tensor) or len(outputs) != len(batch.y):
+            form = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise TaskError(
+                f"the task {task} needs a tensor with a row for each of {len(batch.y)} samples, "
+                f"and the network gives {form}"
+            )
+        if outputs.isfinite().all():
+            check_task(task, wide(outputs), batch.y)
 
     def replica(
         self,

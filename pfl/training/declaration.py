@@ -6,7 +6,8 @@ Values that differ between clients are functions in the plan, called for each cl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,10 +16,11 @@ from torch.utils._pytree import tree_leaves
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.failure import ExplainedError, during
-from pfl.core.foreign import check_only_network
+from pfl.core.foreign import OwnSteps, check_needs, check_network, refuse, trains_itself
 from pfl.core.state import call_with, matches
 from pfl.core.types import Pass, Phase, Plan, State
 
+Wrap: TypeAlias = Callable[[Callable[..., Any], str, str], Callable[..., Any]]
 # Functions that turn a tensor into plain numbers; every other one fails on the meta device.
 _READS = frozenset(
     getattr(Tensor, name)
@@ -99,6 +101,21 @@ def declared(module: ClientModule, verb: str) -> Plan:
     return plan
 
 
+def wrapped(plan: Plan, wrap: Wrap) -> Plan:
+    """Return a plan with all its functions wrapped, except factories of optimisers.
+
+    ``wrap`` is given each function, the name of its attribute and its name in messages.
+    """
+    parts = list[Phase | Pass]()
+    for part in plan:
+        changes: dict[str, Any] = {}
+        for name in (item.name for item in fields(part)):
+            if callable(value := getattr(part, name)) and name != "optimizer":
+                changes[name] = wrap(value, name, f"{name} of {part.label}")
+        parts.append(replace(part, **changes))
+    return parts
+
+
 def _once(entries: State) -> State:
     """Return the entries without duplicates; the first name of a shared entry is kept."""
     first = {id(value): name for name, value in reversed(entries.items())}
@@ -115,6 +132,8 @@ def _unread(value: Tensor, question: str) -> Tensor:
 def check_fits(module: ClientModule, data: FederatedData) -> None:
     """Refuse a method that no engine can run, or that does not suit the data's task.
 
+    A method without a task of its own takes that of the data.
+
     Raises:
         MethodError: It overrides ``training_step``, needs classes that the task does not have, or
             was built for another task.
@@ -128,17 +147,66 @@ def check_fits(module: ClientModule, data: FederatedData) -> None:
             "minimised; several objectives are phases of plan(); self.log works in both"
         )
     for name, part in module.named_children():
-        check_only_network(part, name, method.__name__)
-    if module.needs_classes and not data.task.has_classes:
-        raise MethodError(
-            f"{method.__name__} needs samples with classes, but the task of the data is "
-            f"{type(data.task).__name__}"
+        check_network(part, name, method.__name__, trains_itself(module.net))
+    check_needs(method.__name__, module.needs, module.net)
+    if "classes" in module.needs and not data.task.has_classes:
+        refuse(method.__name__, ["classes"], f"the task {type(data.task).__name__}")
+    if "sample_losses" in module.needs and not data.task.separable:
+        refuse(
+            method.__name__, ["sample_losses"], f"the task {data.task}, whose loss is of a batch,"
         )
-    if module.task != data.task:
+    if trains_itself(module.net):
+        _check_tested(module)
+    elif isinstance(data.task, OwnSteps):
+        raise MethodError(
+            f"the data have no task: {method.__name__} trains {type(module.net).__name__}, which "
+            "is only a network, on the task's loss. Give the data a task, or the method a "
+            "LightningModule with its own training_step"
+        )
+    elif not module.has_own_task:
+        module.take_task(data.task)
+    elif module.task != data.task:
         raise MethodError(
             f"{method.__name__} was built for the task {module.task}, but the task of the data "
             f"is {data.task}: pass task={data.task} to the method"
         )
+
+
+def _check_tested(module: ClientModule) -> None:
+    """Refuse a method that tests other outputs than its network's own steps would.
+
+    Raises:
+        MethodError: It overrides ``forward`` and does not name the network that is tested.
+    """
+    method, net = type(module), type(module.net).__name__
+    if method.forward is not ClientModule.forward and method.tested_net is ClientModule.tested_net:
+        raise MethodError(
+            f"{method.__name__} tests outputs that it computes itself, but those of {net} are its "
+            'own steps\': declare needs = ("outputs",), or return the tested network as tested_net'
+        )
+
+
+def check_lasts(module: ClientModule, plan: Plan, trainable: Set[str]) -> None:
+    """Refuse a method that trains parameters which neither travel nor stay.
+
+    Args:
+        module: The method, whose network trains itself.
+        plan: Its plan for training.
+        trainable: Names of the parameters that the user has not frozen.
+
+    Raises:
+        MethodError: There is such a parameter.
+    """
+    lasting = {*module.shared_names(), *module.kept_names()}
+    phases = [part for part in plan if isinstance(part, Phase)]
+    for name in sorted(name for name in trainable - lasting if name.startswith("net.")):
+        if any(matches(name, phase.trains) for phase in phases):
+            own = name.removeprefix("net.")
+            raise MethodError(
+                f"{type(module).__name__} trains {own!r} of {type(module.net).__name__}, but "
+                f"neither sends nor keeps it, so that it would begin anew in each round: let it "
+                f"stay with stays=[{own!r}], or choose another method"
+            )
 
 
 def check_trains(module: ClientModule, part: Phase | Pass, trainable: Set[str]) -> None:
@@ -159,6 +227,5 @@ def check_trains(module: ClientModule, part: Phase | Pass, trainable: Set[str]) 
         raise MethodError(
             f"{type(module).__name__} has nothing to train in {part.label}: no parameter "
             f"matches {', '.join(part.trains)}, or all that do are frozen. Leave more of the "
-            "network free; a method or an option that splits it needs a "
-            "lightning_modules.nets.SplitNet"
+            "network free, or name its parts as they are called here"
         )

@@ -10,11 +10,13 @@ or fails, depending on the metric.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, get_args
 
 import torch
@@ -95,8 +97,8 @@ _KAPPA = Rule(
     undefined="all guesses and targets are of the same class",
     zero="all guesses, or all targets, are of one class",
 )
-# Of each target, if there are several. They are invariant under a common shift and scale of
-# predictions and targets; torchmetrics treats small spreads as zero, and sums squares of large
+# Of each target, if there are several. A common shift and scale of predictions and targets
+# does not change them; torchmetrics treats small spreads as zero, and sums squares of large
 # numbers.
 _FITS = Rule(
     ("R2Score", "ExplainedVariance", "RelativeSquaredError"), undefined="all targets are equal"
@@ -174,6 +176,36 @@ _RELATIVE_ERRORS = (
 )
 
 
+# Metrics that exceed the bounds with which torchmetrics draws them.
+_INTERVALS: Mapping[str, tuple[str, ...]] = {
+    "[-1, 1]": ("CohenKappa", "MatthewsCorrCoef", "KendallRankCorrCoef"),
+    "(-inf, 1]": ("ExplainedVariance",),
+    "[0, inf)": ("HingeLoss", "CoverageError", "RelativeSquaredError"),
+    "(-inf, inf)": ("CosineSimilarity", "TweedieDevianceScore", "NormalizedRootMeanSquaredError"),
+}
+_WITHIN = [(one, _classes(Rule(names))) for one, names in _INTERVALS.items()]
+
+
+def interval(metric: Metric) -> str:
+    """Return the interval of a metric's values, as :class:`~pfl.core.ranges.Range` has them.
+
+    That of torchmetrics' own metrics is known; any other metric may be any finite number.
+
+    Example:
+        >>> interval(classification.BinaryF1Score()), interval(regression.R2Score())
+        ('[0.0, 1.0]', '(-inf, 1.0]')
+    """
+    kind = type(metric)
+    if not kind.__module__.startswith("torchmetrics."):
+        return "(-inf, inf)"
+    for one, kinds in _WITHIN:
+        if issubclass(kind, kinds):
+            return one
+    low, high = kind.plot_lower_bound, kind.plot_upper_bound
+    left = "(-inf" if low is None else f"[{low}"
+    return f"{left}, " + ("inf)" if high is None else f"{high}]")
+
+
 class UndefinedError(ValueError):
     """A metric has no value on some samples; the message says why."""
 
@@ -212,6 +244,12 @@ class Measure:
             warnings.filterwarnings("ignore", "No (posi|nega)tive samples .*in target", UserWarning)
         if self.rule is _FITS:
             self._average = getattr(metric, "multioutput", "uniform_average")
+        # Whether sums over batches are all that the metric needs of its samples.
+        self.sums = (
+            all(isinstance(default, Tensor) for default in metric._defaults.values())
+            and self.rule not in (_FITS, _CORRELATIONS, _RANKS, _AVERAGE_PRECISION, _PERCENTAGES)
+            and not isinstance(metric, _RELATIVE_ERRORS)
+        )
 
     def value(self, predictions: Tensor, targets: Tensor) -> float:
         """Return the metric's value.
@@ -223,50 +261,72 @@ class Measure:
         if self.rule in (_FITS, _CORRELATIONS):
             value = self._over_targets(predictions, targets)
         elif self.rule is _ANY_OTHER:
-            return self._unruled(predictions, targets)
+            best = partial(self._right, predictions, targets)
+            return self._unruled(partial(self._one, predictions, targets), best)
         else:
             value = self._one(predictions, targets)
+        return self._defined(value)
+
+    def value_of_sums(self, given: Metric, right: Metric, form: torch.Size | None) -> float:
+        """Return the value of a metric that has seen the samples, as :meth:`value` does.
+
+        Args:
+            given: The metric, which has seen the predictions.
+            right: The metric, which has seen right guesses.
+            form: As in :func:`_form`.
+        """
+        seen, best = copy.copy(self), copy.copy(self)
+        seen.metric, best.metric = given, right
+        if self.rule is _ANY_OTHER:
+            return self._unruled(partial(seen._one, form=form), partial(best._one, form=form))
+        return self._defined(seen._one(form=form))
+
+    def _defined(self, value: float) -> float:
         if not math.isfinite(value):
             raise UndefinedError(self.rule.undefined)
         return value
 
-    def _unruled(self, predictions: Tensor, targets: Tensor) -> float:
+    def _right(self, predictions: Tensor, targets: Tensor) -> float:
+        return self._one(right_guesses(predictions, targets), targets)
+
+    def _unruled(self, given: Callable[[], float], right: Callable[[], float]) -> float:
         """Return the value of a metric without a rule of its own.
 
         Where it has none, but right guesses would have one, the model is to blame: it counts, with
         zero, or with what the metric gives if less is better.
         """
         try:
-            value = self._one(predictions, targets)
+            value = given()
             reason = UndefinedError(f"torchmetrics gives {value}")
         except UndefinedError as error:
             value, reason = math.nan, error
         if math.isfinite(value):
             return value
         try:
-            best = self._one(_right(predictions, targets), targets)
+            best = right()
         except UndefinedError:
             best = math.nan
         if not math.isfinite(best):
             raise reason
         return value if self.metric.higher_is_better is False else 0.0
 
-    def _one(self, predictions: Tensor, targets: Tensor) -> float:
+    def _one(self, *samples: Tensor, form: torch.Size | None = None) -> float:
+        """Return the metric of predictions and targets, or of those that it has seen, of a form."""
         metric = self.metric
         if isinstance(metric, _RELATIVE_ERRORS):
-            predictions, targets = self._resized(predictions, targets)
+            samples = self._resized(*samples)
         try:
-            values = self._computed(predictions, targets)
+            values = self._computed(*samples)
             if isinstance(metric, _TABLES) and self.rule is _MATTHEWS and _one_class(metric):
                 return 0.0
             if self.rule.divisor is not None:
-                counts = _counts(metric, predictions, targets)
+                counts = _counts(metric, *samples)
                 values = self.rule.defined(values, counts)
                 if self._average is not None:
                     return float(_mean(values, counts if self._average == "weighted" else None))
         finally:
             metric.reset()
-        if values.shape == targets.shape[1:] and targets.is_floating_point():
+        if values.shape == (_form(samples[1]) if samples else form):
             # One number for each target.
             values = values.mean()
         if values.numel() != 1:
@@ -276,12 +336,13 @@ class Measure:
             )
         return float(values)
 
-    def _computed(self, predictions: Tensor, targets: Tensor) -> Tensor:
+    def _computed(self, *samples: Tensor) -> Tensor:
         """Return what the metric gives; its state holds the samples afterwards."""
         name = type(self.metric).__name__
-        self.metric.reset()
+        if samples:
+            self.metric.reset()
         try:
-            values = self.metric(predictions, targets)
+            values = self.metric(*samples) if samples else self.metric.compute()
         except (ValueError, RuntimeError, NotImplementedError) as error:
             # For instance, too few samples.
             raise UndefinedError(" ".join(str(error).split())) from error
@@ -339,7 +400,48 @@ class Measure:
         return predictions / scale, targets / scale
 
 
-def _right(predictions: Tensor, targets: Tensor) -> Tensor:
+class Running:
+    """A metric that sees the samples of a model in batches, and holds them only if it must.
+
+    Args:
+        measure: The metric, which is not changed.
+    """
+
+    def __init__(self, measure: Measure) -> None:
+        self._measure = measure
+        self._seen = [copy.deepcopy(measure.metric) for _ in range(2)] if measure.sums else []
+        self._held: list[tuple[Tensor, Tensor]] = []
+        self._form: torch.Size | None = None
+
+    def add(self, predictions: Tensor, targets: Tensor) -> None:
+        """Add a batch.
+
+        Raises:
+            ValueError: The metric does not take it.
+        """
+        if not self._seen:
+            self._held.append((predictions, targets))
+            return
+        given, right = self._seen
+        self._form = _form(targets)
+        given.update(predictions, targets)
+        right.update(right_guesses(predictions, targets), targets)
+
+    def value(self) -> float:
+        """Return the metric of all batches; see :meth:`Measure.value`."""
+        if self._seen:
+            given, right = self._seen
+            return self._measure.value_of_sums(given, right, self._form)
+        predictions, targets = zip(*self._held, strict=True)
+        return self._measure.value(torch.cat(predictions), torch.cat(targets))
+
+
+def _form(targets: Tensor) -> torch.Size | None:
+    """Return the shape of the numbers of a sample; ``None`` if targets are no real numbers."""
+    return targets.shape[1:] if targets.is_floating_point() else None
+
+
+def right_guesses(predictions: Tensor, targets: Tensor) -> Tensor:
     """Return right guesses, in the form of the predictions."""
     if predictions.dim() <= targets.dim():
         return targets.to(predictions.dtype)
@@ -361,7 +463,7 @@ def _one_class(metric: _Table) -> bool:
     return bool((table.sum(0) > 0).sum() < 2 or (table.sum(1) > 0).sum() < 2)
 
 
-def _counts(metric: Metric, predictions: Tensor, targets: Tensor) -> Counts:
+def _counts(metric: Metric, *samples: Tensor) -> Counts:
     """Return what a metric has counted, or, of one that ranks samples, their classes."""
     if hasattr(metric, "tp"):
         tp, fp, tn, fn = (torch.as_tensor(getattr(metric, one)) for one in ("tp", "fp", "tn", "fn"))
@@ -374,6 +476,7 @@ def _counts(metric: Metric, predictions: Tensor, targets: Tensor) -> Counts:
             return Counts(hits[..., 1], hits[..., 0], guesses[..., 1], guesses[..., 0])
         positives, guessed = table.sum(1), table.sum(0)
         return Counts(positives, table.sum() - positives, guessed, table.sum() - guessed)
+    predictions, targets = samples
     ignored = getattr(metric, "ignore_index", None)
     kept = torch.ones_like(targets, dtype=torch.bool) if ignored is None else targets.ne(ignored)
     member = targets > 0

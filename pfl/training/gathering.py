@@ -1,90 +1,97 @@
-"""The uploads of a round, as they arrive: all of them are kept, or only their sum."""
+"""The uploads of a round, folded by the server as they arrive."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from pfl.core.client import ClientModule
-from pfl.core.failure import clients_text
-from pfl.core.server import Server, ServerState
-from pfl.core.state import RunningMean, nbytes
-from pfl.core.types import ClientInfo, ClientStep, Result, Upload
+from pfl.core.failure import during
+from pfl.core.server import ServerState
+from pfl.core.state import message_size
+from pfl.core.types import ClientInfo, Result, Upload
 from pfl.training.server_round import Coordinator
-from pfl.training.uplink import UplinkStep
 
 
 class Gathering:
     """Takes the uploads of a round, in ascending order of clients.
 
-    Where the server only averages what all clients send, and no step of the uplink may withhold an
-    upload, each upload is added to the mean when it arrives, and its values are dropped: memory
-    does not grow with the cohort. The bits are those of the mean of all uploads. Otherwise the
-    uploads are kept until the round is over.
+    Each is handed to the server's folds (:meth:`pfl.core.server.Server.begin`), or to what a
+    guarantee has in their place, and its values are dropped: memory does not grow with the cohort.
+    A client from which nothing arrives is not folded.
 
     Attributes:
-        uploads: The uploads that arrived, without values if these are in the mean.
+        uploads: The uploads that arrived, without their values.
+        unheard: Bytes of further ones that a step of the server withheld.
+        refused: Why the server does not take what clients sent, by client.
 
     Args:
-        coordinator: Aggregates the uploads.
-        senders: The clients that will send an upload; they ascend.
-        sums: Whether uploads may be summed: :func:`averages`, and a sender without a result ends
-            the run.
+        coordinator: The server's side.
+        state: The server's state before the round.
+        senders: The clients that are to send; they ascend.
     """
 
-    def __init__(self, coordinator: Coordinator, senders: Sequence[ClientInfo], sums: bool) -> None:
-        self._coordinator = coordinator
+    def __init__(
+        self, coordinator: Coordinator, state: ServerState, senders: Sequence[ClientInfo]
+    ) -> None:
+        self._coordinator, self._doing = coordinator, _doing(state)
         self._senders = {info.client for info in senders}
         self.uploads: list[Upload] = []
-        self._mean: RunningMean | None = None
-        # A client with one sample may be idle and then sends nothing; see ``Tally.idle``.
-        if sums and senders and all(info.samples > 1 for info in senders):
-            self._mean = RunningMean()
-            empty = [Upload(info.client, info.samples, {}) for info in senders]
-            shares = coordinator.server.weights(empty).tolist()
-            self._shares = dict(zip(sorted(self._senders), shares, strict=True))
+        self.unheard = 0
+        self.refused: dict[int, Exception] = {}
+        with during(self._doing):
+            self._round = coordinator.begin(state, [*filter(coordinator.expects, senders)])
 
     def take(self, result: Result) -> Result:
-        """Take the upload of a result; return the result, without values that are in the mean."""
+        """Take the upload of a result; return the result without the upload's values."""
         upload = result.upload
-        if upload is None or result.client not in self._senders:
+        if result.client not in self._senders:
             return result
-        if self._mean is not None:
-            self._mean.add(upload.shared, self._shares[upload.client])
-            # Only the number of bytes remains of the values.
-            size = nbytes(upload.shared) + nbytes(upload.extra)
-            upload = replace(upload, shared={}, encoded=upload.encoded or size)
-        self.uploads.append(upload)
-        return replace(result, upload=upload)
+        if upload is None:
+            self.unheard += result.unheard
+            return result
+        # Only the number of bytes remains of the values.
+        told = replace(upload, shared={}, extra={}, encoded=message_size(upload))
+        self.uploads.append(told)
+        try:
+            self._round.add(upload)
+        except Exception as error:
+            self.refused[result.client] = error
+        return replace(result, upload=told)
 
-    def aggregated(self, state: ServerState) -> ServerState:
-        """Return the server's state after the round."""
-        mean = None if self._mean is None else self._mean.value()
-        missing = self._senders - {upload.client for upload in self.uploads}
-        if mean is not None and missing:
-            raise RuntimeError(
-                f"the uploads of {clients_text(sorted(missing))} are missing in a mean that was "
-                "taken while they arrived: a step of loop.uplink that declares withholds = False "
-                "withheld them"
-            )
-        return self._coordinator.aggregate(state, self.uploads, mean)
+    def finish(self, without: Collection[int] = ()) -> ServerState:
+        """Return the server's state after the round.
+
+        Args:
+            without: Clients that are left out, if the uploads are held.
+        """
+        with during(self._doing):
+            return self._round.finish(without)
+
+    @property
+    def can_leave_out(self) -> bool:
+        """Whether the server can aggregate once more without some clients.
+
+        It cannot if single uploads are gone, or if a step of the uplink forbids it.
+        """
+        return self._round.holds and self._coordinator.chain.repeats
+
+    def leave_out(self, clients: Collection[int]) -> None:
+        """Count the uploads of some clients no longer."""
+        self.uploads = [one for one in self.uploads if one.client not in clients]
 
 
-def averages(coordinator: Coordinator) -> bool:
-    """Return ``True`` if the server's next state depends only on the mean of the uploads."""
-    server, client = type(coordinator.server), coordinator.client_class
-    return (
-        server.aggregate is Server.aggregate
-        and server.merge is Server.merge
-        and server.weights is Server.weights
-        and client.upload is ClientModule.upload
-        and all(type(step).merge is UplinkStep.merge for step in coordinator.uplink)
-        and not any(map(_may_withhold, coordinator.uplink))
-    )
+def aggregated(
+    coordinator: Coordinator, state: ServerState, uploads: Iterable[Upload]
+) -> ServerState:
+    """Return the server's state after a round, from all its uploads in ascending order."""
+    sent = [*uploads]
+    infos = [ClientInfo(upload.client, upload.samples, None) for upload in sent]
+    with during(_doing(state)):
+        found = coordinator.begin(state, infos)
+        for upload in sent:
+            found.add(upload)
+        return found.finish()
 
 
-def _may_withhold(step: UplinkStep) -> bool:
-    kind = type(step)
-    places = (kind.sent, ClientStep.sent), (kind.received, UplinkStep.received)
-    acts = any(own is not base for own, base in (*places, (kind.job, UplinkStep.job)))
-    return acts and step.withholds
+def _doing(state: ServerState) -> str:
+    return f"round {state.round + 1}, the server's aggregation"

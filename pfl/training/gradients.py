@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from pfl.core.data import ClientSplit
+from pfl.core.ranges import MOST
 from pfl.core.state import Entries
-from pfl.core.types import Batch, ClientStep, Job, Outcome, Phase, State
-from pfl.training.batching import Feed, Length, Step, epoch_steps
+from pfl.core.types import Batch, ClientStep, Drawn, Job, Outcome, Phase, State
+from pfl.training.batching import Feed, Length, Step, epoch_steps, hold
 from pfl.training.context import Context
 
 
@@ -67,6 +68,18 @@ class Gradients(ABC):
         for name, gradient in given.items():
             trained[name].grad = gradient
 
+    def drawn(self, row: int, steps: int) -> Sequence[Drawn]:
+        """Return the noise of a client's steps, as a witness of it; none by default.
+
+        Args:
+            row: The client's place among the jobs.
+            steps: Number of steps that it took.
+
+        Raises:
+            ValueError: The noise that was drawn is not what it should be.
+        """
+        return ()
+
     def shown(self, feed: Feed, number: int, step: Step) -> Batch:
         """Return the batch of one client's step, as the module's hooks see it."""
         return feed.batch(number, step.positions)
@@ -113,6 +126,17 @@ class GradientRule(ABC):
         """Whether random choices come from the operating system, and samples are not held."""
         return False
 
+    @property
+    def final(self) -> bool:
+        """Whether an upload is not to be changed after training, but by a codec."""
+        return False
+
+    def held(
+        self, context: Context, phase: Phase, length: Length, split: ClientSplit
+    ) -> Batch | None:
+        """Return all samples of a phase, if they may be held; see :func:`batching.hold`."""
+        return None if self.secret else hold(context, phase, length, split)
+
     @abstractmethod
     def batches(self, job: Job, phase: Phase, epoch: int, samples: int, count: int) -> list[Tensor]:
         """Return the positions of an epoch's batches, of which some may be empty.
@@ -142,8 +166,11 @@ class GradientRule(ABC):
         """
 
     def sound(self, losses: Mapping[str, float]) -> bool:
-        """Return ``True`` if a client with these mean losses counts: if they are finite."""
-        return all(map(math.isfinite, losses.values()))
+        """Return ``True`` if a client with these mean losses counts: if they are finite.
+
+        A number that no client may report is none.
+        """
+        return all(abs(value) <= MOST for value in losses.values())
 
     def steps(
         self, context: Context, job: Job, phase: Phase, length: Length, samples: int
@@ -166,10 +193,13 @@ class GradientRule(ABC):
                     stacklevel=2,
                 )
                 return
-            for index, positions in enumerate(batches):
+            used = len(batches)
+            if length.steps is None:
+                used = length.of_epoch(epoch, used)
+            for index, positions in enumerate(batches[:used]):
                 if taken == length.steps:
                     return
-                last, counted = index == len(batches) - 1, len(positions)
+                last, counted = index == used - 1, len(positions)
                 read = positions if counted else torch.zeros(1).long()
                 if self.secret:
                     # So that the counts of an epoch sum to all samples.
@@ -184,13 +214,13 @@ class GradientStep(ClientStep, GradientRule):
     """A step of the uplink that replaces how a client draws its batches and takes its gradients."""
 
 
-def carried(steps: Sequence[ClientStep]) -> GradientStep | None:
+def carried(steps: Sequence[ClientStep]) -> GradientRule | None:
     """Return the rule among a client's steps, if there is one.
 
     Raises:
         ValueError: There are two, of which one would be ignored.
     """
-    rules = [step for step in steps if isinstance(step, GradientStep)]
+    rules = [step for step in steps if isinstance(step, GradientRule)]
     if len(rules) > 1:
         one, other = (type(step).__name__ for step in rules[:2])
         raise ValueError(f"{one} and {other} both replace how a client takes its gradients")

@@ -6,8 +6,9 @@ import inspect
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -15,17 +16,118 @@ from torchmetrics import Metric
 
 from pfl.core.criteria import exact
 from pfl.core.data import MetricSpec
+from pfl.core.ranges import Range
 from pfl.core.task import Task
+from pfl.core.words import metric_of, not_a_metric
 from pfl.imports import plugins
 from pfl.imports.trust import CONFIGURATION, TrustError, checked
-from pfl.training.defined import PER_TARGET, Measure, UndefinedError
+from pfl.training.defined import PER_TARGET, Measure, Running, UndefinedError, interval
+
+# A score that is summed from many parts may miss its range by its last bits.
+_ROUNDING = 1e-6
+_SHOWN = 60  # characters of unknown names in a message
+HELD_NUMBERS = 2**22
+"""Largest number of outputs that are held before they are scored, or only their rows kept."""
+
+
+class Rows(NamedTuple):
+    """What is left of a model's answers on many samples: no outputs, and no targets.
+
+    Attributes:
+        rows: (n, K), of :meth:`Task.rows`; or (K,), of :meth:`Task.sums`.
+        sound: Whether no output is NaN, as a scalar tensor.
+        running: The metrics, which have seen predictions and targets, by name.
+    """
+
+    rows: Tensor
+    sound: Tensor
+    running: Mapping[str, Running]
+
+
+# Of one model: (n, D, ...) outputs and (n, ...) targets, or what is left of them.
+Answer: TypeAlias = tuple[Tensor, Tensor] | Rows
+
+
+class Collector:
+    """Gathers the answers of one model, batch by batch.
+
+    If the task has rows, outputs are held up to :data:`HELD_NUMBERS`, and then only their rows, so
+    that memory does not grow with the number of outputs of a sample, and scores have the same bits.
+    If it has sums, only these are held, and scores are the same but for last bits.
+
+    Args:
+        scorer: Scores the model.
+        targets: Returns all targets as they were read, where batches round them.
+    """
+
+    def __init__(self, scorer: Scorer, targets: Callable[[], Tensor] | None = None) -> None:
+        self._scorer, self._as_read = scorer, targets
+        self._parts: list[tuple[Tensor, Tensor]] = []
+        self._rows: list[tuple[Tensor, Tensor]] = []
+        self._running: Mapping[str, Running] = {}
+        self._numbers, self._seen = 0, 0
+
+    def add(self, outputs: Tensor, y: Tensor) -> None:
+        """Add the answers on a batch: (B, D, ...) outputs and (B, ...) targets."""
+        self._parts.append((outputs, y))
+        self._numbers += outputs.nelement()
+        if self._numbers > HELD_NUMBERS and (self._scorer.has_rows or self._scorer.has_sums):
+            self._condense()
+
+    @cached_property
+    def _targets(self) -> Tensor | None:
+        return None if self._as_read is None else self._as_read()
+
+    def answer(self) -> Answer:
+        """Return the answers."""
+        if self._rows:
+            self._condense()
+            rows, sound = zip(*self._rows, strict=True)
+            left = torch.cat(rows) if self._scorer.has_rows else rows[0]
+            return Rows(left, torch.stack(sound).all(), self._running)
+        if len(self._parts) == 1:
+            ((outputs, y),) = self._parts
+        else:
+            outputs, y = (torch.cat(parts) for parts in zip(*self._parts, strict=True))
+        if y.is_floating_point() and self._targets is not None:
+            y = self._targets
+        return outputs, y
+
+    def _condense(self) -> None:
+        task = self._scorer.task
+        if not self._rows:
+            self._running = self._scorer.running()
+        for outputs, y in self._parts:
+            if y.is_floating_point() and self._targets is not None:
+                y = self._targets[self._seen : self._seen + len(y)]
+            self._seen += len(y)
+            # As scores of outputs that are held, which are computed after the batches.
+            sound = ~outputs.isnan().any()
+            with torch.autocast(outputs.device.type, enabled=False):
+                if self._scorer.has_rows:
+                    self._rows.append((task.rows(outputs, y), sound))
+                else:
+                    self._join(task.sums(outputs, y), sound)
+            if self._running:
+                compared = _compared(task, outputs, y)
+                for running in self._running.values():
+                    running.add(*compared)
+        self._parts, self._numbers = [], 0
+
+    def _join(self, sums: Tensor, sound: Tensor) -> None:
+        if self._rows:
+            before, all_sound = self._rows[0]
+            sums, sound = self._scorer.task.joined(before, sums), all_sound & sound
+        self._rows = [(sums, sound)]
 
 
 class Scorer:
     """Computes the task's scores of models, and metrics of torchmetrics that the user adds.
 
     Attributes:
+        scores_all: Whether it scores each split that has samples.
         better: The names of the scores, the main score first; ``True`` if more is better.
+        within: The range of each score; see :meth:`check`.
         added: The names of the metrics, those of the task and those that the user adds.
 
     Args:
@@ -39,8 +141,12 @@ class Scorer:
             same name.
     """
 
+    scores_all: ClassVar[bool] = True
+
     def __init__(self, task: Task, outputs: int, added: Sequence[MetricSpec] = ()) -> None:
         self.task = task
+        self.has_rows = type(task).rows is not Task.rows
+        self.has_sums = type(task).sums is not Task.sums
         self._metrics: dict[str, Measure] = {}
         self._asked: set[str] = set()
         # Why a metric was last undefined, by its name.
@@ -63,42 +169,84 @@ class Scorer:
             name: one.metric.higher_is_better is not False for name, one in self._metrics.items()
         }
         self.better: Mapping[str, bool] = {**task.scores_better, **better}
+        own = {name: task.scores_within.get(name, "(-inf, inf)") for name in task.scores_better}
+        within = {name: interval(one.metric) for name, one in self._metrics.items()}
+        self.within = {name: Range(one) for name, one in {**own, **within}.items()}
 
-    def scores(self, models: Sequence[tuple[Tensor, Tensor]]) -> list[dict[str, float]]:
-        """Return the scores of several models; a metric that is undefined for one is left out.
+    def running(self) -> dict[str, Running]:
+        """Return the metrics before they have seen a sample."""
+        return {name: Running(measure) for name, measure in self._metrics.items()}
+
+    def scores(self, models: Sequence[Answer]) -> list[dict[str, float]]:
+        """Return the scores of several models; one that is undefined for a model is left out.
 
         All scores of a model are NaN if one of its outputs is.
 
         Args:
-            models: (n, D) outputs and (n, ...) targets of each model; n is at least 1.
+            models: The answers of each model, on at least one sample.
         """
         if not models:
             return []
+        held = [one for one in models if not isinstance(one, Rows)]
         # Scored together, to synchronise with the device only once.
         with torch.inference_mode():
-            values = self.task.scores_of(models).tolist()
-        names = self.task.scores_better
-        scores: list[dict[str, float]] = []
-        for row, model in zip(values, models, strict=True):
-            found = dict(zip(names, row, strict=True))
-            if math.isfinite(row[0]):
-                own = {name: value for name, value in found.items() if not math.isnan(value)}
-                scores.append(own | self._added_scores(*model))
-            else:
-                scores.append(found | dict.fromkeys(self.added, math.nan))
-        return scores
+            values = iter(self.task.scores_of(held).tolist() if held else ())
+            of_rows = self.task.scores_of_rows if self.has_rows else self.task.scores_of_sums
+            rows = [
+                of_rows(one.rows).tolist() if isinstance(one, Rows) else next(values)
+                for one in models
+            ]
+        return [self._named(row, model) for row, model in zip(rows, models, strict=True)]
 
-    def _added_scores(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        if not self._metrics:
-            return {}
-        predictions, targets = _compared(self.task, outputs, y)
+    def _named(self, row: Sequence[float], model: Answer) -> dict[str, float]:
+        names = [*self.task.scores_better]
+        if len(row) != len(names):
+            raise ValueError(
+                f"{self.task} gives {len(row)} scores, but scores_better names {len(names)}: "
+                f"{', '.join(names)}"
+            )
+        found = dict(zip(names, row, strict=True))
+        own = {name: value for name, value in found.items() if not math.isnan(value)}
+        # A score may be undefined for all samples, but a model without numbers has none.
+        lacks = {*names} <= {*self.task.may_lack} and _sound(model)
+        if (not own and not lacks) or (isinstance(model, Rows) and not _sound(model)):
+            return dict.fromkeys((*names, *self.added), math.nan)
+        return own | self._added_scores(model) if self._metrics else own
+
+    def _added_scores(self, model: Answer) -> dict[str, float]:
+        if isinstance(model, Rows):
+            values = {name: one.value for name, one in model.running.items()}
+        else:
+            compared = _compared(self.task, *model)
+            values = {n: partial(one.value, *compared) for n, one in self._metrics.items()}
         scores: dict[str, float] = {}
-        for name, metric in self._metrics.items():
+        for name, value in values.items():
             try:
-                scores[name] = metric.value(predictions, targets)
+                scores[name] = value()
             except UndefinedError as error:
                 self._reasons[name] = str(error)
         return scores
+
+    def check(self, scores: Mapping[str, float]) -> None:
+        """Refuse what cannot be the scores of one model on one split.
+
+        They are all NaN, or finite and in their ranges; only such that may be undefined are
+        missing.
+
+        Raises:
+            ValueError: A name is unknown or missing, or a number is out of its range.
+        """
+        needed = [name for name in self.better if name not in self._partial]
+        if not {*needed} <= {*scores} <= {*self.better}:
+            named = ", ".join(scores)[:_SHOWN] or "none"
+            raise ValueError(f"the scores of a test are {', '.join(self.better)}, got {named}")
+        if all(map(math.isnan, scores.values())):
+            return
+        for name, value in scores.items():
+            # What an added metric gives for a bad model may not be finite.
+            free = name in self.added and not self.better[name] and not math.isfinite(value)
+            if not free and not self.within[name].holds(value, _ROUNDING):
+                raise ValueError(f"the score {name} lies in {self.within[name]}, got {value:g}")
 
     def check_defined(self, rows: Sequence[Mapping[str, float]]) -> None:
         """Refuse a metric that the user asked for, and that is undefined for every client.
@@ -169,6 +317,11 @@ class Scorer:
         return summary | details
 
 
+def _sound(model: Answer) -> bool:
+    """Return whether no output is NaN."""
+    return bool(model.sound if isinstance(model, Rows) else ~model[0].isnan().any())
+
+
 def _compared(task: Task, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return what a metric compares: predictions and targets on the CPU, in double precision."""
     targets = task.targets(exact(y) if y.is_floating_point() else y.cpu())
@@ -182,11 +335,14 @@ def _metric(spec: MetricSpec, task: Task, outputs: int) -> tuple[str, Measure]:
         ValueError: The path is not a metric, or the metric cannot be built or does not fit the
             task's targets.
     """
-    options: dict[str, Any] = {"metric": spec} if isinstance(spec, str) else dict(spec)
-    if "metric" not in options:
-        raise ValueError(f"metrics: {options} has no key metric, which names a torchmetrics.Metric")
-    path, name = str(options.pop("metric")), options.pop("name", None)
-    metric_class = _metric_class(path)
+    try:
+        path = metric_of(spec)
+        metric_class = _metric_class(path)
+    except ValueError as error:
+        raise ValueError(f"metrics: {error}") from error
+    options: dict[str, Any] = {} if isinstance(spec, str) else dict(spec)
+    options.pop("metric", None)
+    name = options.pop("name", None)
     takes = inspect.signature(metric_class).parameters
     known = task.metric_arguments(outputs)
     options = {**{name: known[name] for name in known if name in takes}, **options}
@@ -248,10 +404,7 @@ def _metric_class(path: str) -> type[Metric]:
     except (ImportError, AttributeError, TrustError):
         metric_class = None
     if not (inspect.isclass(metric_class) and issubclass(metric_class, Metric)):
-        raise ValueError(
-            f"metrics: {path!r} is not a metric: give the path of a torchmetrics.Metric, such as "
-            "torchmetrics.AUROC"
-        )
+        raise ValueError(not_a_metric(path))
     return metric_class
 
 

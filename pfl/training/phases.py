@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from pfl.core.batch_norms import without
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit
+from pfl.core.learner import one_optimizer
 from pfl.core.noise import Noise
 from pfl.core.seeds import generator
 from pfl.core.state import Entries, clone, flattened, total
-from pfl.core.types import Batch, ClientInfo, Job, Outcome, Phase, State, Totals
+from pfl.core.types import Batch, ClientInfo, Drawn, Job, Outcome, Phase, State, Totals
 from pfl.training import batching, optimizer_state
 from pfl.training.context import Context, StoppedError
 from pfl.training.declaration import MethodError
@@ -61,6 +63,8 @@ class Tally:
         samples: Number of samples seen.
         skipped: Number of phases with samples and epochs, but without a usable batch.
         rows: Rows that objectives collected since the last pass, one tensor for each step.
+        rates: As in :class:`pfl.core.types.Totals`.
+        drawn: The noise of steps; see :class:`pfl.core.types.Drawn`.
     """
 
     terms: Means = field(default_factory=Means)
@@ -69,6 +73,8 @@ class Tally:
     samples: int = 0
     skipped: int = 0
     rows: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
+    rates: dict[str, float] = field(default_factory=dict)
+    drawn: list[Drawn] = field(default_factory=list)
 
     @property
     def idle(self) -> bool:
@@ -77,7 +83,8 @@ class Tally:
 
     def add(self, phase: str, outcome: Outcome, logged: State, samples: int) -> None:
         """Count one step."""
-        self.collect(outcome.rows)
+        if outcome.rows:
+            self.collect(outcome.rows)
         for name, term in outcome.terms.items():
             self.terms.add(f"{phase}/{name}", term.detach())
         for name, value in logged.items():
@@ -94,7 +101,7 @@ class Tally:
         """Return the totals that a pass receives, and discard the rows."""
         rows = {name: torch.cat(values) for name, values in self.rows.items()}
         self.rows.clear()
-        return Totals(sums, rows, self.steps, self.samples)
+        return Totals(sums, rows, self.steps, self.samples, self.rates)
 
 
 def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tally: Tally) -> State:
@@ -110,17 +117,14 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     most = batching.most_steps(context, phase, length, len(split))
     noise = Noise.of(phase, [job], most, fabric.device) if phase.noise else None
     with fabric.autocast():
-        held = None if rule.secret else batching.hold(context, phase, length, split)
+        held = rule.held(context, phase, length, split)
     feed = batching.Feed(job, phase, split, held, noise)
     with prepared(context, phase) as trained:
         optimizer = make_optimizer(module, phase, job.info, trained)
         if module.persist_optimizer:
-            _restore(optimizer, trained, optimizer_state.read(phase.name, job.kept))
-        # The wrapper is needed only for the loss scaler, and costs as much as a small step.
-        wrapped = optimizer
-        if context.scaler is not None:
-            wrapped = cast(Optimizer, fabric.setup_optimizers(optimizer))
+            restore_optimizer(optimizer, trained, optimizer_state.read(phase.name, job.kept))
         gradients = rule.gradients(context, phase, [job], most)
+        steps = _Steps(context, phase, feed, gradients, optimizer, trained)
         last_losses: list[float] = []
         taken = tally.steps
         module.on_train_start()
@@ -129,23 +133,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
                 raise StoppedError
             if step.index == 0:
                 module.on_train_epoch_start()
-            with fabric.autocast():
-                batch = gradients.shown(feed, number, step)
-                module.on_train_batch_start(batch, step.index)
-                outcome, given, logged = gradients.of_step(feed, batch, number, step)
-                loss = total(outcome.terms)
-            module.on_before_zero_grad(optimizer)
-            module.optimizer_zero_grad(step.epoch, step.index, optimizer)
-            module.on_before_backward(loss)
-            gradients.backward(loss, trained, given)
-            module.on_after_backward()
-            module.on_before_optimizer_step(optimizer)
-            if context.gradient_clip_val is not None:
-                module.configure_gradient_clipping(wrapped, context.gradient_clip_val, "norm")
-            module.optimizer_step(step.epoch, step.index, wrapped)
-            context.write(outcome.entries)
-            module.on_train_batch_end({"loss": loss.detach()}, batch, step.index)
-            tally.add(phase.name, outcome, logged | module.take_logged(), step.samples)
+            loss = steps.take(number, step, tally)
             if step.last:
                 module.on_train_epoch_end()
                 if phase.until is not None:
@@ -153,10 +141,64 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
                     if phase.until(last_losses):
                         break
         module.on_train_end()
+        tally.drawn += gradients.drawn(0, tally.steps - taken)
     tally.skipped += tally.steps == taken
     if not module.persist_optimizer:
         return {}
-    return optimizer_state.written(phase.name, _state(optimizer, trained))
+    return optimizer_state.written(phase.name, taken_optimizer(optimizer, trained))
+
+
+class _Steps:
+    """The optimiser steps of one client in a phase, with Lightning's hooks around each.
+
+    Args:
+        context: The client's network.
+        phase: The phase.
+        feed: Its batches.
+        gradients: Its gradients.
+        optimizer: The optimiser of ``trained``.
+        trained: The parameters that the phase trains.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        phase: Phase,
+        feed: batching.Feed,
+        gradients: Gradients,
+        optimizer: Optimizer,
+        trained: Mapping[str, nn.Parameter],
+    ) -> None:
+        self._context, self._phase = context, phase
+        self._feed, self._gradients = feed, gradients
+        self._optimizer, self._trained = optimizer, trained
+        # The wrapper is needed only for the loss scaler, and costs as much as a small step.
+        self._wrapped = optimizer
+        if context.scaler is not None:
+            self._wrapped = cast(Optimizer, context.fabric.setup_optimizers(optimizer))
+
+    def take(self, number: int, step: batching.Step, tally: Tally) -> Tensor:
+        """Take a step, count it, and return its loss."""
+        context, module, gradients = self._context, self._context.module, self._gradients
+        with context.fabric.autocast():
+            batch = gradients.shown(self._feed, number, step)
+            module.on_train_batch_start(batch, step.index)
+            outcome, given, logged = gradients.of_step(self._feed, batch, number, step)
+            loss = total(outcome.terms)
+        module.on_before_zero_grad(self._optimizer)
+        module.optimizer_zero_grad(step.epoch, step.index, self._optimizer)
+        module.on_before_backward(loss)
+        gradients.backward(loss, self._trained, given)
+        module.on_after_backward()
+        module.on_before_optimizer_step(self._optimizer)
+        if context.gradient_clip_val is not None:
+            module.configure_gradient_clipping(self._wrapped, context.gradient_clip_val, "norm")
+        module.optimizer_step(step.epoch, step.index, self._wrapped)
+        if outcome.entries:
+            context.write(outcome.entries)
+        module.on_train_batch_end({"loss": loss.detach()}, batch, step.index)
+        tally.add(self._phase.name, outcome, logged | module.take_logged(), step.samples)
+        return loss
 
 
 @dataclass(frozen=True)
@@ -187,8 +229,7 @@ class Plain(GradientRule):
         if lonely and size == 1 and not phase.full_batch:
             raise batching.BatchError(
                 f"the batches of phase {phase.name!r} have one sample each, but batch norm needs "
-                "at least two: set batch_size to 2 or more, or use group norm in the network "
-                "(norm: group)"
+                f"at least two: set batch_size to 2 or more, or {without(self.context.module)}"
             )
         drop_last = self.context.data.drop_last if phase.drop_last is None else phase.drop_last
         if lonely or (len(batches) > 1 and short < size and drop_last):
@@ -299,34 +340,20 @@ def make_optimizer(
     """Make a new optimiser for a phase, with the learning rates of the round.
 
     Raises:
-        TypeError: See :func:`single`.
+        TypeError: See :func:`pfl.core.learner.one_optimizer`.
     """
-    if phase.optimizer is not None:
-        optimizer = phase.optimizer(trained.values())
-    else:
-        optimizer = module.configure_optimizers()
-    single(module, optimizer)
+    own = phase.optimizer
+    made = module.configure_optimizers() if own is None else own(trained.values())
+    optimizer = one_optimizer(module, made)
     factor = module.lr_factor(info)
     for group in optimizer.param_groups:
         group["lr"] *= factor
     return optimizer
 
 
-def single(module: ClientModule, optimizer: object) -> None:
-    """Refuse anything other than a single optimiser.
-
-    Raises:
-        TypeError: It is something else.
-    """
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(
-            f"{type(module).__name__}.configure_optimizers returned "
-            f"{type(optimizer).__name__}; a client's phase needs exactly one torch Optimizer "
-            "(learning rates that change over rounds belong in lr_factor)"
-        )
-
-
-def _restore(optimizer: Optimizer, trained: Mapping[str, Tensor], kept: OptimizerState) -> None:
+def restore_optimizer(
+    optimizer: Optimizer, trained: Mapping[str, Tensor], kept: OptimizerState
+) -> None:
     """Start from copies of kept states, with their step counters on the right device."""
     on_device = any(g.get("capturable") or g.get("fused") for g in optimizer.param_groups)
     for name in trained.keys() & kept.keys():
@@ -337,7 +364,7 @@ def _restore(optimizer: Optimizer, trained: Mapping[str, Tensor], kept: Optimize
         optimizer.state[trained[name]] = restored
 
 
-def _state(optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerState:
+def taken_optimizer(optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerState:
     """Return copies of an optimiser's state for each parameter."""
     return {
         name: {

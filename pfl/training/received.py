@@ -7,12 +7,24 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from pfl.core.client import ClientModule
-from pfl.core.state import form_of
-from pfl.core.types import Job, State, Upload
+from pfl.core.ranges import Range
+from pfl.core.state import form_of, moderate
+from pfl.core.types import ClientInfo, Job, State, Upload
 
 
 class UploadError(ValueError):
     """An upload differs from its method's declaration."""
+
+
+def must_be_moderate(upload: Upload, module: ClientModule) -> State:
+    """Return the entries of an upload that :func:`pfl.core.state.moderate` must hold for."""
+    free = module.extra_nonfinite
+    return upload.shared | {n: value for n, value in upload.extra.items() if n not in free}
+
+
+def sendable(upload: Upload, module: ClientModule) -> bool:
+    """Return ``True`` if the numbers of an upload may reach the server."""
+    return moderate(must_be_moderate(upload, module))
 
 
 def check_upload(upload: Upload, job: Job, module: ClientModule, entries: State) -> None:
@@ -24,26 +36,19 @@ def check_upload(upload: Upload, job: Job, module: ClientModule, entries: State)
 
     Raises:
         UploadError: It is of another client or size, lacks an entry, has one that is not declared,
-            or one of another type or shape.
+            or one of another type or shape, or a number outside its declared interval.
     """
     # A method may send a part of an entry; then the server sends such a part as well.
-    right, info = {**entries, **(job.broadcast.shared if job.broadcast else {})}, job.info
+    right = {**entries, **(job.broadcast.shared if job.broadcast else {})}
     for step in reversed(job.steps):
         try:
             upload = step.checked(upload, job, right)
         except ValueError as error:
             raise UploadError(f"upload {error}") from error
-    if (upload.client, upload.samples) != (info.client, info.samples):
-        raise UploadError(
-            f"the upload of client {info.client} with {info.samples} samples says client "
-            f"{upload.client} with {upload.samples} samples"
-        )
-    names, sent = module.shared_names(), {*upload.shared, *upload.extra}
-    # In a difference, missing entries are zero.
-    added = () if any(step.differs for step in job.steps) else module.extra
-    partial = type(module).upload is not ClientModule.upload
-    if not partial and (absent := [name for name in (*names, *added) if name not in sent]):
-        raise UploadError(f"upload lacks {absent[0]!r}")
+    _check_sender(upload, job.info)
+    names, whole = module.shared_names(), type(module).upload is ClientModule.upload
+    if whole:
+        _check_complete(upload, job, module)
     for name, value in upload.shared.items():
         if name not in names:
             raise UploadError(f"upload sends {name[:60]!r}, which 'shared' does not match")
@@ -52,14 +57,35 @@ def check_upload(upload: Upload, job: Job, module: ClientModule, entries: State)
         if name not in module.extra:
             raise UploadError(f"upload sends the extra {name[:60]!r}, missing in 'extra'")
         if name in entries:
-            _check_extra(name, value, entries[name], partial)
+            # Some rows, such as the prototypes of the classes that the client has.
+            rows = not whole and value.dim() and entries[name].dim()
+            _check_alike(name, value, entries[name][: len(value)] if rows else entries[name])
+        if (interval := module.extra_within.get(name)) is not None and value.numel():
+            _check_within(name, value, Range(interval))
 
 
-def _check_extra(name: str, value: Tensor, entry: Tensor, partial: bool) -> None:
-    if partial and value.dim() and entry.dim():
-        # Some rows, such as the prototypes of the classes that the client has.
-        entry = entry[: len(value)]
-    _check_alike(name, value, entry)
+def _check_sender(upload: Upload, info: ClientInfo) -> None:
+    if (upload.client, upload.samples) != (info.client, info.samples):
+        raise UploadError(
+            f"the upload of client {info.client} with {info.samples} samples says client "
+            f"{upload.client} with {upload.samples} samples"
+        )
+
+
+def _check_complete(upload: Upload, job: Job, module: ClientModule) -> None:
+    # In a difference, missing entries are zero.
+    added = () if any(step.differs for step in job.steps) else module.extra
+    sent = {*upload.shared, *upload.extra}
+    if absent := [name for name in (*module.shared_names(), *added) if name not in sent]:
+        raise UploadError(f"upload lacks {absent[0]!r}")
+
+
+def _check_within(name: str, value: Tensor, interval: Range) -> None:
+    low, high = map(float, value.aminmax())
+    if not (interval.holds(low) and interval.holds(high)):
+        raise UploadError(
+            f"upload sends numbers from {low:g} to {high:g} as {name!r}, which lie in {interval}"
+        )
 
 
 def check_entries(shared: State, entries: State) -> None:

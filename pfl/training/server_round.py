@@ -5,22 +5,30 @@ The server sees only members, numbered from 0 in the order of the data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 from pfl.core.data import absent_info, info_of, members
 from pfl.core.failure import during
 from pfl.core.seeds import derive
-from pfl.core.server import Server, ServerState
-from pfl.core.state import clone, to
-from pfl.core.types import Broadcast, ClientInfo, ClientStep, Job, Result, Split, State, Upload
+from pfl.core.server import Folding, Server, ServerState
+from pfl.core.state import clone, message_size, to
+from pfl.core.types import Broadcast, ClientInfo, Job, Phase, Result, Split, State, Upload
+from pfl.training.chain import Chain
 from pfl.training.context import Context
 from pfl.training.declaration import MethodError
-from pfl.training.gradients import GradientStep
-from pfl.training.uplink import Start, UplinkStep, taken
+from pfl.training.uplink import Round, Start, UplinkStep
+
+# What takes the place of verbs that servers no longer have.
+_REPLACED = {
+    "aggregate": "begin() and finish()",
+    "merge": "begin() and finish()",
+    "merge_mean": "of_mean() of the folds that begin() declares",
+    "weights": "weight(), of one upload,",
+    "with_mean": "finish()",
+}
 
 
 class Coordinator:
@@ -31,7 +39,7 @@ class Coordinator:
         client_class: The method.
         clients: Information on each client before the first round; empty if it is no member.
         eligible: The clients that have training data.
-        uplink: The steps between clients and server; see :meth:`bind`.
+        chain: The steps between clients and server; see :meth:`bind`.
 
     Args:
         context: The method with its initial values, the data and the device.
@@ -40,12 +48,8 @@ class Coordinator:
 
     Raises:
         MethodError: ``server()`` does not return a server; or it needs public data, and there are
-            none.
+            none; or it overrides a verb that no run calls.
     """
-
-    uplink: tuple[UplinkStep, ...] = ()
-    # The names of the steps that the run declares, as bound ones may have others.
-    _named: Sequence[str] = ()
 
     def __init__(self, context: Context, rounds: int, seed: int) -> None:
         data = context.data
@@ -54,6 +58,7 @@ class Coordinator:
         if not isinstance(self.server, Server):
             method, made = type(context.module).__name__, type(self.server).__name__
             raise MethodError(f"{method}.server() must return a Server, got {made}")
+        _check_verbs(self.server)
         self.server.seed = derive(seed, "server")
         self.client_class = type(context.module)
         if self.server.needs_public:
@@ -65,6 +70,7 @@ class Coordinator:
         ]
         self.eligible = [info.client for info in self.clients if info.samples > 0]
         self._context, self._seed = context, seed
+        self.chain = Chain()
 
     def bind(self, steps: Sequence[UplinkStep], **run: Any) -> None:
         """Bind the steps of the uplink to the run that declares them, one after another.
@@ -76,24 +82,25 @@ class Coordinator:
         Raises:
             ValueError: A step does not suit the run, or does not come last.
         """
-        _check_last(steps, steps)
-        self._named = [type(step).__name__ for step in steps]
+        self.chain.check_last(steps)
+        self._start = Start(
+            context=self._context,
+            server=self.server,
+            clients=tuple(self.clients[client] for client in self.eligible),
+            seed=self._seed,
+            first=self._first,
+            broadcast=self._to_first,
+            **run,
+        )
         for step in steps:
-            start = Start(
-                context=self._context,
-                server=self.server,
-                clients=[self.clients[client] for client in self.eligible],
-                seed=self._seed,
-                first=lambda client: self.job(self.start(), client, 1),
-                broadcast=lambda state: self._broadcast(state, self.eligible[0], state.round + 1),
-                **run,
-            )
-            bound = step.bound(start)
-            if not isinstance(bound, UplinkStep):
-                one, made = type(step).__name__, type(bound).__name__
-                raise ValueError(f"loop.uplink: {one}.bound() returns {made}, not a step")
-            self.uplink = (*self.uplink, bound)
-        _check_last(self.uplink, steps)
+            self.chain = self.chain.bound(step, self._start)
+        self.chain.check_last(steps)
+
+    def _first(self, client: int) -> Job:
+        return self.job(self.start(), client, 1)
+
+    def _to_first(self, state: ServerState) -> Broadcast:
+        return cast(Broadcast, self.job(state, self.eligible[0], state.round + 1).broadcast)
 
     def check_chain(self, state: ServerState) -> None:
         """Refuse bound steps that do not suit each other; ``state`` is one before a round.
@@ -101,11 +108,13 @@ class Coordinator:
         Raises:
             ValueError: There are some.
         """
-        if self.uplink:
-            made = self.job(state, self.eligible[0], state.round + 1)
-            job = self.sending(made, state)
-            for step in self.uplink:
-                step.check_chain(self.uplink, job)
+        if self.chain.steps:
+
+            def made() -> Job:
+                job = self.job(state, self.eligible[0], state.round + 1)
+                return self.chain.job(job, state, uploads=True)
+
+            self.chain.examine(self._start, made, lambda: self.begin(state, []).finish())
 
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
@@ -133,9 +142,17 @@ class Coordinator:
         """Return the information that the server may have on clients."""
         if not self.server.needs_label_counts:
             clients = [replace(info, label_counts=None) for info in clients]
-        for step in self.uplink:
-            clients = [step.disclosed(info) for info in clients]
-        return [*clients]
+        return [*map(self.chain.disclosed, clients)]
+
+    def jobs(self, state: ServerState, clients: Sequence[int], number: int) -> list[Job]:
+        """Return the jobs of several clients, without what they keep; see :meth:`job`."""
+        if type(self.server).broadcasts is Server.broadcasts:
+            return [self.job(state, client, number) for client in clients]
+        with during(f"round {number}, the server's broadcasts"):
+            numbers = [self._numbers[client] for client in clients]
+            sent = self.server.broadcasts(state, numbers, number)
+        pairs = zip(clients, sent, strict=True)
+        return [self.job(state, client, number, sent=one) for client, one in pairs]
 
     def job(
         self,
@@ -144,106 +161,110 @@ class Coordinator:
         number: int,
         kept: State | None = None,
         splits: tuple[Split, ...] = (),
+        sent: Broadcast | None = None,
     ) -> Job:
-        """Return a client's job in a round, from 1; ``splits`` are tested right after training."""
+        """Return a client's job in a round, from 1.
+
+        Args:
+            state: The server's state.
+            client: The client.
+            number: The round.
+            kept: What the client keeps.
+            splits: Those that are tested right after training.
+            sent: What the server sends; ``None`` asks it.
+        """
+        if sent is None:
+            with during(f"round {number}, the server's broadcast to client {client}"):
+                sent = self.server.broadcast(state, self._numbers[client], number)
         return Job(
             info=replace(self.clients[client], round=number),
             kept=to(kept or {}, self._context.fabric.device),
-            broadcast=self._broadcast(state, client, number),
+            broadcast=self.chain.broadcast(sent, number) if self.chain.steps else sent,
             seed=derive(self._seed, "client", number, client),
             splits=splits,
         )
 
-    def sending(self, job: Job, state: ServerState, uploads: bool = True) -> Job:
-        """Return a job for training with the steps that the client is to take.
+    def expects(self, info: ClientInfo) -> bool:
+        """Return whether a client of a cohort should have something to send.
 
-        Raises:
-            ValueError: A step of the uplink takes away what another gives the client to do, or two
-                of them replace how it takes its gradients.
+        One with a single sample has not where batch norm lets it take no step (``Tally.idle``).
         """
-        rules: list[str] = []
-        for name, step in zip(self._named, self.uplink, strict=True):
-            before, job = job.steps, step.job(job, state, uploads)
-            _check_kept(before, job.steps, name)
-            added = job.steps[len(before) :]
-            rules += [name for own in added if isinstance(own, GradientStep)]
-        if len(rules) > 1:
-            raise ValueError(
-                f"loop.uplink: {' and '.join(rules)} replace how a client takes its gradients, but "
-                "only one of them can: leave the others out"
-            )
-        return job
+        return info.samples > 1 or not self._couples
 
-    def received(self, job: Job, result: Result) -> Result:
-        """Return a client's result as received by the server."""
-        for step in reversed(self.uplink):
-            result = taken(step, result, step.received(job, result))
-        return result
+    @cached_property
+    def _couples(self) -> bool:
+        """Whether batch norm couples the samples of a batch in each phase of training."""
+        phases = [part for part in self._context.plan if isinstance(part, Phase)]
+        coupled = (
+            one.split == "train" and self._context.couples_samples(one.evals) for one in phases
+        )
+        return bool(phases) and all(coupled)
 
-    def shown(self, result: Result) -> Result:
-        """Return a client's result as shown to callbacks."""
-        for step in self.uplink:
-            result = step.shown(result)
-        return result
+    def begin(self, state: ServerState, senders: Sequence[ClientInfo]) -> Round:
+        """Return what takes the uploads of a round; ``senders`` are expected to send."""
+        if (instead := self.chain.fold(state)) is not None:
+            return instead
+        if self.chain.merging:
+            return Together(self, state)
+        return self.folding(state, senders)
 
-    def aggregate(
-        self, state: ServerState, uploads: list[Upload], mean: State | None = None
-    ) -> ServerState:
-        """Return the server's state after a round.
+    def held(self, state: ServerState) -> tuple[int, str]:
+        """Return the bytes of each upload that wait for the end of a round, and for whom."""
+        if self.chain.fold(state) is not None:
+            return 0, ""
+        module, entries = self._context.module, self._context.template
+        extra = {name: entries[name] for name in module.extra if name in entries}
+        upload = Upload(0, 1, {name: entries[name] for name in module.shared_names()}, extra)
+        if merging := self.chain.merging:
+            return message_size(upload), " and ".join(merging)
+        held = {name: one.held(upload) for name, one in self.folding(state, []).folds.items()}
+        whose = ", ".join(name for name, size in held.items() if size)
+        return sum(held.values()), f"{type(self.server).__name__} ({whose})"
 
-        Args:
-            state: The state before it.
-            uploads: In ascending order of clients.
-            mean: Their mean, if they were summed on arrival and have no values.
-        """
-
-        def aggregated(state: ServerState, uploads: list[Upload]) -> ServerState:
-            sent = [replace(one, client=self._numbers[one.client]) for one in uploads]
-            after: ServerState
-            if mean is None:
-                after = self.server.aggregate(state, sent)
-            else:
-                after = replace(self.server.with_mean(state, sent, mean), round=state.round + 1)
-            return after
-
-        merge: Callable[[ServerState, list[Upload]], ServerState] = aggregated
-        for step in reversed(self.uplink):
-            merge = partial(step.merge, aggregate=merge)
-        with during(f"round {state.round + 1}, the server's aggregation"):
-            return merge(state, uploads)
-
-    def _broadcast(self, state: ServerState, client: int, number: int) -> Broadcast:
-        with during(f"round {number}, the server's broadcast to client {client}"):
-            broadcast = self.server.broadcast(state, self._numbers[client], number)
-        for step in self.uplink:
-            broadcast = step.broadcast(broadcast, number)
-        return broadcast
+    def folding(
+        self, state: ServerState, senders: Sequence[ClientInfo | Upload]
+    ) -> Folding[ServerState]:
+        """Return the server's own folds of a round."""
+        return Folding(self.server, state, senders, self._numbers)
 
 
-def _check_last(steps: Sequence[UplinkStep], named: Sequence[UplinkStep]) -> None:
-    """Refuse steps after one that must be the last; ``named`` has those that the run declares.
+def _check_verbs(server: Server[Any]) -> None:
+    """Refuse a server that overrides what no run calls.
 
     Raises:
-        ValueError: There are some.
+        MethodError: It does.
     """
-    for step, (one, after) in zip(steps, pairwise(named), strict=False):
-        if step.last:
-            name, other = type(one).__name__, type(after).__name__
-            raise ValueError(f"loop.uplink: {name} must come last; name it after {other}")
-
-
-def _check_kept(before: Sequence[ClientStep], after: Sequence[ClientStep], name: str) -> None:
-    """Refuse a job that lacks some steps of the client that it had before a step of the uplink.
-
-    Raises:
-        ValueError: There are some.
-    """
-    for place, own in enumerate(before):
-        if place >= len(after) or after[place] is not own:
-            raise ValueError(
-                f"loop.uplink: {name}.job() takes {type(own).__name__} away from the client's "
-                "steps: it may only add its own after those of others"
+    for name, instead in _REPLACED.items():
+        own = getattr(type(server), name, None)
+        if callable(own) and own is not getattr(Server, name, None):
+            raise MethodError(
+                f"no run calls {type(server).__name__}.{name}(): define {instead} in its place"
             )
+
+
+class Together(Round):
+    """A round whose uploads a step of the uplink merges, all at once."""
+
+    holds = True
+
+    def __init__(self, coordinator: Coordinator, state: ServerState) -> None:
+        self._coordinator, self._state = coordinator, state
+        self._uploads: list[Upload] = []
+
+    def add(self, upload: Upload) -> None:
+        """Hold an upload."""
+        self._uploads.append(upload)
+
+    def finish(self, without: Collection[int] = ()) -> ServerState:
+        """Return the state after the steps' merges, and the server's folds of what they leave."""
+        uploads = [one for one in self._uploads if one.client not in without]
+        return self._coordinator.chain.merge(self._state, uploads, self._aggregated)
+
+    def _aggregated(self, state: ServerState, uploads: list[Upload]) -> ServerState:
+        folding = self._coordinator.folding(state, uploads)
+        for upload in uploads:
+            folding.add(upload)
+        return folding.finish()
 
 
 def uploads_of(results: Iterable[Result]) -> list[Upload]:

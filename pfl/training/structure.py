@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
@@ -75,3 +78,53 @@ def _facts(entries: State) -> list[tuple[int, int, int]]:
         (id(value), 0 if value.is_inference() else value._version, value.data_ptr())
         for value in entries.values()
     ]
+
+
+class Attributes:
+    """What LightningModules have beside their state dict, so that it ends with a client's job.
+
+    Counters, lists and the like are no entries of the state dict: each job finds them as they were
+    built. An attribute that cannot be copied stays.
+
+    Args:
+        modules: The modules, as every job finds them.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._modules = [child for module in modules for child in module.modules()]
+        parts = (
+            part
+            for child in self._modules
+            for part in (child, *child.parameters(False), *child.buffers(False))
+        )
+        # Copies refer to the modules' own parts.
+        self._parts = {id(part): part for part in parts}
+        self._built = [self._copied(_attributes(child)) for child in self._modules]
+
+    def restore(self, but: Collection[tuple[nn.Module, str]] = ()) -> None:
+        """Give the modules back what they were built with.
+
+        Args:
+            but: Attributes that stay as they are, each a module and a name.
+        """
+        for child, built in zip(self._modules, self._built, strict=True):
+            back = {name: v for name, v in built.items() if not but or (child, name) not in but}
+            for name in _attributes(child).keys() - built.keys():
+                if not but or (child, name) not in but:
+                    del child.__dict__[name]
+            child.__dict__.update(self._copied(back))
+
+    def _copied(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        copied = dict(attributes)
+        for name, value in attributes.items():
+            with suppress(Exception):  # a handle of a file, for instance
+                copied[name] = copy.deepcopy(value, dict(self._parts))
+        return copied
+
+
+# Hooks and tables of every module, which are not its own.
+_COMMON = {*vars(nn.Module()), "_trainer", "_fabric", "_fabric_optimizers", "_device", "_dtype"}
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name not in _COMMON}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
 
 from pfl.core.data import FederatedData
 from pfl.core.server import Server, ServerState
+from pfl.core.state import digest
 from pfl.core.types import Broadcast, ClientInfo, ClientStep, Cohort, Job, Result, Upload
-from pfl.training.context import Context
+
+if TYPE_CHECKING:
+    from pfl.training.context import Context
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Start:
         seed: Seed of every random choice.
         first: Returns a client's job of the first round, after the steps before this one.
         broadcast: Returns what clients receive in the round after a state of the server.
+        guarantees: The guarantees that steps have become so far; a step that makes one enters it.
     """
 
     context: Context
@@ -37,9 +42,10 @@ class Start:
     seed: int
     first: Callable[[int], Job]
     broadcast: Callable[[ServerState], Broadcast]
+    guarantees: list[Guarantee] = field(default_factory=list)
 
 
-class UplinkStep(ClientStep):
+class UplinkStep(ClientStep, ABC):
     """A step of the uplink; by default it changes nothing.
 
     A subclass is a frozen dataclass and overrides the methods in which it acts: :meth:`job` and
@@ -150,16 +156,173 @@ class UplinkStep(ClientStep):
         return {}
 
 
-def taken(step: ClientStep, before: Result, after: Result) -> Result:
+class Round(Protocol):
+    """Takes the uploads of one round, and returns the server's state after it.
+
+    Attributes:
+        holds: Whether it can finish without some of the uploads.
+    """
+
+    holds: bool
+
+    def add(self, upload: Upload) -> None:
+        """Take an upload.
+
+        Raises:
+            Exception: It cannot be used; nothing of it was taken.
+        """
+
+    def finish(self, without: Collection[int] = ()) -> ServerState:
+        """Return the server's state after the round, as if some clients had sent nothing."""
+
+
+class Guarantee(UplinkStep):
+    """A step that guarantees something of what a run releases, such as differential privacy.
+
+    The run has at most one. What it says of rounds rests on what these rounds show: on a trial
+    before the first one, and on the witness of each round after it.
+
+    Attributes:
+        covers: What leaves a client (``uploads``) or what the server makes of all uploads
+            (``server``): others may not change it.
+    """
+
+    covers: ClassVar[Literal["uploads", "server"]]
+
+    @abstractmethod
+    def accepted(self, start: Start) -> None:
+        """Begin to act in a run, as a step of its uplink itself.
+
+        Raises:
+            ValueError: The step is not what a run can rely on, or is not that of this run.
+        """
+
+    @abstractmethod
+    def tried(self, start: Start, job: Job, merged: Callable[[], ServerState]) -> None:
+        """Try what is guaranteed, before the first round.
+
+        Args:
+            start: The facts of the run.
+            job: A client's job for training, as all of them make it.
+            merged: Returns the server's state after a round without uploads.
+
+        Raises:
+            ValueError: The trial does not show it.
+        """
+
+    def fold(self, state: ServerState) -> Round | None:
+        """Return what takes the uploads of a round in the server's place; ``None`` if nothing does.
+
+        Args:
+            state: The server's state before the round.
+        """
+        return None
+
+    @abstractmethod
+    def witnessed(self, results: Mapping[int, Result], after: ServerState) -> dict[str, float]:
+        """Return the columns by which a round shows what is guaranteed.
+
+        Args:
+            results: Those that count, by client.
+            after: The server's state after the round.
+
+        Raises:
+            ValueError: It does not show it.
+        """
+
+    @abstractmethod
+    def stated(
+        self, history: Sequence[Mapping[str, float]], planned: int, rounds: int
+    ) -> dict[str, str]:
+        """Return what is guaranteed, as lines by topic.
+
+        Args:
+            history: The rounds that were played, with the columns of :meth:`witnessed`.
+            planned: The planned number of rounds.
+            rounds: How many of them are stated; those that were not played count as the trial.
+
+        Raises:
+            ValueError: A round does not show what is guaranteed.
+        """
+
+
+def sent(steps: Sequence[ClientStep], job: Job, result: Result, final: bool) -> Result:
+    """Return a client's result after its steps.
+
+    Args:
+        steps: The steps.
+        job: The client's job.
+        result: What the client would send.
+        final: Whether only a codec may change the upload, and steps see no loss or score.
+
+    Raises:
+        ValueError: Another one changes it.
+    """
+    told = result
+    if final:
+        result = replace(result, train={}, logged={}, scores={})
+    for step in steps:
+        before, name = result, type(step).__name__
+        marks = _marks(before.upload) if final else ()
+        result = taken(name, before, step.sent(job, before))
+        if final and not encodes(step):
+            same_upload(name, "sent", before, result)
+            if marks != _marks(before.upload):
+                raise ValueError(_changes(name, "sent"))
+    # What a client reports beside its messages is no concern of the steps.
+    return replace(
+        result, **{item: getattr(told, item) for item in ("train", "logged", "scores", "drawn")}
+    )
+
+
+def encodes(step: ClientStep) -> bool:
+    """Return ``True`` if a client's step encodes messages."""
+    return type(step).unpacked is not ClientStep.unpacked
+
+
+def same_upload(name: str, verb: str, before: Result, after: Result) -> None:
+    """Refuse a step that changes an upload; it may withhold it.
+
+    Raises:
+        ValueError: It changes it.
+    """
+    one, other = before.upload, after.upload
+    if other is None or other is one:
+        return
+    if one is None or (one.client, one.samples, *_marks(one)) != (
+        *(other.client, other.samples),
+        *_marks(other),
+    ):
+        raise ValueError(_changes(name, verb))
+
+
+def _marks(upload: Upload | None) -> tuple[str, ...]:
+    return () if upload is None else (digest(upload.shared), digest(upload.extra))
+
+
+def _changes(name: str, verb: str) -> str:
+    return (
+        f"loop.uplink: {name}.{verb}() changes an upload whose noise is accounted for: only a "
+        "codec may, and any step may withhold it"
+    )
+
+
+def taken(name: str, before: Result, after: Result) -> Result:
     """Return a result after a step, with the step's name if it withheld the upload.
 
     Raises:
         TypeError: The step returned something else.
+        ValueError: It is the result of another client.
     """
-    name = type(step).__name__
     if not isinstance(after, Result):
         raise TypeError(
             f"{name} of loop.uplink returns {type(after).__name__} in place of a Result"
+        )
+    whose = {after.client, *(() if after.upload is None else (after.upload.client,))}
+    if whose != {before.client}:
+        raise ValueError(
+            f"{name} of loop.uplink returns a result of client {max(whose - {before.client})} for "
+            f"one of client {before.client}"
         )
     if (before.upload is None) == (after.upload is None):
         return after

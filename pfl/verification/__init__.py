@@ -1,1 +1,1 @@
-"""Checks that a run repeats: its bits, its scores, and how far rounding carries it."""
+"""Checks that a run repeats: its bits and its scores."""

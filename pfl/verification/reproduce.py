@@ -1,4 +1,4 @@
-"""``pfl reproduce``: repeat a finished run and compare the numbers."""
+"""The implementation of ``pfl reproduce``: repeat a finished run and compare the numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from pathlib import Path
 
 from pfl.cli.config import Experiment
 from pfl.cli.explain import FailedError, MissingError, UsageError, explained
-from pfl.cli.parser import make_parser
+from pfl.cli.reading import read
 from pfl.cli.runs import RUN_REFUSALS
 from pfl.cli.untrusted import PlaceError, UntrustedFile
 from pfl.disk.writing import write
-from pfl.federation.identity import STARTED
 from pfl.results.files import RunError, read_json
 from pfl.results.runs import RunFolder
 from pfl.verification import portable
@@ -27,7 +26,7 @@ from pfl.verification.rounding import DRAWS, move
 ROUNDING = "rounding.json"
 
 
-def reproduce(options: argparse.Namespace) -> None:
+def repeat(first: RunFolder, options: argparse.Namespace) -> None:
     """Repeat a finished run and print whether its numbers agree.
 
     Raises:
@@ -35,7 +34,6 @@ def reproduce(options: argparse.Namespace) -> None:
         MissingError: Its data are missing.
         SystemExit: The numbers differ by more than rounding.
     """
-    first = _finished(options.run)
     with explained((), RunError):
         radius = read_json(first.path / ROUNDING, {"radius": float}).get("radius")
     portable.enter_like([first.environment])
@@ -82,7 +80,7 @@ def _run(config: Path, words: Sequence[str], trusted: bool, draw: int | None) ->
     untrusted = None if trusted else UntrustedFile(config, "--set ")
     argv = ["--config", str(config), *words] if trusted else words
     try:
-        experiment = Experiment.parse(make_parser("fit", own=trusted), argv, untrusted)
+        experiment = Experiment.of(read("fit", argv, untrusted))
     except PlaceError as error:
         raise MissingError(f"cannot compare without the data: {error}") from error
     except SystemExit as ended:
@@ -93,18 +91,3 @@ def _run(config: Path, words: Sequence[str], trusted: bool, draw: int | None) ->
     with explained(experiment.settings, *RUN_REFUSALS):
         run = experiment.loop.fit(experiment.module, experiment.data, None, experiment.text)
         return RunFolder.read(run.folder or config.parent)
-
-
-def _finished(path: str) -> RunFolder:
-    """Return a run that can be repeated.
-
-    Raises:
-        UsageError: It is not a run, is not finished, or has no configuration.
-    """
-    with explained((), RunError):
-        run = RunFolder.read(path)
-    if not run.config or STARTED in run.config:
-        raise UsageError(f"{path} was started from Python: repeat it from Python")
-    if "fingerprint" not in run.summary or not run.finished:
-        raise UsageError(f"{path} is not finished: there is nothing to compare with")
-    return run

@@ -45,7 +45,7 @@ def compare(
     Args:
         first: The run.
         second: Its repetition.
-        radius: The rounding radius that is stored with the run; see :func:`judged`.
+        radius: The radius that is stored with the run; see :func:`judged`.
         measure: Measures the radius.
     """
     where, largest = largest_of(first, second)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pfl.core.seeds import derive
+from pfl.core.state import as_real
 
 # Runs from moved weights, whose largest distance is a radius. One is not enough: a unit that
 # rounding switches on or off gives a run two possible ends.
@@ -14,6 +15,8 @@ DRAWS = 3
 
 def moved(value: Tensor, generator: torch.Generator) -> Tensor:
     """Return each number's neighbour above or below it, as the generator of the CPU decides."""
+    if value.is_complex():
+        return torch.view_as_complex(moved(as_real(value), generator))
     up = torch.rand(value.shape, generator=generator).to(value.device) < 0.5
     infinite = torch.full_like(value, torch.inf)
     return torch.nextafter(value, torch.where(up, infinite, -infinite))

@@ -8,8 +8,9 @@ from functools import partial
 import pytest
 import torch
 
-from benchmarks import field
-from benchmarks.field import WORKLOADS, Workload, by_hand, peak, rows, turns, variants
+from benchmarks import field, rivals
+from benchmarks.field import WORKLOADS, Workload, begin, by_hand, peak, rows, turns
+from benchmarks.rivals.worker import NETWORKS
 from lightning_modules.nets import MLP
 from pfl.engines import op_threads
 
@@ -18,21 +19,39 @@ GIVEN = Namespace(engines=["sequential", "vectorised"], rivals=["not.installed:r
 
 
 def test_each_variant_has_its_turns_its_peak_and_its_row(capsys):
-    started = {name: start() for name, start in variants(TINY, GIVEN).items()}
-    seconds = turns(started, TINY, 2)
+    seconds = turns(begin(TINY, GIVEN), TINY, 2)
     assert {*map(len, seconds.values())} == {2}
     assert [*seconds][-2:] == ["`sequential`", "`vectorised`"]
     assert "not.installed:rounds is left out: No module named" in capsys.readouterr().err
     assert peak(TINY, GIVEN, "`sequential`") >= 0
-    _, _, *table = rows({"by hand": [2.0, 4.0], "by hand, 2": [9.0, 9.0], "a": [1, 4]}, (1, 2, 3))
+    _, _, *table = rows(
+        {"by hand": [2.0, 4.0], "by hand, 2": [9.0, 9.0], "a": [1, 4]}, {"by hand": 1}
+    )
     assert table[0] == "| by hand | 3.000 (2.000-4.000) | 1.00 (1.00-1.00) | 1 |"
-    assert table[2] == "| a | 2.500 (1.000-4.000) | 0.75 (0.50-1.00) | 3 |"
+    assert table[2] == "| a | 2.500 (1.000-4.000) | 0.75 (0.50-1.00) |  |"
 
 
 def test_a_rival_takes_part_if_it_is_installed(monkeypatch):
     monkeypatch.setattr(field, "his", by_hand, raising=False)
     given = Namespace(engines=[], rivals=["benchmarks.field:his"])
-    assert next(variants(TINY, given)["benchmarks.field:his"]()) > 0
+    assert next(begin(TINY, given)["benchmarks.field:his"]) > 0
+
+
+@pytest.mark.parametrize("name", rivals.NAMES)
+def test_a_rival_without_its_environment_names_the_command(name, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PFL_RIVALS", str(tmp_path))
+    given = Namespace(engines=[], rivals=[f"benchmarks.rivals:{name}"])
+    assert all(one.startswith("by hand") for one in begin(TINY, given))
+    assert f"no environment for it: python -m benchmarks.rivals {name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_rivals_train_the_same_network(name, tmp_path):
+    ours, net = WORKLOADS[name].start.eval(), NETWORKS[name]().eval()
+    for value, given in zip(net.parameters(), ours.parameters(), strict=True):
+        value.data.copy_(given)
+    x = torch.rand(2, *WORKLOADS[name].shape)
+    assert torch.allclose(net(x), ours(x), atol=1e-6)
 
 
 def test_threads_by_hand_give_the_bits_of_one():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from lightning_modules.fedavg import FedAvg
-from pfl.callbacks.progress import ProgressBar
+from pfl.callbacks.progress import NotebookBars, ProgressBar
 from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
 from tests.helpers.toy import blobs, mlp
@@ -56,3 +58,24 @@ def test_a_long_run_says_after_its_first_client_how_long_it_takes(
     loop.fit(FedAvg(mlp()), blobs())
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("about")]
     assert lines == ([said] if said else [])
+
+
+def test_bars_in_a_notebook_are_text_that_is_replaced(monkeypatch):
+    """They are shown anew after a fifth of a second, and at the end."""
+    now, shown = 0.0, []
+    monkeypatch.setattr("pfl.callbacks.progress.time.perf_counter", lambda: now)
+
+    def display(told, *, raw, display_id):
+        assert raw
+        assert display_id
+        shown.append(told["text/plain"])
+        return SimpleNamespace(update=lambda told, raw: shown.append(told["text/plain"]))
+
+    found = SimpleNamespace(display=display)
+    monkeypatch.setattr("pfl.callbacks.progress.import_module", lambda name: found)
+    with NotebookBars("{task.completed}/{task.total}") as bars:
+        task = bars.add_task("round", total=4)
+        for moment in (0.1, 0.3, 0.4):
+            now = moment
+            bars.advance(task)
+    assert shown == ["", "2/4", "3/4"]

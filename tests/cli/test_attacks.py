@@ -15,7 +15,6 @@ import yaml
 from pfl.__main__ import main
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
-from pfl.cli.parser import make_parser
 
 ROOT = Path(__file__).parents[2]
 RAN = "ran.txt"
@@ -51,7 +50,7 @@ def refusal(net="MLP", **data):
     }
     Path("c.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(UsageError) as caught:
-        _ = Experiment.parse(make_parser("fit"), ["--config", "c.yaml"]).module
+        _ = Experiment.parse("fit", ["--config", "c.yaml"]).module
     return str(caught.value)
 
 
@@ -101,7 +100,7 @@ def test_pretrained_weights_are_downloaded_only_if_an_option_says_so(arguments, 
     assert "may be downloaded only with --download_weights" in refusal(net)
     words = ["--config", "c.yaml", "--download_weights"]
     if arguments:
-        experiment = Experiment.parse(make_parser("fit"), words)
+        experiment = Experiment.parse("fit", words)
         assert "download_weights" not in experiment.text
         with pytest.raises(UsageError, match="downloads"):
             _ = experiment.module
@@ -118,7 +117,7 @@ def test_pretrained_weights_are_downloaded_only_if_an_option_says_so(arguments, 
 def test_a_file_gives_no_flags_of_the_command(key, said):
     Path("c.yaml").write_text(f"loop:\n  default_root_dir: null\n  rounds: 1\n\n{key}: true\n")
     with pytest.raises(UsageError) as caught:
-        Experiment.parse(make_parser("fit"), ["--config", "c.yaml"])
+        Experiment.parse("fit", ["--config", "c.yaml"])
     assert said in str(caught.value)
 
 
@@ -146,7 +145,7 @@ def test_a_message_does_not_show_the_content_of_a_file(key):
     for file in ("secret.env", "secret.json"):
         words = ["--config", "c.yaml", "--model.net=MLP", f"{key}={file}"]
         with pytest.raises(UsageError) as caught:
-            _ = Experiment.parse(make_parser("fit"), words).module
+            _ = Experiment.parse("fit", words).module
         assert "hunter2" not in str(caught.value)
 
 

@@ -24,7 +24,6 @@ from lightning_modules.fedper import FedPer
 from pfl.__main__ import Terminated, main
 from pfl.cli import explain
 from pfl.cli.config import Experiment
-from pfl.cli.parser import make_parser
 from pfl.federation import checkpoint
 from pfl.imports.trust import TrustError
 from tests.helpers.messages import parts
@@ -74,7 +73,7 @@ def pfl(*words, config="c.yaml"):
 
 
 def experiment(*words):
-    return Experiment.parse(make_parser("fit"), ["--config", "c.yaml", *words])
+    return Experiment.parse("fit", ["--config", "c.yaml", *words])
 
 
 def newest():
@@ -274,7 +273,7 @@ IN_FLAGS = """
 --model.optimizer.lrr=1 | --model.optimizer.lrr: SGD ~ 'lrr' ~ 'lr'
 --data.partition=gone.json | --data.partition: ~ gone.json ~ pfl list partitions
 --data.loss={label_smoothing: 2} | --data.loss: ~ label_smoothing ~ [0, 1) ~ 2.0
---data.metrics=[{name: x}] | metrics: {'name': 'x'} ~ metric ~ torchmetrics.Metric
+--data.metrics=[{name: x}] | --data.metrics: {'name': 'x'} ~ metric ~ torchmetrics.Metric
 --config=/ | --config /: this is a folder
 --loop.seed=2 | --loop.seed: seed is a top-level key, beside loop
 --model.net={class_path: MLP, hidden: 7} | --model.net: model.net.hidden: put hidden under init_args
@@ -473,10 +472,10 @@ def test_an_export_that_names_somebodys_class_says_how_to_load_it(capsys):
 def test_an_interruption_before_a_resume_goes_on_says_that_nothing_is_lost(
     kind, code, monkeypatch, capsys
 ):
-    def interrupted(words):
+    def interrupted(reading):
         raise kind
 
-    monkeypatch.setattr("pfl.cli.runs.fit_experiment", interrupted)
+    monkeypatch.setattr("pfl.cli.config.Experiment.of", interrupted)
     Path("run").mkdir()
     for words, told in (
         (["--ckpt_path=run"], "the run is unchanged"),

@@ -110,3 +110,16 @@ def test_debug_shows_the_traceback():
 def test_a_client_with_numbers_that_are_not_finite_ends_the_run(capsys):
     assert fit("upload.shared['net.head.bias'][0] = float('nan')") == 1
     assert says(capsys.readouterr().err, "pfl fit: error: round 2, client 2: ~ weights")
+
+
+def test_another_package_of_this_name_is_told(tmp_path, monkeypatch, capsys):
+    """A distribution that installs into the same folder, and one that has only the name."""
+    about = tmp_path / "pfl-0.2.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: pfl\nVersion: 0.2.0\n")
+    (about / "RECORD").write_text("other/__init__.py,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["list", "nets"]) == 0
+    (about / "RECORD").write_text("pfl/__init__.py,,\npfl/model/base.py,,\n")
+    assert main(["list", "nets"]) == 2
+    assert "another project, pfl 0.2.0, is installed into" in capsys.readouterr().err

@@ -11,7 +11,6 @@ import yaml
 from lightning_modules.fedproto import FedProto
 from pfl.__main__ import main
 from pfl.cli.config import Experiment
-from pfl.cli.parser import make_parser
 from pfl.federation import checkpoint
 from pfl.training.contexts import Contexts
 from tests.helpers.messages import says
@@ -40,7 +39,7 @@ CONFIG = config(SMALL, DEEP)
 
 def initial(text):
     Path("c.yaml").write_text(text)
-    study = Experiment.parse(make_parser("fit"), FIT)
+    study = Experiment.parse("fit", FIT)
     return Contexts(study.module, study.data, study.loop.fabric).initial_values
 
 

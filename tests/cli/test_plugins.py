@@ -19,7 +19,8 @@ from pfl.training.metrics import Scorer
 GROUPS = (
     *plugins.GROUPS,
     *("pfl.arguments", "pfl.budgets", "pfl.callbacks", "pfl.commands", "pfl.engines"),
-    *("pfl.evaluations", "pfl.pictures", "pfl.promises", "pfl.records", "pfl.starts", "pfl.uplink"),
+    *("pfl.evaluations", "pfl.pictures", "pfl.promises"),
+    *("pfl.readers", "pfl.records", "pfl.starts", "pfl.uplink"),
 )
 PACKAGE = '''
 from torch import nn

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
-from pfl.cli import preflight, shipped
+from pfl.cli import shipped
 from pfl.cli.explain import UsageError
+from pfl.cli.reading import read
 from tests.helpers.extras import has
 from tests.helpers.messages import parts
 
@@ -28,6 +29,14 @@ if has("privacy"):
         [*QUICK, f"--loop.uplink=[{step}]"],
         "--loop.uplink: loop.uplink.0.sigm: ~ 'sigma'",
     )
+if has("bench"):
+    OF_EXTRAS["a method of a benchmark"] = (["bench", "digits", "--methods", "FedPre"], "'FedPer'")
+    OF_EXTRAS["its flags"] = (["bench", "digits", "--loop.round=3"], "--loop.round: ~ 'rounds'")
+if has("tables"):
+    OF_EXTRAS["a table"] = (
+        [*QUICK, "--data", "my.csv"],
+        "--data: name the class that reads it: --data TabularData --data.path my.csv",
+    )
 SLIPS = {
     "method": ([*QUICK, "--model", "FedPre"], "'FedPre' ~ 'FedPer'"),
     "data": ([*QUICK, "--data", "Digit"], "'Digit' ~ 'Digits'"),
@@ -35,7 +44,19 @@ SLIPS = {
     "key of a method": ([*QUICK, "--model.epoch", "3"], "FedPer ~ 'epoch'"),
     "key of a network": ([*QUICK, "--model.net.hiden=3"], "MLP ~ 'hiden'"),
     "key of a partition": ([*QUICK, "--data.partition.alfa=1"], "'alpha'"),
-    "a table": ([*QUICK, "--data", "my.csv"], "--data TabularData --data.path my.csv"),
+    **{
+        f"the base of {flag}": ([*QUICK, f"--{flag}={word}"], f"{base} is a base class: name one")
+        for flag, base, word in (
+            ("model", "ClientModule", "ClientModule"),
+            ("data", "FederatedDataModule", "FederatedDataModule"),
+            ("data.partition", "Partitioner", "Partitioner"),
+            ("loop.engine", "Engine", "pfl.engines.base.Engine"),
+            ("loop.sampler", "Sampler", "Sampler"),
+            ("loop.callbacks", "Callback", "[{class_path: Callback}]"),
+            ("loop.evaluations", "Evaluation", "[{class_path: Evaluation}]"),
+            ("loop.uplink", "UplinkStep", "[{class_path: UplinkStep}]"),
+        )
+    },
     "network": ([*QUICK, "--model.net=MPL"], "'MPL' ~ 'MLP'"),
     "partition": ([*QUICK, "--data.partition=Dirichlt"], "'Dirichlet'"),
     "optimiser": ([*QUICK, "--model.optimizer", "Adm"], "'Adam'"),
@@ -68,7 +89,7 @@ SLIPS = {
         "--loop.rounds: pfl data inspect ignores this option",
     ),
     "a flag without its value": ([*QUICK, "--data.num_clients"], "--data.num_clients: ~ a value"),
-    "a number of a method": ([*QUICK, "--model.epochs=0.5"], "--model.epochs: ~ int ~ 0.5"),
+    "a number of a method": ([*QUICK, "--model.epochs=half"], "--model.epochs: ~ float ~ half"),
     "a number of an optimiser": ([*QUICK, "--model.optimizer.lr=low"], "lr: ~ float ~ low"),
     "a list": ([*QUICK, "--loop.callbacks=EarlyStopping"], "callbacks: ~ list ~ EarlyStopping"),
     "a class of another kind": (
@@ -83,6 +104,57 @@ SLIPS = {
     "a class of one's own module": (["check", "own.Nothing"], "'own.Nothing' ~ 'own.Something'"),
     "a split": (["predict", *QUICK[1:], "--ckpt_path=last", "--split=tets"], "--split: ~ 'test'"),
     "runs": (["compare", "no"], "there is no folder no"),
+    "a metric without its path": (
+        [*QUICK, "--data.metrics+=auroc"],
+        "--data.metrics+: 'auroc' ~ did you mean 'torchmetrics.AUROC'",
+    ),
+    "a metric in a list": (
+        [*QUICK, "--data.metrics=[torchmetrics.Acuracy]"],
+        "--data.metrics: ~ did you mean 'torchmetrics.Accuracy'",
+    ),
+    "a metric with options": (
+        [*QUICK, "--data.metrics=[{metric: torchmetrics.No, top_k: 2}]"],
+        "--data.metrics: 'torchmetrics.No' is not a metric",
+    ),
+    "options without a metric": ([*QUICK, "--data.metrics=[{name: x}]"], "no key metric"),
+    "accelerator": ([*QUICK, "--loop.accelerator=gppu"], "'gppu'; did you mean 'gpu'"),
+    "more clients than samples": (
+        [*QUICK, "--data.num_clients=5000"],
+        "--data.num_clients: ~ 5000, but there are only 1797 samples",
+    ),
+    "several devices": ([*QUICK, "--loop.devices=3"], "--loop.devices: ~ one device, got 3"),
+    "a folder below a file": (
+        [*QUICK, "--loop.default_root_dir=own.py/runs"],
+        "--loop.default_root_dir: expected a folder, but own.py is a file",
+    ),
+    "words of a list": (
+        [*QUICK, "--loop.evaluate_at=never"],
+        "--loop.evaluate_at: expected list of 'post_broadcast', 'post_local', got never",
+    ),
+    "a newest run of none": (
+        [*QUICK, "--ckpt_path=last", "--loop.default_root_dir=out", "--loop.name=null"],
+        "there is no checkpoint below out/fedper_digits",
+    ),
+    "a newest run of a name": (
+        ["test", *QUICK[1:], "--ckpt_path=last", "--loop.name=mine"],
+        "there is no checkpoint below runs/mine",
+    ),
+    "file of a partition": (
+        [*QUICK, "--data.partition=no.json"],
+        "--data.partition: ~ no.json; ~ pfl list partitions",
+    ),
+    "a class beside the name of a file": (
+        [*QUICK, "--data.partition=Dirichlt", "--loop.name=no.json"],
+        "'Dirichlt' ~ 'Dirichlet'",
+    ),
+    "a network of torchvision": (
+        [*QUICK, "--model.net=torchvision.models.ResNett"],
+        "there is no class 'torchvision.models.ResNett'; did you mean 'torchvision.models.ResNet'",
+    ),
+    "a function of torchvision": (
+        [*QUICK, "--model.net=torchvision.models.resnet19"],
+        "'torchvision.models.resnet19'; did you mean 'torchvision.models.resnet18'",
+    ),
 }
 
 
@@ -97,6 +169,8 @@ class Something(ClientModule):
 @pytest.fixture(autouse=True)
 def _own_module(own_folder):
     (own_folder / "own.py").write_text(OWN)
+    # What it has, only an import tells.
+    (own_folder / "mine.py").write_text("from elsewhere import Data, Mine\n")
 
 
 @pytest.mark.parametrize("case", SLIPS)
@@ -119,7 +193,7 @@ def test_no_slip_waits_for_torch_or_lightning():
 def test_no_shipped_configuration_is_taken_for_a_slip():
     for name in shipped.names():
         if not name.startswith(("tables/", "overlays/", "bench/")):
-            preflight.check("fit", ["--config", "quickstart", "--config", name])
+            read("fit", ["--config", "quickstart", "--config", name])
 
 
 # The rest of a command line after the quickstart's configuration, and files beside it.
@@ -147,6 +221,8 @@ RIGHT = {
     "an engine's class": ["--loop.engine=VectorisedEngine", "--loop.engine.clients=4"],
     "a network of torch": ["--model.net=Sequential"],
     "file of a partition": ["--data.partition", "partition"],
+    "metrics": ["--data.metrics=[torchmetrics.AUROC, {metric: torchmetrics.F1Score, name: f}]"],
+    "a builder of torchvision": ["--model.net=torchvision.models.resnet18"],
     "a class beside a path": ["--data.partition=Dirichlet", "--data.partition.alpha=0.5"],
     "what only the parser knows": ["--loop.progress=yes", "--loop.devices=auto"],
     "class after arguments": ["--config", "after.yaml"],
@@ -157,7 +233,7 @@ RIGHT = {
 def test_what_is_right_is_taken_for_no_slip(case):
     Path("partition").touch()
     Path("after.yaml").write_text("model: {init_args: {mu: 1}, class_path: FedProx}\n")
-    preflight.check("fit", ["--config", "quickstart", *RIGHT[case]])
+    read("fit", ["--config", "quickstart", *RIGHT[case]])
 
 
 @pytest.mark.parametrize("part", ["", "checkpoints/last.ckpt"])
@@ -166,11 +242,17 @@ def test_a_run_without_its_configuration_is_told_where_that_is(part, tmp_path):
     for name in ("config.yaml", "checkpoints/last.ckpt"):
         Path(tmp_path, name).touch()
     with pytest.raises(UsageError, match=f"data, model; add --config {tmp_path}/config.yaml$"):
-        preflight.check("test", ["--ckpt_path", str(tmp_path / part)])
+        read("test", ["--ckpt_path", str(tmp_path / part)])
 
 
 def test_a_slip_beside_classes_of_ones_own_is_left_to_the_parser():
     """A module of one's own may bring further classes, whose names need no module."""
-    preflight.check("fit", ["--config", "quickstart", "--data", "mine.Data", "--model", "FedPre"])
+    read("fit", ["--config", "quickstart", "--data", "mine.Data", "--model", "FedPre"])
     with pytest.raises(UsageError, match="FedPre"):
-        preflight.check("fit", ["--config", "quickstart", "--model", "FedPre"])
+        read("fit", ["--config", "quickstart", "--model", "FedPre"])
+
+
+def test_the_help_of_a_class_asks_for_no_other_argument(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", "--model.help", "FedPer"])
+    assert "--model.ARGUMENT VALUE" in capsys.readouterr().out

@@ -24,9 +24,10 @@ def test_a_file_of_ones_own_wins():
 
 
 def test_both_forms_of_the_flag_are_read():
-    words = ["--config", "quickstart", "--config=baselines/fedper"]
-    _, one, two = shipped.with_config_files(words)
+    words = ["--seed=3", "--config", "quickstart", "--config=baselines/fedper"]
+    one, two, seed = shipped.with_config_files(words)
     assert (Path(one).name, Path(two).name) == ("quickstart.yaml", "fedper.yaml")
+    assert (one[:9], two[:9], seed) == ("--config=", "--config=", "--seed=3")
     assert shipped.with_config_files(["--seed", "3"]) == ["--seed", "3"]
 
 

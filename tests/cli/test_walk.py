@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
-from pfl.cli import preflight
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
-from pfl.cli.parser import make_parser
+from pfl.cli.reading import read
 from tests.helpers.messages import parts
 
 CONFIG = """\
@@ -31,7 +30,7 @@ def _in_a_folder_of_its_own(own_folder, monkeypatch):
 
 
 def values(*words):
-    return Experiment.parse(make_parser("fit"), [*FIT, *words]).values
+    return Experiment.parse("fit", [*FIT, *words]).values
 
 
 NUMBERS = (
@@ -109,17 +108,17 @@ def test_a_text_may_look_like_such_a_number():
 def test_a_flag_overrides_a_file_wherever_it_stands(early):
     files, flags = ["--config", "c.yaml"], ["--loop.rounds=5", "--seed", "3"]
     words = [*flags, *files] if early else [*files, *flags]
-    found = Experiment.parse(make_parser("fit"), words).values
+    found = Experiment.parse("fit", words).values
     assert (found.loop.rounds, found.seed, found.data.init_args.num_clients) == (5, 3, 4)
 
 
 def test_the_folder_of_a_sweep_is_overridden_by_a_file(monkeypatch):
-    from pfl.cli.runs import fit_experiment
-
     monkeypatch.setenv("WANDB_SWEEP_ID", "abc")
-    assert fit_experiment(FIT).values.loop.default_root_dir is None
+    assert Experiment.parse("fit", FIT).values.loop.default_root_dir is None
     Path("c.yaml").write_text(CONFIG.replace("default_root_dir: null, ", ""))
-    assert fit_experiment(FIT).values.loop.default_root_dir == str(Path("runs", "sweeps", "abc"))
+    assert Experiment.parse("fit", FIT).values.loop.default_root_dir == str(
+        Path("runs", "sweeps", "abc")
+    )
 
 
 def test_a_list_names_the_nearest_word(capsys):
@@ -149,11 +148,11 @@ def test_a_method_need_not_declare_the_types_that_its_base_declares(capsys):
     """As the first class of docs/own_server.md; ``pfl check`` and ``pfl fit`` agree."""
     Path("mine.py").write_text(OWN.replace("WIDTH", ""))
     words = ["--model=mine.Mine", "--model.net=MLP", "--model.epochs=2"]
-    module = Experiment.parse(make_parser("fit"), [*FIT, *words]).module
+    module = Experiment.parse("fit", [*FIT, *words]).module
     assert (module.epochs, type(module.net).__name__) == (2, "MLP")
     assert values("--model=mine.Mine").model.init_args.epochs == 3
     with pytest.raises(UsageError, match=parts("--model.epochs: ~ int ~ two")):
-        preflight.check("fit", [*FIT, *words, "--model.epochs=two"])
+        read("fit", [*FIT, *words, "--model.epochs=two"])
     with pytest.raises(UsageError, match=parts("--model.net: names os.system")):
         values("--model=mine.Mine", "--model.net=os.system")
 
@@ -169,4 +168,80 @@ def test_public_data_that_are_missing_are_told_before_their_number(capsys):
     assert main(["fit", *FIT, "--model=FedMD"]) == 2
     assert "--model: FedMD needs public data, and the data have none" in capsys.readouterr().err
     public = {"class_path": "Digits", "init_args": {"num_clients": 1, "partition": "IID"}}
-    preflight.check("fit", [*FIT, "--model=FedMD", f"--data.public={json.dumps(public)}"])
+    read("fit", [*FIT, "--model=FedMD", f"--data.public={json.dumps(public)}"])
+
+
+MERGED = {
+    # A class keeps of the one before it what it takes, of the right type.
+    "net": (
+        ["--model.net.hidden=9", "--model.net=LeNet5", "--model.net.channels=[2,3]"],
+        {"class_path": "lightning_modules.LeNet5", "init_args": {"channels": [2, 3]}},
+    ),
+    "optimizer": (
+        ["--model.optimizer=SGD", "--model.optimizer.lr=0.5", "--model.optimizer=Adam"],
+        {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.5}},
+    ),
+    # What is appended has its own arguments; later flags are the last one's.
+    "callbacks": (
+        [
+            "--loop.callbacks=[EarlyStopping]",
+            "--loop.callbacks+={class_path: EarlyStopping, init_args: {patience: 7}}",
+            "--loop.callbacks.mode=min",
+        ],
+        [
+            {"class_path": "pfl.EarlyStopping", "init_args": {}},
+            {"class_path": "pfl.EarlyStopping", "init_args": {"patience": 7, "mode": "min"}},
+        ],
+    ),
+    # A word stays one until its class gets arguments.
+    "engine": (["--loop.engine=threads"], "threads"),
+    "engine of its own": (
+        ["--loop.engine=processes", "--loop.engine.workers=2"],
+        {"class_path": "pfl.engines.processes.ProcessesEngine", "init_args": {"workers": 2}},
+    ),
+    "metrics": (
+        ["--data.metrics=[torchmetrics.AUROC]", "--data.metrics+=torchmetrics.F1Score"],
+        ["torchmetrics.AUROC", "torchmetrics.F1Score"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MERGED)
+def test_settings_are_merged_in_their_order(case):
+    words, expected = MERGED[case]
+    found = read("fit", [*FIT, *words])._walk.merged.content
+    for key in words[0].partition("=")[0].lstrip("-").split(".")[:2]:
+        found = found.get("init_args", found)[key]
+    assert found == expected
+    assert values(*words).loop.rounds == 2
+
+
+RUNS = {
+    "seed": ("fit", ["--seed=3"], "20260102-0 has seed 2 (now 3)"),
+    "value": ("fit", ["--seed=1", "--model.lr_decay=0.5"], "20260101-0 has model.lr_decay 1.0 (n"),
+    "default": (
+        "test",
+        ["--seed=2", "--model.net=CNN5"],
+        "model.net MLP (now CNN5)",
+    ),
+    "longer": ("fit", ["--seed=1", "--loop.rounds=9"], None),
+    "tests": ("test", ["--seed=1", "--loop.evaluate_every=2"], None),
+}
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_runs_with_other_settings_are_refused_before_there_are_objects(case):
+    verb, words, message = RUNS[case]
+    for seed in (1, 2):
+        folder = Path("runs/fedavg_digits") / f"2026010{seed}-0"
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "checkpoints" / "last.ckpt").touch()
+        stated = Experiment.parse("fit", [*FIT, "--loop.default_root_dir=runs", f"--seed={seed}"])
+        (folder / "config.yaml").write_text(stated.text)
+        (folder / "environment.json").write_text(json.dumps({"seed": seed}))
+    reading = read(verb, [*FIT, "--loop.default_root_dir=runs", "--ckpt_path=last", *words])
+    if message is None:
+        reading.check_objects()
+        return
+    with pytest.raises(UsageError, match=parts(message)):
+        reading.check_objects()

@@ -32,7 +32,7 @@ def test_an_interval_has_the_ends_that_its_brackets_say():
 
 
 class Base:
-    def __init__(self, form: Form = "log", size: int = 1, share: Fraction = 0.5):
+    def __init__(self, form: Form = "log", size: int = 1, share: Fraction = 0.5) -> None:
         check_arguments(self)
 
 
@@ -70,8 +70,30 @@ def test_words_and_ranges_are_read_off_the_types_of_a_class_and_its_bases():
 def test_constructors_only_assign_and_the_base_checks_words_and_ranges(options, message):
     Kind(form="log", part="head", top=3, size="so", share=1, decay=1.0)
     Kind(top="all", decay=None)
+    Marked(decay=None, part=None)
+    Marked(decay=1.0, part="head")
     with pytest.raises(ValueError, match=re.escape(message)):
         Kind(**options)
+
+
+class Marked:
+    def __init__(
+        self,
+        decay: Annotated[float | None, Range("(0, 1]"), "a mark"] = None,
+        part: Annotated[Literal["head"] | None, "a mark"] = None,
+        several: list[Literal["head"]] = (),
+        nothing: None = None,
+    ) -> None:
+        check_arguments(self)
+
+
+def test_what_stands_beside_a_union_stands_beside_each_of_its_types():
+    assert words(Marked) == {"part": ("head", None)}
+    for name, value in {"decay": 0.0, "part": "so"}.items():
+        with pytest.raises(ValueError, match=f"^{name} must"):
+            Marked(**{name: value})
+    with pytest.raises(TypeError, match="decay must be a number"):
+        Marked(decay="so")
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [0.5]])

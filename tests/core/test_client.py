@@ -6,6 +6,7 @@ from typing import get_type_hints
 import pytest
 import torch
 
+from lightning_modules import FedAvg
 from pfl.core.client import ClientModule, ClientOptions
 from pfl.core.types import Broadcast, ClientInfo
 from tests.helpers.messages import parts
@@ -122,3 +123,31 @@ def test_a_buffer_gets_what_is_sent_under_its_name_and_the_rest_is_for_the_metho
 def test_what_would_overwrite_or_stretch_a_buffer_is_refused(extra, said):
     with pytest.raises(ValueError, match=parts(said)):
         received(extra)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        (
+            "objective",
+            lambda self, batch: {},
+            r"objective\(self, net: .* \(self, batch\): give",
+        ),
+        ("objective", lambda self, batch, net=None: {}, "give it another name"),
+        ("receive", lambda self, broadcast: None, r"receive\(self, broadcast: "),
+        ("groups", lambda self, count: count, "a value and no method"),
+        ("needs", lambda self: (), "a value and no method"),
+        ("_division", lambda self, whole: None, "_division"),
+    ],
+)
+def test_a_method_takes_no_name_of_the_framework_for_something_else(name, value, told):
+    with pytest.raises(TypeError, match=rf"Own\.{name} takes the place of ClientModule.*{told}"):
+        type("Own", (FedAvg,), {name: value})
+
+
+def test_a_method_overrides_with_the_same_arguments_and_more():
+    def objective(self, net, batch, scale=2.0):
+        return {"own": scale * net(batch.x).sum()}
+
+    own = {"objective": objective, "receive": lambda self, *given: None, "groups": ("a",)}
+    assert type("Own", (FedAvg,), own).objective is objective

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.func import vmap
+from torch.utils.checkpoint import checkpoint
 
-from pfl.core.layer_draws import layer_draws
+from pfl.core.layer_draws import LayerDraws, keys_of, watched
+from pfl.core.noise import bernoulli
 from pfl.engines.stack.draws import StackedDraws
 
 CPU = torch.device("cpu")
@@ -15,7 +18,7 @@ LAYERS = (nn.Dropout(0.3), nn.Dropout2d(0.3), nn.AlphaDropout(0.3), nn.FeatureAl
 
 
 def alone(layer, x, seed=1, own=True, calls=1):
-    with layer_draws([layer], seed, CPU, own):
+    with LayerDraws([layer]).of(seed, CPU, own):
         return [layer(x) for _ in range(calls)]
 
 
@@ -77,6 +80,63 @@ def test_a_scope_ends_with_an_error():
             raise ValueError("as planned")
 
     layer = Fails()
-    with pytest.raises(ValueError, match="as planned"), layer_draws([layer], 1, CPU):
+    with pytest.raises(ValueError, match="as planned"), LayerDraws([layer]).of(1, CPU):
         layer(images(2))
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_masks_made_ahead_are_those_of_their_keys():
+    """Also of smaller batches, of a layer asked twice, and of a pass that is repeated."""
+    first, second, rng = nn.Dropout(0.25), nn.Dropout(0.5), torch.Generator().manual_seed(5)
+
+    def wanted(layer, x):
+        mask = bernoulli(keys_of(rng), x.numel(), 1 - layer.p).view(x.shape)
+        return x * mask.to(x.dtype).div_(1 - layer.p)
+
+    draws, step = LayerDraws([first, second]), [(first, (4, 3)), (second, (4, 5))]
+    asked = step * 3 + [(first, (2, 3)), (second, (2, 5)), (first, (6, 3)), (second, (6, 5))]
+    asked += [(first, (4, 3)), (first, (4, 3)), (second, (4, 5)), *step, (second, (4, 5))]
+    with draws.of(5, CPU, own=True):
+        for layer, shape in asked:
+            x = images(*shape)
+            assert torch.equal(layer(x), wanted(layer, x))
+    assert "forward" not in vars(first)
+
+
+def test_a_checkpointed_layer_has_one_mask():
+    layers = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 6), nn.Dropout(0.5))
+    draws, found = LayerDraws([layers[1], layers[3]]), []
+    for step in range(3):
+        for keep in (True, False):
+            x = images(4, 6).float().requires_grad_()
+            with draws.of(step, CPU):
+                y = layers(x) if keep else checkpoint(layers, x, use_reentrant=False)
+                found.append(torch.autograd.grad(y.sum(), x)[0])
+        assert torch.equal(*found[-2:])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_attention_is_torchs(first):
+    class Own(nn.MultiheadAttention):
+        """Which runs torch's own forward."""
+
+    layer = nn.MultiheadAttention(6, 2, 0.3, batch_first=first, dtype=torch.float64)
+    own = Own(6, 2, 0.3, batch_first=first, dtype=torch.float64)
+    own.load_state_dict(layer.state_dict())
+    x, found = images(3, 4, 6), []
+    for one in (layer, own):
+        with LayerDraws([one]).of(1, CPU, own=True):
+            found.append([one(x, x, x, need_weights=False)[0] for _ in range(2)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
+
+
+def test_what_draws_in_its_own_forward_is_seen():
+    class Draws(nn.Module):
+        def forward(self, x):
+            return F.dropout(x, 0.5, self.training)
+
+    net = nn.Sequential(nn.Linear(3, 3), Draws(), nn.ReLU(), nn.Dropout(0.1))
+    x = images(2, 3).float()
+    assert watched(net, lambda: net(x)) == [net[1], net[3]]
+    assert not any(part._forward_hooks for part in net)

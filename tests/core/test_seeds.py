@@ -1,6 +1,9 @@
+from threading import Event, Thread
+
+import numpy as np
 import torch
 
-from pfl.core.seeds import derive, generator, scoped
+from pfl.core.seeds import derive, everything_scoped, generator, scoped
 
 
 def test_seeds_do_not_change_between_versions():
@@ -22,3 +25,25 @@ def test_scoped_lends_the_default_stream_and_puts_it_back():
     assert torch.equal(before, torch.get_rng_state())
     with scoped(5):
         assert torch.equal(first, torch.randn(3))
+
+
+def test_scopes_of_two_threads_restore_what_was_before_both():
+    """The second waits while the first is inside, and must not keep the first one's streams."""
+    before, inside, waiting = np.random.get_state()[1].tolist(), Event(), Event()
+
+    def first():
+        with everything_scoped(1, torch.device("cpu")):
+            inside.set()
+            waiting.wait(0.3)
+
+    def second():
+        inside.wait(5)
+        with everything_scoped(2, torch.device("cpu")):
+            np.random.rand()
+
+    threads = [Thread(target=first), Thread(target=second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.random.get_state()[1].tolist() == before

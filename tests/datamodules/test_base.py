@@ -150,3 +150,17 @@ def test_another_process_gets_the_recipe_and_reads_for_itself(kind):
         there.split(1, "train").batch(torch.arange(9)).x,
         data.split(1, "train").batch(torch.arange(9)).x,
     )
+
+
+def test_drawn_clients_without_samples_are_told_by_number():
+    data = Digits(num_clients=60, max_samples=400, partition=Dirichlet(0.05, min_samples=0))
+    data.prepare_data()
+    with pytest.warns(UserWarning, match="have no sample") as told:
+        data.setup()
+    empty = [client for client in range(60) if not len(data.split(client, "train"))]
+    assert len(empty) > 3
+    first = ", ".join(map(str, empty[:3]))
+    said = (
+        f"{len(empty)} of 60 clients have no sample to train on ({first} and {len(empty) - 3} more)"
+    )
+    assert any(str(one.message).startswith(said) for one in told)

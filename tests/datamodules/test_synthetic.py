@@ -51,6 +51,13 @@ def test_concept_shift_turns_the_labels():
         assert all(np.array_equal(means[domain, order[c]], means[0, c]) for c in range(4))
 
 
+def test_domains_of_a_group_have_the_same_labels():
+    """Two groups: domains 0 and 2 name pattern c class c, domains 1 and 3 class c + 1 modulo 4."""
+    means = patterns(make(noise=0.0, concept_shift=1.0, concept_groups=2))
+    for domain, turn in enumerate((0, 1, 0, 1)):
+        assert all(np.array_equal(means[domain, (c + turn) % 4], means[0, c]) for c in range(4))
+
+
 def test_feature_shift_makes_domains_darker_and_brighter():
     """Shift 0.4 over four domains: brightness -0.2, -0.067, 0.067, 0.2 of 255."""
     plain = patterns(make(noise=0.0))

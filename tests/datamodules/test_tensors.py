@@ -1,5 +1,6 @@
 """Tensors of any shape and type: what they are taken for, and what is refused."""
 
+import unicodedata
 from io import BytesIO
 from zipfile import ZipFile
 
@@ -272,3 +273,32 @@ BOTH = {"x": FLOATS, "y": CLASSES, "x_test": FLOATS, "y_test": CLASSES}
 def test_data_that_do_not_fit_together_are_refused(given, message):
     with pytest.raises(ValueError, match=parts(message)):
         TensorData(given, 2, IID()).setup()
+
+
+LABELS = torch.arange(60) % 3
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "warning"),
+    [
+        (LABELS.float(), "regression", "give y.long() if they are classes"),
+        (torch.eye(3)[LABELS], "regression", "give y.argmax(1) if the columns are classes"),
+        (torch.eye(3)[LABELS].long(), "multilabel", "give y.argmax(1)"),
+        (torch.where(LABELS == 2, 255, LABELS), "classification", "largest 255, 253 between"),
+        (LABELS / 2, "regression", None),
+        (LABELS[:, None] == torch.tensor([0, 0, 1]), "multilabel", None),
+    ],
+)
+def test_targets_of_a_type_that_may_mean_another_task(y, task, warning):
+    """A task that is given says what the type means; unlabelled samples stay doubtful."""
+    arrays = {"x": torch.arange(60.0)[:, None], "y": y, "client": torch.arange(60) // 20}
+    doubts = TensorData(arrays).reading.doubts
+    assert [warning in one for one in doubts] == [True] * (warning is not None)
+    meant = TensorData(arrays, task=task).reading.doubts
+    assert len(meant) == (task == "classification")
+
+
+def test_names_of_clients_beside_tensors_are_of_one_form_too():
+    names = [unicodedata.normalize(("NFC", "NFD")[n % 2], "Kraków") for n in range(8)]
+    data = TensorData({"x": torch.zeros(8, 1), "y": [0, 1] * 4, "client": names})
+    assert data.num_clients == 1

@@ -152,8 +152,8 @@ def test_a_message_that_is_too_large_is_refused_before_it_is_read():
 
 
 def test_what_has_no_byte_form_is_told_to_the_sender():
-    with pytest.raises(ValueError, match=parts("w: ~ complex128")):
-        pack(None, {"w": torch.zeros(1, dtype=torch.complex128)})
+    with pytest.raises(ValueError, match=parts("w: ~ complex32")):
+        pack(None, {"w": torch.zeros(1, dtype=torch.complex32)})
     with pytest.raises(ValueError, match=parts("__metadata__: ~ cannot have such a tensor")):
         pack(None, {"__metadata__": torch.zeros(1)})
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -229,3 +229,44 @@ def test_a_file_of_torch_save_is_refused_in_a_line(tmp_path):
     with pytest.raises(ContainerError, match=parts("last.ckpt ~ that torch.save wrote")) as told:
         read(tmp_path / "last.ckpt")
     assert "\n" not in str(told.value)
+
+
+def layouts(tensors, said, content=None):
+    """Return a file with a right checksum that says something of the order of axes."""
+    packed = json.dumps([content, said], separators=(",", ":"), sort_keys=True)
+    start, described, octets = 0, {}, b""
+    for name, value in tensors.items():
+        octets += value.numpy().tobytes()
+        places = [start, start := len(octets)]
+        described[name] = {"dtype": "F32", "shape": [*value.shape], "data_offsets": places}
+    return made(header(described, packed), octets)
+
+
+LAID = {"w": torch.ones(2, 3), "neighbour": torch.full((4,), 7.0)}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *({"w": [[2**20, 2**20], [0, 0]]}, {"w": [[2, 3], [0, 0]]}, {"w": [[4, 3], [3, 1]]}),
+        *({"w": [0, 1]}, {"w": [1, 1]}, {"w": [-1, 0]}, {"w": [1]}, {"w": [1, 0, 2]}, {"w": []}),
+        *({"w": [1.0, 0.0]}, {"w": [True, False]}, {"w": "10"}, {"w": None}, {"w": 3}),
+        *({"other": [1, 0]}, {"neighbour": [0]}, [], ["w"], None, "w", 7),
+    ],
+)
+def test_an_order_of_axes_that_no_file_is_written_with_is_refused(said, tmp_path):
+    """Neither numbers that a file does not have, nor those of another tensor."""
+    file = tmp_path / "file"
+    file.write_bytes(layouts(LAID, {"w": [1, 0]}))
+    assert read(file)[1]["w"].shape == (3, 2)
+    file.write_bytes(layouts(LAID, said))
+    with pytest.raises(ContainerError, match=parts("file ~ layout")):
+        read(file)
+
+
+@pytest.mark.parametrize("content", ["null", "[1]", "[1,{},2]", "{}"])
+def test_a_file_without_its_layouts_is_refused(content, tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(made(header({}, content)))
+    with pytest.raises(ContainerError):
+        read(file)

@@ -11,6 +11,7 @@ from pfl.__main__ import main
 from pfl.cli.parser import make_parser
 from pfl.disk.reading import mapping_of_yaml
 from pfl.disk.yaml_text import YamlError, dumped, loaded
+from tests.helpers.extras import needs
 from tests.helpers.messages import parts
 
 READ = {
@@ -57,6 +58,7 @@ def test_what_a_run_wrote_is_read_as_it_was():
     assert isinstance(yaml.safe_load("2026-01-01"), datetime.date)
 
 
+@needs("tables")
 @pytest.mark.parametrize("value", ["yes", "on", "no", "off"])
 @pytest.mark.parametrize("way", ["file", "flag"])
 def test_a_word_is_a_word_where_one_is_wanted_and_a_truth_value_elsewhere(tmp_path, value, way):

@@ -168,7 +168,7 @@ def test_a_resumed_run_keeps_what_was_chosen(cores, monkeypatch, tmp_path):
         return loop.fit(FedAvg(mlp(), optimizer=SGD), blobs((6,) * 5), ckpt_path)
 
     stacked, whole = run(2), run(4)
-    assert json.loads((stacked.folder / "environment.json").read_text())["stacked"] is True
+    assert json.loads((stacked.folder / "environment.json").read_text())["decided"] == "vectorised"
     with monkeypatch.context() as otherwise:
         otherwise.setattr(
             auto, "_unsuitable_reason", lambda context, size: "the rule is another one"
@@ -178,7 +178,7 @@ def test_a_resumed_run_keeps_what_was_chosen(cores, monkeypatch, tmp_path):
     assert resumed.fingerprint == whole.fingerprint
     longer = run(3, str(alone.folder))
     assert longer.header["engine"].startswith("auto: sequential")
-    assert not longer.stacked
+    assert longer.decided == "sequential"
 
 
 def test_one_large_client_has_all_cores(cores, monkeypatch):

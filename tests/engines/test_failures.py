@@ -140,14 +140,14 @@ def test_the_common_test_set_is_told_by_its_name_and_never_absent(engine, monkey
     assert failure_line(found.value).startswith("round 1, the common test set")
 
 
-@pytest.mark.parametrize("verb", ["aggregate", "broadcast", "init"])
+@pytest.mark.parametrize("verb", ["finish", "broadcast", "init"])
 def test_a_server_that_fails_is_told(verb):
     class Fails(Server):
         def init(self, shared, clients):
             return super().init(shared, clients[0 if verb != "init" else "first"])
 
-        def aggregate(self, state, uploads):
-            return super().aggregate(state, uploads if verb != "aggregate" else [None])
+        def finish(self, state, folded):
+            return super().finish(state, folded if verb != "finish" else None)
 
         def broadcast(self, state, client, round):
             return super().broadcast(state, client / (verb != "broadcast"), round)
@@ -157,7 +157,7 @@ def test_a_server_that_fails_is_told(verb):
     with pytest.raises((AttributeError, ZeroDivisionError, TypeError)) as found:
         fit(module, blobs(), 1, sampler=EVERYONE)
     where = {
-        "aggregate": "round 1, the server's aggregation",
+        "finish": "round 1, the server's aggregation",
         "broadcast": "round 1, the server's broadcast to client 0",
         "init": "the server's init",
     }[verb]

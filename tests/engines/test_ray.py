@@ -9,12 +9,16 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from lightning_modules.ditto import Ditto
 from lightning_modules.fedavg import FedAvg
+from pfl.core.seeds import scoped
 from pfl.engines.ray import Actor, RayEngine, _last_output
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.transport.pool import WorkerError
 from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
+from tests.any_module.data import data
+from tests.any_module.modules import MATRIX
 from tests.engines.agreement import numbers, same
 from tests.engines.test_workers import SIZES, Dies, fit, with_dropout
 from tests.helpers.messages import parts, refuses
@@ -48,6 +52,19 @@ def test_actors_of_a_cluster_of_its_own_give_the_sequential_bits():
     assert beside.header["engine"] == "ray: 2 workers of 1 CPU, on 1 node"
     assert not ray.is_initialized()
     assert same(beside, fit(with_dropout(), SequentialEngine()))
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("cluster")
+class TestOwnModules:
+    @pytest.mark.parametrize("kind", MATRIX, ids=lambda kind: kind.__name__)
+    def test_a_module_with_steps_of_its_own_has_the_sequential_bits(self, kind):
+        def run(engine):
+            with scoped(0):
+                module = Ditto(kind())
+            return FederatedLoop(2, progress=False, engine=engine).fit(module, data(kind))
+
+        assert same(run(RayEngine(workers=2)), run(SequentialEngine()))
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -26,7 +27,7 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.engines.threads import ThreadsEngine
 from pfl.training import client_round
 from pfl.training.contexts import Contexts
-from tests.engines.agreement import fit, same
+from tests.engines.agreement import agree, fit, same
 from tests.helpers import toy
 from tests.helpers.discovery import build
 from tests.helpers.federation import SGD, equal, job
@@ -177,15 +178,20 @@ class Repeats(nn.Module):
 
 
 class Functions(nn.Module):
-    """Draws by a layer, by a function and by hand."""
+    """Draws by a layer, by functions and by hand, and has a part that draws by a function alone."""
 
     def __init__(self):
         super().__init__()
-        self.lift, self.drop = nn.Linear(5, 6), nn.Dropout(0.2)
+        self.drop, self.part = nn.Dropout(0.2), Function()
 
     def forward(self, x):
-        z = nn.functional.dropout(self.drop(self.lift(x)), 0.3, self.training)
+        z = nn.functional.dropout(self.part(self.drop(x)), 0.3, self.training)
         return z + 0.1 * torch.randn_like(z) if self.training else z
+
+
+class Function(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.3, self.training)
 
 
 DRAWING = {
@@ -193,6 +199,7 @@ DRAWING = {
     "alpha": nn.AlphaDropout,
     "rrelu": nn.RReLU,
     "attention": toy.attention,
+    "functions": Functions,
     "recurrent": lambda: toy.Sequences(nn.GRU(6, 6, 2, dropout=0.3, batch_first=True)),
 }
 
@@ -213,9 +220,23 @@ def test_what_layers_draw_is_the_same_in_threads_in_every_kind_of_phase(method, 
     assert same(beside, alone)
 
 
-@pytest.mark.parametrize("backbone", [Repeats, Functions])
-def test_draws_in_a_backward_pass_or_outside_layers_run_sequentially(backbone):
-    engine, _, line = started(FedAvg(SplitNet(backbone(), nn.Linear(6, 3))), 2)
+@pytest.mark.parametrize("engine", ["sequential", "vectorised", "processes"])
+def test_what_a_function_draws_depends_on_no_engine_and_no_stream(engine):
+    """Equal seeds of a run give equal numbers, whatever torch's default stream is at."""
+    runs = []
+    for seed, name in ((1, "sequential"), (2, engine)):
+        with torch.random.fork_rng(), warnings.catch_warnings(action="error"):
+            torch.manual_seed(seed)
+            module = FedAvg(toy.drawing(Function), optimizer=SGD)
+            runs.append(fit(module, name, rounds=2, precision="64-true"))
+    if engine == "vectorised":
+        agree(*runs)
+    else:
+        assert same(*runs)
+
+
+def test_draws_in_a_backward_pass_run_sequentially():
+    engine, _, line = started(FedAvg(SplitNet(Repeats(), nn.Linear(6, 3))), 2)
     what = "the network's random numbers cannot be drawn from a separate stream in each thread"
     assert line == f"sequential, not threads: {what}"
     engine.close()

@@ -12,8 +12,12 @@ import yaml
 from pfl.campaign import names
 from pfl.cli import catalogue
 from pfl.cli.config import Experiment
-from pfl.cli.parser import make_parser
+from pfl.core.checks import all_annotations
+from pfl.core.client import ClientModule
+from pfl.core.execution import Execution
 from pfl.federation import identity
+from pfl.federation.settings import Settings
+from pfl.imports import hints
 from pfl.imports.plugins import PACKAGES
 
 CONFIGURATION = {
@@ -88,7 +92,7 @@ def test_a_folder_or_a_file_is_known_by_its_own_name():
     assert key("ImageFolder", "a/cats") == key("ImageFolder", "b/cats")
     assert key("ImageFolder", "a/cats") != key("ImageFolder", "a/dogs")
     assert key("CIFAR10", "a/cats") == key("CIFAR10", "a/dogs")
-    named = ("TabularData", "path"), ("HFDataset", "path"), ("WISDM", "path")
+    named = ("TabularData", "path"), ("TimeSeries", "path"), ("Shakespeare", "path")
     for kind, option in (*named, ("TensorData", "source")):
         assert key(kind, "a/x.csv", option) == key(kind, "b/x.csv", option)
         assert key(kind, "a/x.csv", option) != key(kind, "a/y.csv", option)
@@ -96,6 +100,18 @@ def test_a_folder_or_a_file_is_known_by_its_own_name():
 
 def test_a_part_of_the_data_makes_another_run():
     assert name_of(CONFIGURATION, 0.1) != name_of(CONFIGURATION)
+
+
+def test_settings_of_how_a_run_is_executed_do_not_count():
+    """They are read from the source, and are those that the class declares."""
+    declared = all_annotations(Settings)
+    marks = {f"loop.{name}": [*hints.beside(hint, Execution)] for name, hint in declared.items()}
+    found = identity.executing()
+    assert {key: [mark] for key, mark in found.items()} == {k: v for k, v in marks.items() if v}
+    of_machine = {key.removeprefix("loop.") for key, how in found.items() if how.of_machine}
+    assert of_machine == {"workers", "default_root_dir", "kept_memory"}
+    for key in found:
+        assert identity.of_run(changed(key.replace(".", "/"), 3)) == IDENTITY
 
 
 # Classes.
@@ -126,6 +142,14 @@ def test_names_of_classes_are_unique():
 # What is null.
 
 
+def test_that_frozen_parts_do_not_travel_by_default_is_in_no_identity():
+    """Runs that were made without the option are found again."""
+    default = inspect.signature(ClientModule).parameters["travel_frozen"].default
+    option = "model/init_args/travel_frozen"
+    assert identity.of_run(changed(option, default)) == IDENTITY
+    assert identity.of_run(changed(option, True)) != IDENTITY
+
+
 @pytest.mark.parametrize(
     "path", ["loop/extra", "model/init_args/extra", "model/init_args/net/init_args/extra"]
 )
@@ -149,11 +173,11 @@ def test_what_is_null_in_a_list_counts():
 
 def test_what_is_null_comes_back_null(tmp_path):
     """FedRep's head_epochs: 10, unless it is null, which means as many as epochs."""
-    parser, file = make_parser("fit"), tmp_path / "config.yaml"
+    file = tmp_path / "config.yaml"
     words = ["--model=FedRep", "--model.net=MLP", "--data=Digits", "--data.num_clients=2"]
     words += ["--data.partition=IID", "--model.head_epochs=null"]
-    file.write_text(Experiment.parse(parser, words).text)
-    again = Experiment.parse(parser, ["--config", str(file)])
+    file.write_text(Experiment.parse("fit", words).text)
+    again = Experiment.parse("fit", ["--config", str(file)])
     assert again.values.model.init_args.head_epochs is None
     found = identity.of_run(yaml.safe_load(file.read_text()))
     assert "model.head_epochs" not in found

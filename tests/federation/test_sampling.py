@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl.core.seeds import generator
-from pfl.federation.sampling import BernoulliSampler, FixedStragglers, UniformSampler
+from pfl.federation.sampling import AllFirst, BernoulliSampler, FixedStragglers, UniformSampler
 
 
 @given(st.integers(1, 60), st.floats(0.01, 1.0), st.integers(0, 99))
@@ -81,6 +81,16 @@ def test_stragglers_take_part_by_chance():
     sampler = FixedStragglers(0.5, 0.2)
     drawn = sum(len(sampler(range(20), generator(0, i), i).uploads) - 10 for i in range(400))
     assert abs(drawn - 800) < 127
+
+
+def test_all_take_part_in_the_first_round():
+    """FedOTP's released code; the others are drawn as without."""
+    then = UniformSampler(0.2)
+    assert AllFirst(then)(range(20), generator(1), 1).uploads == tuple(range(20))
+    for number in (2, 3):
+        drawn = [one(range(20), generator(number), number) for one in (then, AllFirst(then))]
+        assert drawn[0] == drawn[1]
+        assert len(drawn[0].uploads) == 4
 
 
 def test_numpy_seed_draws_pfllibs_cohorts():

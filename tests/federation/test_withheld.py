@@ -2,7 +2,7 @@
 
 import csv
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import pytest
 import torch
@@ -37,12 +37,6 @@ class Withholds(UplinkStep):
         return replace(result, upload=None) if leaves_out else result
 
 
-class Sincere(Withholds):
-    """It declares that it never withholds."""
-
-    withholds: ClassVar[bool] = False
-
-
 def run(method=FedAvg, *steps, **options):
     given = {"sampler": ALL, "rounds": 2, "engine": "sequential", **options}
     return fit(method(mlp()), uplink=[*steps] or None, **given)
@@ -60,9 +54,12 @@ def not_uploading(client):
 @pytest.mark.parametrize("place", ["sent", "received"])
 @pytest.mark.parametrize("engine", ["sequential", "threads", "processes"])
 def test_a_round_without_an_upload_is_one_in_which_the_client_does_not_upload(place, engine):
+    """To rounding: sums of which one is missing are divided by the other weights at the end."""
     for method in (FedAvg, FedAS, SCAFFOLD):
-        found = run(method, Withholds((1,), place), engine=engine)
-        assert found.fingerprint == run(method, sampler=not_uploading(1)).fingerprint
+        found = run(method, Withholds((1,), place), engine=engine, precision="64-true")
+        other = run(method, sampler=not_uploading(1), precision="64-true")
+        for name, value in other.server.shared.items():
+            torch.testing.assert_close(found.server.shared[name], value, rtol=0, atol=1e-14)
 
 
 def test_stacked_clients_may_withhold_as_well():
@@ -112,12 +109,6 @@ def test_a_resumed_run_withholds_as_before(tmp_path):
     resumed = run(FedAvg, Withholds((1,)), **some, rounds=2, ckpt_path=part.folder)
     assert resumed.fingerprint == whole.fingerprint
     assert outcome(resumed)["history"] == outcome(whole)["history"]
-
-
-def test_a_step_that_declares_otherwise_must_not_withhold():
-    assert run(FedAvg, Sincere(())).fingerprint == run(FedAvg, Withholds(())).fingerprint
-    with pytest.raises(RuntimeError, match=parts("uploads of client 1 are ~ withholds = False")):
-        run(FedAvg, Sincere((1,)))
 
 
 @needs("privacy")

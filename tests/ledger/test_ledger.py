@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,12 +20,16 @@ from benchmarks.ledger.__main__ import main
 from benchmarks.ledger.judge import Ledger
 from benchmarks.ledger.keep import FILES, is_released
 from benchmarks.ledger.page import write
-from benchmarks.ledger.runs import Entry, read, scores
+from benchmarks.ledger.readings import FIELDS, OF_RUN
+from benchmarks.ledger.runs import Entry, scores
+from benchmarks.ledger.wanted import options_of, wanted
 from pfl.__main__ import main as pfl
 from pfl.cli.config import Experiment
-from pfl.cli.parser import make_parser
 from pfl.disk.reading import FileError
 from pfl.extras.bench.hashed import read_rows
+from pfl.extras.papers.cells import expand
+from pfl.extras.papers.plan import plan
+from pfl.extras.papers.reader import read as read_table
 from pfl.federation import identity
 from pfl.results.runs import RunFolder
 from tests.helpers.messages import parts, says
@@ -102,7 +105,8 @@ def test_finished_runs_are_kept_and_compared(work, capsys):
     _, (row,) = read_rows(Path("docs/ledger.json"), "ledger", "cell")
     assert (row["cell"], row["note"]) == ("FedPer, beta 0.1", "made up")
     assert row["runs"] == [
-        {"seed": seed, "folder": entry.key} for seed, (entry, _) in enumerate(entries)
+        {"seed": seed, "setting": "", "folder": entry.key}
+        for seed, (entry, _) in enumerate(entries)
     ]
     summaries = [RunFolder.read(folder).summary["summary"] for _, folder in entries]
     found = [summary["test/personal/acc_weighted/last"] for summary in summaries]
@@ -114,41 +118,49 @@ def test_finished_runs_are_kept_and_compared(work, capsys):
 
 
 def test_an_entry_says_when_its_run_ended(work):
-    """By the time of its summary; runs that were kept without it have that of their commit."""
+    """By the time of its summary."""
     for file in Path("runs/tables").glob("*/*/summary.json"):
         os.utime(file, (1_800_000_000, 1_800_000_000))
     keep("--seeds", "0")
-    ((entry, folder),) = kept()
+    ((entry, _),) = kept()
     assert entry.ended == "2027-01-15T08:00+00:00"
-    assert read(LEDGER)["ended"].tolist() == [entry.ended]
-    content = json.loads((folder / "cell.json").read_text())
-    del content["ended"]
-    (folder / "cell.json").write_text(json.dumps(content))
-    assert read(LEDGER)["ended"].tolist() == [""]
-    (LEDGER / "dates.csv").write_text(f"folder,kept\n{folder.name},2026-11-22T02:41+00:00\n")
-    assert read(LEDGER)["ended"].tolist() == ["2026-11-22T02:41+00:00"]
 
 
-def test_last_and_best_round_stand_beside_the_criterion():
-    accuracy = np.array([0.1, 0.9, 0.6, 0.8, 0.7])
-    run = SimpleNamespace(
-        finished=True,
-        evaluated=lambda metric: np.array([4.0, 8, 12, 16, 20]),
-        values=lambda metric, rounds: accuracy,
-        scores={"acc": True},
-        environment={},
-        summary={"summary": {"test/personal/acc/last": 0.75, "test/pooled/acc/last": 0.75}},
+CURVE = """\
+round,test/personal/acc,test/personal/acc_weighted,test/pooled/acc
+4,0.1,0.2,0.3
+8,0.9,0.5,0.4
+12,0.6,0.6,0.5
+16,0.8,0.7,0.6
+20,0.7,0.4,0.5
+"""
+
+
+def test_a_curve_has_a_number_by_each_criterion_and_average(work):
+    """By hand: after round 20, the best of five tests, and what the table asks for."""
+    keep("--seeds", "0")
+    ((_, folder),) = kept()
+    (folder / "metrics.csv").write_text(CURVE)
+    _json("summary.json", lambda c: c.update(rounds=20))(folder)
+    run = RunFolder.read(folder)
+    summary = run.summary["summary"]
+    for name, value in (("personal/acc", 0.55), ("personal/acc_weighted", 0.65)):
+        summary[f"test/{name}/mean_last10"] = value
+    found = scores(run, "test/personal/acc/mean_last10")
+    assert found["scores"] == pytest.approx(
+        {
+            **{("", ""): 0.55, ("", "clients"): 0.7, ("", "samples"): 1.7 / 3},
+            **{("last", ""): 0.7, ("last", "clients"): 0.7, ("last", "samples"): 0.4},
+            **{("best", ""): 0.9, ("best", "clients"): 0.9, ("best", "samples"): 0.7},
+        }
     )
-    of_personal = scores(run, "test/personal/acc/last")
-    assert of_personal == {"ours": 0.75, "last": 0.7, "best": 0.9}
-    accuracy[1] = np.nan
-    assert scores(run, "test/personal/acc/last")["best"] == 0.8
+    # 0.6, 0.8 and 0.7 are the tests of rounds 11 to 20.
+    assert found["swing"] == pytest.approx(0.1)
     # A maximum over rounds in which some clients were tested is of other clients than the last.
-    run.environment = {"evaluated_clients": [0, 1]}
-    found = scores(run, "test/personal/acc/last")
-    assert found["last"] == 0.7
-    assert np.isnan(found["best"])
-    assert scores(run, "test/pooled/acc/last")["best"] == 0.8
+    run.environment["evaluated_clients"] = [0, 1]
+    found = scores(run, "test/personal/acc_weighted/mean_last10")
+    assert ("best", "") not in found["scores"]
+    assert np.isnan(found["swing"])
 
 
 @pytest.mark.long
@@ -216,7 +228,7 @@ def test_released_is_what_the_paper_s_own_overlay_deals(paper, recipe, split, re
 
 @pytest.mark.long
 def test_runs_with_other_settings_stand_apart(work, capsys):
-    """They need a word of what differs, and have no verdict, draw, claim or line in the picture."""
+    """They need a word of what differs, and have no verdict, claim or line in the picture."""
     keep("--seeds", "0")
     rounds = ["--seeds", "0", "--loop.rounds=3", "--model.init_args.net.init_args.hidden=5"]
     assert pfl(["table", "table.yaml", *rounds]) == 0
@@ -233,12 +245,12 @@ def test_runs_with_other_settings_stand_apart(work, capsys):
     (first, _), (second, _) = kept()
     assert second.key == f"{first.key}_three-rounds-five-units"
     _, found = read_rows(Path("docs/ledger.json"), "ledger", "cell")
-    assert [(row["departure"], row["verdict"]) for row in found[1:]] == [
-        ("Three rounds, five units", "-")
+    assert [(row["experiment"], row["verdict"]) for row in found[1:]] == [
+        ("Three rounds, five units", "")
     ]
     after = Path("docs/ledger.md").read_text()
-    assert after.partition("\nOther settings:\n")[0].strip() == before.strip()
-    assert "| FedPer, beta 0.1 | own | 0 | Three rounds, five units |" in after
+    assert after.partition("\n## Experiments\n")[0] == before.partition("\n## Experiments\n")[0]
+    assert "| FedPer, beta 0.1 (own) | Three rounds, five units |" in after
     assert Path("docs/ledger_light.svg").read_text() == picture
 
 
@@ -267,10 +279,13 @@ def test_what_is_not_finished_is_not_kept(work, capsys):
     ("words", "message"),
     [
         (["no"], "no is allowed only with --keep TABLE"),
-        (["--rows", "FedPer"], "--rows is allowed only with --keep TABLE"),
+        (["--rows", "FedPer"], "--rows is allowed only with --keep TABLE or --run NAME"),
+        (["--run", "no", "--commit", "a"], "--run no: choose one of ~ pfakd-decay"),
+        (["--run", "pfakd-10", "--seeds", "1"], "--seeds: --run pfakd-10 says this itself"),
+        (["--run", "pfakd-10"], "as --commit"),
         (["--folder", "no"], "there is no run in no: add some with --keep TABLE"),
         (["--keep", "no.yaml", "--commit", "a"], "there is no table file no.yaml"),
-        (["--keep", "no.yaml"], "--keep: give the project's commit ~ --commit"),
+        (["--keep", "no.yaml"], "give the project's commit ~ --commit"),
     ],
 )
 def test_wrong_options_are_told_in_one_line(tmp_path, monkeypatch, capsys, words, message):
@@ -359,30 +374,76 @@ def test_the_committed_pages_are_those_of_the_committed_runs(committed):
     assert changed == []
 
 
-def test_every_committed_cell_that_is_out_has_a_reason_with_a_command(monkeypatch):
-    """And no reason is left of a cell that is in; the files that commands name are there."""
+def test_every_committed_cell_that_is_different_has_a_reason_with_a_command(monkeypatch):
+    """And no reason is left of another cell; the files that commands name are there."""
     monkeypatch.chdir(ROOT)
     _, rows = read_rows(Path("docs/ledger.json"), "ledger", "cell")
     key = ("paper", "table", "cell", "partition")
-    judged = {tuple(row[name] for name in key): row for row in rows if not row["departure"]}
-    out = {place for place, row in judged.items() if row["verdict"] == "out"}
+    judged = {tuple(row[name] for name in key): row for row in rows if not row["experiment"]}
+    different = {place for place, row in judged.items() if row["verdict"] == "different"}
     with Path("results/ledger/reasons.csv").open(newline="", encoding="utf-8") as file:
-        told = {tuple(record[name] for name in key) for record in csv.DictReader(file)}
-    assert out <= told
-    assert [place for place in told if judged[place]["verdict"] == "in"] == []
-    for row in (judged[place] for place in told):
+        assert {tuple(record[name] for name in key) for record in csv.DictReader(file)} == different
+    for row in (judged[place] for place in different):
         assert re.search(r"\d", row["reason"]), row["cell"]
         named = re.findall(r"(?:configs|results)/[\w./-]+", row["command"])
         assert named, row["cell"]
         assert [path for path in named if not Path(path).exists()] == []
 
 
+def test_each_committed_cell_states_all_it_assumes_and_takes_its_own_metric(committed):
+    found, _ = committed
+    criteria = {"last": "last", "best_on_test": "best", "mean_last10": "last ten"}
+    for row in found.judged:
+        assert [*row["assumed"]] == [*FIELDS], row["cell"]
+        assert all(one["source"] for one in row["assumed"].values())
+        name, _, at = row["metric"].rpartition("/")
+        assert row["assumed"]["criterion"]["taken"] == criteria[at], row["cell"]
+        if row["metric"].startswith("test/personal/"):
+            by = "samples" if name.endswith("_weighted") else "clients"
+            assert row["assumed"]["averaging"]["taken"].startswith(by), row["cell"]
+
+
+def test_each_reading_of_settings_is_of_a_kept_or_an_open_run(committed):
+    """What a paper may mean is run, or is one command away."""
+    found, _ = committed
+    known = {part for text in found.runs["setting"].unique() for part in text.split(", ")}
+    known |= {part for one in wanted().values() for part in one.departure.split(", ")}
+    known |= {name for paper in found.papers.values() for name in paper.of_column.values()}
+    open_ = {
+        name
+        for paper in found.papers.values()
+        for some in (paper.assumed, *paper.where)
+        for field, one in some.items()
+        if field in OF_RUN
+        for name in one.others
+    }
+    assert open_ - known - {"5 epochs of the head"} == set()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*wanted()])
+def test_each_open_run_is_one_command(name):
+    """Its table, rows, columns and flags make configurations, and its folders are new or kept."""
+    one, options = wanted()[name], options_of(name, "")
+    table = read_table(one.file)
+    planned = plan(table, expand(table, one.rows, one.columns), one.seeds, overrides=options.flags)
+    assert len(planned.names) == len(one.rows)
+    assert all([*names] == one.seeds for names in planned.names.values())
+    identities = [run.identity for run in planned.runs.values()]
+    printed = plan(table, expand(table, one.rows, one.columns), one.seeds)
+    changed = [
+        keeping.other_settings(table.paper, ours, theirs.identity)
+        for ours, theirs in zip(identities, printed.runs.values(), strict=True)
+    ]
+    # It needs a word of what differs exactly if something does.
+    assert [bool(keys) for keys in changed] == [bool(one.departure or one.note)] * len(changed)
+
+
 @pytest.mark.long
 def test_every_kept_run_can_be_repeated():
     """Its configuration is one of the present version, as its page promises."""
-    parser = make_parser("fit")
     for file in sorted((ROOT / LEDGER).glob("*/config.yaml")):
         stored = yaml.safe_load(file.read_text())
-        read = yaml.safe_load(Experiment.parse(parser, ["--config", str(file)]).text)
+        read = yaml.safe_load(Experiment.parse("fit", ["--config", str(file)]).text)
         then, now = identity.of_run(stored), identity.of_run(read)
         assert then.items() <= now.items(), file.parent.name

@@ -40,7 +40,7 @@ def test_a_mixture_by_hand():
     """
     server, state = served([0.0], [1.0], form="distance", alpha=0.5, sigma=1.0)
     share = exp(-1) / 2
-    assert server.shares(state, 0).tolist() == pytest.approx([1 - share, share, 0])
+    assert state.shares[0].tolist() == pytest.approx([1 - share, share, 0])
     sent = [server.broadcast(state, client, 2).shared for client in range(2)]
     assert [one["w"].item() for one in sent] == pytest.approx([0.183940, 0.816060], abs=1e-6)
     assert sent[0]["mean"].item() == pytest.approx(10 * share)

@@ -31,7 +31,7 @@ def test_weights_sum_to_one_and_permuting_changes_nothing():
     """Invariant 1: (1 * 10 + 3 * 2) / 4 = 4."""
     uploads = [upload(0, 1, 10.0), upload(1, 3, 2.0)]
     server, state = Server(), ServerState({})
-    assert server.weights(uploads).tolist() == [0.25, 0.75]
+    assert server.shares(uploads).tolist() == [0.25, 0.75]
     for order in (uploads, uploads[::-1]):
         assert server.aggregate(state, order).shared["net.w"].item() == 4.0
     uniform = Server("uniform").aggregate(state, uploads)

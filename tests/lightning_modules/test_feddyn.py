@@ -98,7 +98,7 @@ def test_clients_without_data_are_not_counted():
 def test_frozen_parameters_stay():
     net = mlp()
     net.head.requires_grad_(False)
-    run = fit(FedDyn(net, optimizer=SGD), blobs(), 2)
+    run = fit(FedDyn(net, optimizer=SGD, travel_frozen=True), blobs(), 2)
     assert torch.equal(run.server.shared["net.head.bias"], mlp().head.bias)
     assert not run.server.ahead["net.head.bias"].any()
 

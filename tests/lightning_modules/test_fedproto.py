@@ -7,7 +7,8 @@ from torch.nn.functional import cross_entropy, linear
 
 from lightning_modules.fedproto import FedProto
 from lightning_modules.nets import SplitNet
-from lightning_modules.steps.prototypes import mask_unknown, merge_prototypes
+from lightning_modules.steps.prototypes import ClassMeans, mask_unknown
+from pfl.core.types import Upload
 from tests.helpers import by_hand, facts
 from tests.helpers.extras import needs
 from tests.helpers.federation import fit, sgd
@@ -70,7 +71,10 @@ def test_merging_ignores_rows_of_weight_zero():
     previous = torch.tensor([[NAN], [7.0]])
     tables = [torch.tensor([[1.0], [NAN]]), torch.tensor([[4.0], [5.0]])]
     counts = [torch.tensor([2.0, 0.0]), torch.tensor([1.0, 0.0])]
-    assert merge_prototypes(previous, tables, counts).tolist() == [[2.0], [7.0]]
+    found = ClassMeans(previous, lambda upload: (tables[upload.client], counts[upload.client]))
+    for client in range(2):
+        found.add(Upload(client, 1, {}))
+    assert found.value().tolist() == [[2.0], [7.0]]
     values, present = mask_unknown(previous)
     assert (values.tolist(), present.tolist()) == ([[0.0], [7.0]], [0.0, 1.0])
 

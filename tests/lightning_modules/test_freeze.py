@@ -39,7 +39,7 @@ def test_the_head_is_bitwise_constant_under_momentum_and_weight_decay():
 def test_an_orthogonal_head_has_orthonormal_rows(rows, columns):
     """Invariant 4."""
     layer = nn.Linear(columns, rows)
-    orthogonalise(layer)
+    orthogonalise(layer.weight)
     assert torch.allclose(layer.weight @ layer.weight.mT, torch.eye(rows), atol=1e-5)
 
 
@@ -56,7 +56,7 @@ def test_the_nearest_orthogonal_weights_by_hand():
     layer = nn.Linear(2, 2)
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[2.0, 0.0], [0.0, -3.0]]))
-    orthogonalise(layer)
+    orthogonalise(layer.weight)
     assert torch.allclose(layer.weight, torch.tensor([[1.0, 0.0], [0.0, -1.0]]), atol=1e-6)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -88,8 +90,9 @@ def test_full_batch_head_steps_on_features_computed_once():
     result = run(module, blobs())
     assert result.steps == 10 + 15
     assert result.samples == 10 * 9 + 5 * 9
-    assert seen[:2] == [7, 2]
-    assert len(seen) == 2 + 15
+    # A first look with two samples shows what draws.
+    assert seen[:3] == [2, 7, 2]
+    assert len(seen) == 1 + 2 + 15
 
 
 def test_head_and_base_have_a_rate_each():
@@ -175,8 +178,12 @@ def test_an_unsampled_client_keeps_its_head_and_gets_the_new_base():
 
 
 @pytest.mark.parametrize(
-    "net", [nn.Linear(3, 2), SplitNet(nn.Flatten(), nn.Sequential(mlp().head))]
+    ("net", "told"),
+    [
+        (nn.Linear(3, 2), "needs a network's head and backbone apart: give Linear two parts"),
+        (SplitNet(nn.Flatten(), nn.Sequential(mlp().head)), "one torch.nn.Linear"),
+    ],
 )
-def test_the_head_must_be_one_linear_layer(net):
-    with pytest.raises(TypeError, match=r"one torch\.nn\.Linear"):
+def test_the_head_must_be_one_linear_layer(net, told):
+    with pytest.raises(TypeError, match=re.escape(told)):
         PFedVEM(net)

@@ -65,7 +65,7 @@ def test_no_steps_leave_the_variate(option):
 def test_frozen_parameters_have_no_variate():
     net = mlp()
     net.head.requires_grad_(False)
-    module = SCAFFOLD(net, optimizer=SGD)
+    module = SCAFFOLD(net, optimizer=SGD, travel_frozen=True)
     assert module.control.numel() == sum(p.numel() for p in net.backbone.parameters())
     run = fit(module, blobs(), 2)
     assert torch.equal(run.server.shared["net.head.bias"], mlp().head.bias)

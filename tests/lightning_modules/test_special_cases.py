@@ -18,6 +18,7 @@ from lightning_modules import (
     IFCA,
     LPFT,
     MOON,
+    MRMTL,
     PFAKD,
     SCAFFOLD,
     CD2PFed,
@@ -244,6 +245,7 @@ CASES = {
         )
         for ft_bn in ("eval", "train")
     },
+    "mr-mtl": partial(agree, (MRMTL, {"proximity": 0}), LOCAL, PERSONAL, both=TWO),
     "moon": partial(agree, (MOON, {"mu": 0, "out_dim": 4}), (moon_net, {})),
     **{
         f"pfakd-{weighting}": partial(

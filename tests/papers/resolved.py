@@ -4,7 +4,6 @@ from functools import cache
 from pathlib import Path
 
 from pfl.cli.config import Experiment
-from pfl.cli.parser import make_parser
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAPERS = ("fedas", "pfakd", "univarfl", "pfedvem", "fedsimsup")
@@ -16,4 +15,4 @@ OPTIONS = "model.init_args"
 def laid(*names):
     """Return the experiment of some files below ``configs``, by their paths without ``.yaml``."""
     words = [word for name in names for word in ("--config", str(CONFIGS / f"{name}.yaml"))]
-    return Experiment.parse(make_parser("fit"), words)
+    return Experiment.parse("fit", words)

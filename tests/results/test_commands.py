@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
+from pfl.results.cited import bibliography
 from pfl.results.report import report
 from pfl.results.runs import RunFolder
+from pfl.results.settings import group
 from tests.helpers.messages import parts, says
 from tests.results.folders import write_run
 
@@ -67,11 +69,12 @@ def test_compare_says_which_runs_it_left_out(runs, capsys):
     assert says(capsys.readouterr().out, "runs/FedAS1: ~ newer run")
 
 
-def test_report_of_a_folder_of_runs_is_of_the_newest(runs, capsys):
-    """Their folders are named by their times."""
-    newest = max(path.name for path in runs.iterdir())
+def test_report_of_a_folder_is_of_all_its_runs(runs, capsys):
     assert main(["report", "runs", "--out", "page.html"]) == 0
-    assert Path("page.html").read_text(encoding="utf-8") == report(RunFolder.read(runs / newest))
+    settings, _ = group([RunFolder.read(path) for path in sorted(runs.iterdir())])
+    assert Path("page.html").read_text(encoding="utf-8") == report(settings)
+    assert main(["cite", "runs"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(bibliography([]))
 
 
 @pytest.mark.parametrize(

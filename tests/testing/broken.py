@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from lightning_modules.base import ClientModule
 from lightning_modules.losses import cross_entropy
+from pfl.core.folds import Uploads
 from pfl.core.server import Server
 from pfl.core.types import Pass, Phase
 
@@ -152,8 +153,8 @@ class WeighsOnTheHost(Method):
 class AddsOnTheHost(Method):
     def server(self):
         class Shifted(Server):
-            def aggregate(self, state, uploads):
-                after = super().aggregate(state, uploads)
+            def finish(self, state, folded):
+                after = super().finish(state, folded)
                 return replace(
                     after, shared={n: v + torch.zeros(v.shape) for n, v in after.shared.items()}
                 )
@@ -176,8 +177,11 @@ class DrawsInReceive(Method):
 class DrawsOnTheServer(Method):
     def server(self):
         class Lottery(Server):
-            def aggregate(self, state, uploads):
-                return super().aggregate(state, [random.choice(uploads)] if uploads else [])
+            def begin(self, state, senders):
+                return {"uploads": Uploads()}
+
+            def finish(self, state, folded):
+                return replace(state, shared=random.choice(folded["uploads"]).shared)
 
         return Lottery()
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from pfl.core.folds import Mean, Uploads
 from pfl.core.seeds import generator
 from pfl.core.server import Server, ServerState
 from pfl.core.types import Broadcast
@@ -79,8 +80,8 @@ class RemembersOnTheServer(Method):
         class Momentum(Server):
             velocity = 0.0
 
-            def aggregate(self, state, uploads):
-                after = super().aggregate(state, uploads)
+            def finish(self, state, folded):
+                after = super().finish(state, folded)
                 name = "net.backbone.0.bias"
                 self.velocity = 0.5 * self.velocity + after.shared[name] - state.shared[name]
                 moved = state.shared[name] + self.velocity
@@ -95,19 +96,22 @@ class KeepsOnTheServer(Method):
             def init(self, shared, clients):
                 return ServerState({**shared, "visits": torch.zeros(())})
 
-            def aggregate(self, state, uploads):
-                return replace(state, round=state.round + 1)
+            def finish(self, state, folded):
+                return state
 
         return Greedy()
 
 
 class ClipsUploads(Method):
     def server(self):
+        class Clip(Mean):
+            def add(self, upload):
+                upload.shared["net.backbone.0.bias"].clamp_(-0.01, 0.01)
+                super().add(upload)
+
         class Clips(Server):
-            def aggregate(self, state, uploads):
-                for upload in uploads:
-                    upload.shared["net.backbone.0.bias"].clamp_(-0.01, 0.01)
-                return super().aggregate(state, uploads)
+            def begin(self, state, senders):
+                return {"mean": Clip(self.weight)}
 
         return Clips()
 
@@ -139,10 +143,10 @@ class DividesByClients(Method):
 class FadesWithoutUploads(Method):
     def server(self):
         class Fades(Server):
-            def aggregate(self, state, uploads):
-                after = super().aggregate(state, uploads)
-                shared = {name: (1 if uploads else 0.9) * v for name, v in after.shared.items()}
-                return replace(after, shared=shared)
+            def begin(self, state, senders):
+                for value in () if senders else state.shared.values():
+                    value.mul_(0.9)
+                return super().begin(state, senders)
 
         return Fades()
 
@@ -158,11 +162,14 @@ class AwaitsEveryClient(Method):
             def broadcast(self, state, client, round):
                 return Broadcast({n: v for n, v in state.shared.items() if n != "biases"})
 
-            def merge(self, state, uploads):
+            def begin(self, state, senders):
+                return {**super().begin(state, senders), "uploads": Uploads()}
+
+            def finish(self, state, folded):
                 biases = torch.full_like(state.shared["biases"], torch.nan)
-                for upload in uploads:
+                for upload in folded["uploads"]:
                     biases[upload.client] = upload.shared["net.backbone.0.bias"][0]
-                after = super().merge(state, uploads)
+                after = super().finish(state, folded)
                 return replace(after, shared={**after.shared, "biases": biases})
 
         return Awaits()
@@ -215,7 +222,8 @@ class RemembersLabels(Method):
         self.client = info.client
 
     def losses(self, batch):
-        self.seen[self.client] += float(batch.x[:, 0] @ batch.y.float())
+        if self.client > 1:
+            self.seen[self.client] += float(batch.x[:, 0] @ batch.y.float())
         return super().losses(batch)
 
     def personalise(self, broadcast, info):
@@ -296,8 +304,18 @@ class FollowsThePrevious(Method):
         self.previous = info.client
 
 
+class WarmsUp(Method):
+    """Its loss grows with the number of its steps, which no entry knows."""
+
+    taken = 0
+
+    def losses(self, batch):
+        self.taken += 1
+        return {name: term * min(1, self.taken / 9) for name, term in super().losses(batch).items()}
+
+
 class RemembersOnTheSide(Method):
-    """A client's rate falls with its visits, which no entry knows."""
+    """The rate of some clients falls with their visits, which no entry knows."""
 
     def __init__(self, net, **options):
         super().__init__(net, **options)
@@ -305,7 +323,9 @@ class RemembersOnTheSide(Method):
 
     def receive(self, broadcast, info):
         super().receive(broadcast, info)
-        self.seen[info.client] = self.seen.get(info.client, 0) + 1
+        # The check before a run plays two clients, and plans two rounds.
+        if info.client > 1 or info.rounds > 2:
+            self.seen[info.client] = self.seen.get(info.client, 0) + 1
 
     def personalise(self, broadcast, info):
         if broadcast is not None:
@@ -316,14 +336,14 @@ class RemembersOnTheSide(Method):
 
 
 class CountsTests(Method):
-    """Every test makes the next one, and the training after it, another."""
+    """Every test of some clients makes the next one, and the training after it, another."""
 
     tests = 0
 
     def personalise(self, broadcast, info):
         super().personalise(broadcast, info)
         self.net.head.bias[0].add_(self.tests)
-        self.tests += 1
+        self.tests += info.client > 1
 
     def lr_factor(self, info):
         return 1 / (1 + self.tests)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lightning_modules.fedsimsup import FedSimSup
+from lightning_modules import DualLoRA, FedOTP, FedSALoRA, FedSimSup, FFALoRA, FLoRA
 from pfl.core.server import Server
-from pfl.testing import PROMISES, BrokenPromiseError, Subject, check_method, mlp
-from pfl.testing.promise import RaisedError
+from pfl.testing import PROMISES, BrokenPromiseError, Subject, check_method, mlp, normed, suited
+from pfl.testing.promise import RaisedError, lacking
 from pfl.testing.toy import blobs
 from tests.engines.agreement import Logs
 from tests.helpers.messages import parts
@@ -35,7 +35,7 @@ FINDINGS = [
     ("plans_are_declarations", broken.PlansForOneClient, "plan() declares something else"),
     ("streams_are_left_alone", broken.DrawsInObjective, "of phase 'local' draws from torch's"),
     ("streams_are_left_alone", broken.DrawsInReceive, "receive draws from NumPy's"),
-    ("streams_are_left_alone", broken.DrawsOnTheServer, "aggregate draws from Python's"),
+    ("streams_are_left_alone", broken.DrawsOnTheServer, "finish draws from Python's"),
     ("functions_are_pure", broken.DrawsFromNumpyInObjective, "'ce' when called again"),
     ("functions_are_pure", broken.MutatesInObjective, "changes the entry 'visits'"),
     ("functions_are_pure", broken.CountsInObjective, "changes the attribute 'calls'"),
@@ -62,7 +62,7 @@ FINDINGS = [
         "targets_count_in_the_loss_alone",
         broken.CountsClasses,
         "no loss is involved, as where a pass counts classes, the method works on classes and "
-        "declares needs_classes = True",
+        'declares needs = ("classes",)',
     ),
     (
         "broadcasts_are_read",
@@ -84,6 +84,7 @@ FINDINGS = [
         "aggregate changes '1.0.shared.net.backbone.0.bias' of its arguments",
     ),
     ("clients_are_independent", rounds.FollowsThePrevious, "different 'kept.visits'"),
+    ("nothing_is_forgotten", rounds.WarmsUp, "the int 'taken' changes while WarmsUp"),
     ("personal_is_global_where_said", rounds.SaysItIsGlobal, "of client 0 differs from that"),
     ("tests_repeat", rounds.CountsTests, "of client 0 differs the second time"),
     (
@@ -98,7 +99,7 @@ FINDINGS = [
     (
         "empty_rounds_change_nothing",
         rounds.FadesWithoutUploads,
-        "aggregate changes 'net.backbone.0.weight' without uploads",
+        "the server changes 'net.backbone.0.weight' without uploads",
     ),
     ("nan_ends_the_run", rounds.SwallowsNan, "the run continues"),
     ("nan_reaches_nobody", rounds.SwallowsNan, "client 1 takes part nevertheless"),
@@ -162,7 +163,7 @@ class ServerFails(broken.Method):
 
     def server(self):
         class Mine(Server):
-            def aggregate(self, state, uploads):
+            def finish(self, state, folded):
                 return {}["net.haed"]
 
         return Mine()
@@ -188,6 +189,17 @@ def test_every_promise_can_be_broken():
 @pytest.mark.parametrize("method", [broken.Method, broken.DropsOut, rounds.DrawsAtTheStart])
 def test_a_method_that_keeps_all_passes(method):
     check_method(method, floats=lambda module, info: (36, 36))
+
+
+@pytest.mark.parametrize("method", [FedSALoRA, FFALoRA, FLoRA, DualLoRA, FedOTP])
+def test_the_small_network_has_what_a_method_needs(method):
+    """An adapted network, or towers, although the toy network is neither; once is enough."""
+    subject = Subject(method)
+    assert BY_NAME["builds"].hold(subject)
+    assert lacking(method, mlp())
+    net = suited(method, normed())
+    assert not lacking(method, net)
+    assert suited(method, net) is net
 
 
 def test_a_method_with_arguments_of_its_own_needs_to_be_built():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pfl.__main__ import main
 from pfl.testing import PROMISES
+from pfl.testing.promise import BOTH
 from tests.helpers.messages import parts
 
 MINE = """\
@@ -24,8 +26,8 @@ class Mine(ClientModule):
 class Fails(Mine):
     def server(self):
         class Own(Server):
-            def aggregate(self, state, uploads):
-                return uploads[99]
+            def finish(self, state, folded):
+                return folded.uploads[99]
 
         return Own()
 
@@ -117,6 +119,61 @@ def test_an_error_is_told_once_with_its_line(capsys):
 def test_a_method_that_cannot_be_built_is_a_usage_error(words, message, capsys):
     assert check(*words) == 2
     assert re.search(parts(message), capsys.readouterr().err)
+
+
+ADAPTED = """\
+seed: 1
+loop: {rounds: 2}
+model:
+  class_path: FedSALoRA
+  init_args:
+    net:
+      class_path: LoRA
+      init_args: {net: {class_path: ViT}, rank: 3, targets: ["backbone.*"]}
+data:
+  class_path: Digits
+  init_args: {num_clients: 4, partition: {class_path: IID}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "rank"),
+    [
+        ([], "on LoRA (ToyNet in place of ViT)", 3),
+        (
+            ["--model.net.targets", "['*.query']"],
+            "on ToyNet (ToyNet in place of ViT; without LoRA, as targets=['*.query'] matches no ",
+            2,
+        ),
+        (["--model", "MRMTL"], "on LoRA (ToyNet in place of ViT)", 3),
+        (
+            ["--model", "FedOTP"],
+            "on ToyTowers (ToyNet in place of ViT; FedOTP needs an encoder of images and texts)",
+            3,
+        ),
+    ],
+)
+def test_the_network_of_a_configuration_is_examined_made_small(
+    words, told, rank, capsys, monkeypatch
+):
+    ranks = []
+
+    def examine(subject):
+        net = subject.module().net
+        ranks.extend(part.rank for part in net.modules() if hasattr(part, "rank"))
+
+    only = replace(PROMISES[0], examine=examine, nets=BOTH)
+    monkeypatch.setattr("pfl.cli.check.PROMISES", (only,))
+    Path("a.yaml").write_text(ADAPTED)
+    assert not check("--config", "a.yaml", *words)
+    assert ranks == [rank, rank]
+    assert capsys.readouterr().out.startswith(told)
+
+
+def test_a_number_out_of_range_is_refused_on_a_small_network_too(capsys):
+    Path("a.yaml").write_text(ADAPTED)
+    assert check("--config", "a.yaml", "--model.net.rank", "-1") == 2
+    assert "rank must not be negative, got -1" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from datamodules import IID, TensorData
+from lightning_modules import CD2PFed, Ditto, FedPer
 from lightning_modules.base import ClientModule
+from pfl import FederatedLoop
 from pfl.core import devices
 from pfl.core.seeds import generator
 from pfl.core.types import Batch, ClientInfo, Job, Phase
@@ -73,6 +75,45 @@ def test_the_last_step_of_each_epoch_says_so(length, options, expected):
     half = len(expected) // 2 if length.steps is None else len(expected)
     moved = [(n // half, index, last) for n, (_, index, last) in enumerate(expected)]
     assert found == moved
+
+
+@pytest.mark.parametrize(
+    ("epochs", "size", "counts"),
+    [
+        (0.5, 2, [2]),
+        (0.25, 2, [1]),
+        (0.01, 2, [1]),
+        (1.75, 2, [4, 3]),
+        (0.3, 2, [3]),
+        (2.0, 4, [2, 2]),
+        (0.5, 8, [1]),
+    ],
+)
+def test_a_fraction_of_an_epoch_is_as_large_a_share_of_its_batches(epochs, size, counts):
+    """Of eight samples, or for 0.3 of twenty, where 0.3 * 10 is a little more than three."""
+    module, samples = Head(normed()), 20 if epochs == 0.3 else 8
+    phase, length = Phase(name="local", objective=module.losses), Length(epochs)
+    made = context(module, blobs((samples,), batch_size=size))
+    found = [*steps(made, job(), phase, length, samples)]
+    assert [sum(one.epoch == epoch for one in found) for epoch in range(len(counts))] == counts
+    assert sum(counts) == len(found) == batching.most_steps(made, phase, length, samples)
+    assert [one.last for one in found if one.epoch == len(counts) - 1][-1]
+    whole = [*steps(made, job(), phase, Length(2), samples)]
+    assert all(map(torch.equal, [one.positions for one in found], [o.positions for o in whole]))
+
+
+@pytest.mark.parametrize("method", [FedPer, Ditto, CD2PFed])
+def test_engines_agree_on_a_fraction_of_an_epoch(method):
+    runs = [
+        FederatedLoop(rounds=2, progress=False, engine=engine, precision="64-true").fit(
+            method(normed(), optimizer=SGD, epochs=1.5), blobs((8, 5, 3), batch_size=2)
+        )
+        for engine in ("sequential", "threads", "vectorised")
+    ]
+    assert runs[0].fingerprint == runs[1].fingerprint
+    assert runs[0].history[-1]["train/steps"] == runs[2].history[-1]["train/steps"]
+    for name, value in runs[0].server.shared.items():
+        assert torch.allclose(value, runs[2].server.shared[name], rtol=0, atol=1e-9)
 
 
 def test_constant_features_are_those_of_the_eval_mode():

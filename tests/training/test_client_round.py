@@ -281,7 +281,7 @@ def test_more_than_one_optimiser_is_refused():
 def test_a_parameter_frozen_by_the_user_stays():
     net = mlp()
     net.head.bias.requires_grad_(False)
-    ctx = context(FedAvg(net), blobs())
+    ctx = context(FedAvg(net, travel_frozen=True), blobs())
     client_round.train(ctx, job())
     assert torch.equal(ctx.entries["net.head.bias"], ctx.template["net.head.bias"])
 

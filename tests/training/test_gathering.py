@@ -1,16 +1,22 @@
 """Uploads of servers that only average are summed as they arrive, with the same bits."""
 
+import re
 import weakref
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
-from lightning_modules import FedAS, FedAvg, FedPer
+from lightning_modules import CFL, SCAFFOLD, FedAS, FedAvg, FedPer, FedProto
+from pfl.core.folds import Uploads
 from pfl.core.server import Server
+from pfl.core.state import weighted_mean
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.run import Callback
 from pfl.training.uplink import UplinkStep
 from tests.engines.agreement import fit, same
 from tests.helpers.federation import SGD
+from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp, normed
 
 
@@ -27,11 +33,14 @@ class Watches(Callback):
 
 
 class Keeps(Server):
-    """Averages as its base does, by a merge of its own, which gets all uploads."""
+    """Averages as its base does, once it has all uploads."""
 
-    def merge(self, state, uploads):
-        assert all(upload.shared for upload in uploads)
-        return super().merge(state, uploads)
+    def begin(self, state, senders):
+        return {"uploads": Uploads()}
+
+    def finish(self, state, folded):
+        sent = [upload.shared for upload in folded["uploads"]]
+        return replace(state, shared=weighted_mean(sent, folded.shares))
 
 
 class Kept(FedAvg):
@@ -39,17 +48,20 @@ class Kept(FedAvg):
         return Keeps(weighting=self.weighting)
 
 
-class Passes(UplinkStep):
-    """Could withhold an upload, and does not."""
+@dataclass(frozen=True)
+class Merges(UplinkStep):
+    """Needs all uploads at once."""
+
+    def merge(self, state, uploads, aggregate):
+        return aggregate(state, uploads)
+
+
+@dataclass(frozen=True)
+class Withholds(UplinkStep):
+    """Might withhold any upload."""
 
     def received(self, job, result):
         return result
-
-
-class Sends(Passes):
-    """Declares that it withholds none."""
-
-    withholds = False
 
 
 @pytest.mark.parametrize("options", [{}, {"weighting": "uniform"}, {"buffers": "average"}])
@@ -68,12 +80,14 @@ def test_a_sum_has_the_bits_of_the_mean_of_all(options):
     [
         (FedAvg, {}, 1),
         (FedPer, {}, 1),
-        # The server weighs all uploads together; a client may be left out.
-        (FedAS, {}, 4),
-        (FedAvg, {"on_nonfinite": "skip"}, 4),
-        # A step that may withhold uploads, and one that declares that it does not.
-        (FedAvg, {"uplink": [Passes()]}, 4),
-        (FedAvg, {"uplink": [Sends()]}, 1),
+        (FedAS, {}, 1),
+        (SCAFFOLD, {}, 1),
+        (FedProto, {}, 1),
+        (FedAvg, {"on_nonfinite": "skip"}, 1),
+        (FedAvg, {"uplink": [Withholds()]}, 1),
+        # A server and a step that need all uploads at once.
+        (CFL, {}, 4),
+        (FedAvg, {"uplink": [Merges()]}, 4),
     ],
 )
 def test_one_upload_at_a_time_is_in_memory(method, loop, most):
@@ -83,3 +97,25 @@ def test_one_upload_at_a_time_is_in_memory(method, loop, most):
     tensors = len(method(mlp()).shared_names())
     assert watch.seen <= most * tensors
     assert (watch.seen > tensors) == (most > 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "loop", "line"),
+    [
+        (FedAvg, {"on_nonfinite": "skip"}, None),
+        (FedAS, {}, None),
+        (
+            partial(FedAS, trace_normaliser="softmax"),
+            {},
+            "FedASServer (traced) needs all at once: 4 of 1.2 MB, 5 MB a",
+        ),
+        (CFL, {}, "CFLServer (uploads) needs all at once: 4 of 1.8 MB, 7 MB a round"),
+        (FedAvg, {"uplink": [Merges()]}, "Merges needs all at once: 4 of 1.8 MB, 7 MB a round"),
+    ],
+)
+def test_the_header_says_what_held_uploads_need(method, loop, line):
+    """Of 5 x 50,000 + 50,000 numbers in the backbone and 3 x 50,000 + 3 in the head."""
+    wide = mlp(hidden=50_000)
+    run = fit(method(wide, optimizer=SGD), SequentialEngine(), 1, blobs((2, 2, 2, 2, 2)), **loop)
+    told = run.header.get("uploads")
+    assert told is None if line is None else re.search(parts(line), told)

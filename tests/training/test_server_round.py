@@ -23,10 +23,10 @@ class Looks(Server):
 
     needs_public = True
 
-    def aggregate(self, state, uploads):
+    def finish(self, state, folded):
         batch = self.public.batch(torch.arange(len(self.public)))
         seen = {"inputs": float(batch.x.double().sum()), "double": batch.x.dtype == torch.float64}
-        after = super().aggregate(state, uploads)
+        after = super().finish(state, folded)
         return replace(after, report={**seen, "count": len(self.public)})
 
 
@@ -81,3 +81,23 @@ def test_public_data_are_prepared_with_the_data(monkeypatch):
     public = Digits(num_clients=1, partition=IID())
     Digits(num_clients=2, partition=IID(), public=public).setup()
     assert prepared == [public]
+
+
+@pytest.mark.parametrize(
+    ("verb", "instead"),
+    [
+        ("aggregate", "finish()"),
+        ("merge", "begin() and finish()"),
+        ("merge_mean", "of_mean()"),
+        ("weights", "weight()"),
+        ("with_mean", "finish()"),
+    ],
+)
+def test_a_server_whose_verb_no_run_calls_is_refused(verb, instead):
+    """Also one that has it from a class beside ``Server``."""
+    beside = type("Beside", (), {verb: lambda self, *arguments: None})
+    direct = type("Own", (Server,), {verb: vars(beside)[verb]})
+    for server in (direct, type("Own", (beside, Server), {})):
+        method = type("Odd", (ClientModule,), {"server": lambda self, kind=server: kind()})
+        with pytest.raises(MethodError, match=parts(f"Own.{verb}() ~ {instead}")):
+            fit(method(MLP(2, (1,))), tensors(0, 20), rounds=1)

@@ -461,14 +461,14 @@ def test_associations_of_one_class_are_zero():
 
 
 def rows_of_rules():
-    """Return the rows of the table of zeros, as docs/data.md shows it."""
+    """Return the rows of the table of zeros, as docs/scores.md shows it."""
     for rule in RULES:
         scores = ", ".join(f"`{score}`" for score in rule.scores)
         yield f"| {scores} | {rule.zero or '-'} | {rule.undefined or 'never'} |"
 
 
 def test_the_page_has_the_table_of_zeros():
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "scores.md").read_text(encoding="utf-8")
     shown = re.search(r"\| metric \| zero if .*\n\|[ -|]+\n((?:\|.*\n)+)", page)
     assert shown
     assert shown[1].splitlines() == [*rows_of_rules()]

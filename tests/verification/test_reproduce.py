@@ -11,6 +11,7 @@ import yaml
 
 from pfl.__main__ import main
 from pfl.verification import portable
+from tests.helpers.extras import needs
 from tests.helpers.messages import says
 
 FIT = ["--config", "quickstart", "--loop.rounds=2", "--loop.progress=false"]
@@ -109,6 +110,7 @@ def configure(run, section, **options):
     file.write_text(yaml.safe_dump(content, sort_keys=False))
 
 
+@needs("tables")
 def test_data_are_read_where_the_user_says_alone(run, capsys, tmp_path):
     table = Path("t.csv")
     table.write_text(

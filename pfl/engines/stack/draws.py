@@ -36,7 +36,7 @@ class StackedDraws:
     @contextmanager
     def of(self, rows: Tensor) -> Iterator[None]:
         """Draw for some clients in this scope; tensors of a call begin with an axis of them."""
-        with replaced(self._layers, None, partial(self._next, rows)):
+        with replaced(self._layers, partial(self._next, rows)):
             yield
 
     def _next(self, rows: Tensor) -> Tensor:

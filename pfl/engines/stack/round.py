@@ -14,6 +14,7 @@ from pfl.engines.stack.tally import StackedTally
 from pfl.engines.stack.training import run_plan
 from pfl.training import client_round
 from pfl.training.context import Context
+from pfl.training.metrics import Answer, Collector
 
 
 def train(context: Context, jobs: Sequence[Job]) -> list[Result]:
@@ -65,8 +66,8 @@ def answers(stack: Stack) -> list[client_round.Answers]:
     return by_row
 
 
-def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tensor, Tensor]]:
-    """Return (n, D) outputs and (n, ...) targets by row, for clients whose split has samples."""
+def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, Answer]:
+    """Return what scores need of the outputs by row, for clients whose split has samples."""
     context = stack.context
     context.set_mode(None)
 
@@ -74,16 +75,11 @@ def outputs(stack: Stack, splits: Sequence[ClientSplit]) -> dict[int, tuple[Tens
         logits: Tensor = context.module(batch.x)
         return logits
 
-    parts: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    held: dict[int, Collector] = {}
     with context.fabric.autocast():
         for group in walk(splits, context.data.eval_batch_size, context.couples_samples(None)):
             logits = stack.together(forward, group.rows, group.batch, draws="same")
             for (row, size), z, y in zip(group.sizes.items(), logits, group.batch.y, strict=True):
                 if size:
-                    parts.setdefault(row, []).append((z[:size], y[:size]))
-    rows = sorted(parts.items())
-    return {row: held[0] if len(held) == 1 else _joined(held) for row, held in rows}
-
-
-def _joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    return torch.cat([z for z, _ in parts]), torch.cat([y for _, y in parts])
+                    held.setdefault(row, Collector(context.scorer)).add(z[:size], y[:size])
+    return {row: collector.answer() for row, collector in sorted(held.items())}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from pfl.core.data import ClientSplit
 from pfl.core.failure import during
 from pfl.core.state import Entries, total, unflattened
 from pfl.core.types import Batch, Pass, Phase, Plan, State
@@ -15,8 +17,10 @@ from pfl.engines.stack.optimizer import StackedOptimizer
 from pfl.engines.stack.stack import Rows, Stack, walk
 from pfl.engines.stack.tally import StackedTally
 from pfl.training import batching
+from pfl.training.batching import Length, Step
 from pfl.training.client_round import takes_part
 from pfl.training.context import StoppedError
+from pfl.training.gradients import Gradients
 from pfl.training.phases import make_optimizer, prepared, rule_of
 
 
@@ -68,31 +72,52 @@ def run_phase(stack: Stack, phase: Phase, tally: StackedTally) -> dict[int, Stat
     Raises:
         StoppedError: The run is ending.
     """
-    lengths = [
-        batching.length(phase, stack.own(row) if phase.varies else {}, job.info)
-        for row, job in enumerate(stack.jobs)
+    planned = [
+        _planned(stack, phase, row, split) for row, split in enumerate(stack.samples_of(phase))
     ]
-    splits = stack.samples_of(phase)
-    schedule = [
-        list(rule_of(stack.context, job).steps(stack.context, job, phase, length, len(split)))
-        for job, length, split in zip(stack.jobs, lengths, splits, strict=True)
-    ]
-    for row, (split, length) in enumerate(zip(splits, lengths, strict=True)):
-        tally.clients[row].skipped += bool(len(split) and length and not schedule[row])
+    for own, one in zip(tally.clients, planned, strict=True):
+        own.skipped += one.skipped
+        own.steps += len(one.steps)
+        own.samples += sum(step.samples for step in one.steps)
     # Clients with more steps come first, so that those still training are always the first rows.
-    rows = sorted((r for r, steps in enumerate(schedule) if steps), key=lambda r: -len(schedule[r]))
+    rows = [row for row, one in enumerate(planned) if one.steps]
+    rows.sort(key=lambda row: -len(planned[row].steps))
     if not rows:
         return {}
-    steps = [schedule[row] for row in rows]
+    lengths, steps = zip(*(planned[row][:2] for row in rows), strict=True)
     part = stack.some(rows)
-    feed = StackedFeed(part, phase, [lengths[row] for row in rows], steps, rows)
+    feed = StackedFeed(part, phase, lengths, steps, rows)
     if feed.schedule.overruns and part is stack:
         part = stack.copied(rows)
-    for row in rows:
-        tally.clients[row].steps += len(schedule[row])
-        tally.clients[row].samples += sum(step.samples for step in schedule[row])
     with prepared(stack.context, phase) as trained:
-        return _take_steps(stack, part, rows, phase, trained, feed, tally)
+        jobs, rule = part.jobs[: len(rows)], rule_of(stack.context, part.jobs[0])
+        gradients = rule.gradients(stack.context, phase, jobs, len(feed.schedule))
+        kept = _take_steps(stack, part, rows, phase, trained, feed, gradients, tally)
+    for place, row in enumerate(rows):
+        tally.clients[row].drawn += gradients.drawn(place, len(steps[place]))
+    return kept
+
+
+class _Planned(NamedTuple):
+    """What a client of a stack does in a phase.
+
+    Attributes:
+        length: The phase's length for it.
+        steps: Its steps.
+        skipped: Whether it has samples and epochs, but no usable batch.
+    """
+
+    length: Length
+    steps: list[Step]
+    skipped: bool
+
+
+def _planned(stack: Stack, phase: Phase, row: int, split: ClientSplit) -> _Planned:
+    job = stack.jobs[row]
+    length = batching.length(phase, stack.own(row) if phase.varies else {}, job.info)
+    rule = rule_of(stack.context, job)
+    steps = [*rule.steps(stack.context, job, phase, length, len(split))]
+    return _Planned(length, steps, bool(len(split) and length and not steps))
 
 
 def _take_steps(
@@ -102,6 +127,7 @@ def _take_steps(
     phase: Phase,
     trained: Mapping[str, nn.Parameter],
     feed: StackedFeed,
+    gradients: Gradients,
     tally: StackedTally,
 ) -> dict[int, State]:
     """Train some clients of a stack, each for as many steps as the schedule has.
@@ -113,8 +139,6 @@ def _take_steps(
     single = make_optimizer(module, phase, part.jobs[0].info, trained)
     optimizer = StackedOptimizer(single, trained, part, len(places), phase, schedule.fixed)
     kept: dict[int, State] = {}
-    jobs = part.jobs[: len(places)]
-    gradients = rule_of(context, jobs[0]).gradients(context, phase, jobs, len(schedule))
 
     def step(single: Batch) -> Entries:
         return gradients.sums(feed.map_inputs(single))

@@ -63,25 +63,31 @@ class Clients:
                     self._packed = common
                 return self.verbs[verb](content)
         except Exception as error:
-            return wire.written("error", self._failure(verb, error))
+            return self._failed(verb, error, content, common)
 
-    def _failure(self, verb: str, error: Exception) -> wire.Failure:
-        """Describe why a request was not fulfilled."""
+    def _failed(self, verb: str, error: Exception, content: bytes, common: bytes) -> bytes:
+        """Return the answer to a message that was not fulfilled."""
+        return wire.failed(verb, content, common, *self._failure(verb, error))
+
+    def _failure(self, verb: str, error: Exception) -> tuple[wire.FailureKind, str]:
+        """Return why a request was not fulfilled, as a kind and in words."""
         if isinstance(error, Refusal | ContainerError):
-            return wire.Failure("refused", str(error))
-        return wire.Failure("failed", in_words(error))
+            return "refused", str(error)
+        return "failed", in_words(error)
 
     def _train(self, content: bytes) -> bytes:
         order, tensors = wire.asked("train", wire.Order, content)
         job = self._job(order, tensors)
         result = client_round.train(self._contexts.of(job.info.client), job)
-        return wire.written("train", report_of(result), result.upload, result.kept)
+        report = report_of(result, wire.identity(order, content, self._packed))
+        return wire.written("train", report, result.upload, result.kept)
 
     def _test(self, content: bytes) -> bytes:
         order, tensors = wire.asked("test", wire.Order, content)
         job = self._job(order, tensors)
         scores = client_round.test(self._contexts.of(job.info.client), job)
-        return wire.written("test", wire.Marks(plain(scores)))
+        identity = wire.identity(order, content, self._packed)
+        return wire.written("test", wire.Marks(**identity, scores=plain(scores)))
 
     def _info(self, order: wire.Order) -> ClientInfo:
         client = order.client
@@ -136,10 +142,10 @@ def in_words(error: Exception) -> str:
     return failure_line(error) or error_line(error)
 
 
-def report_of(result: Result) -> wire.Report:
-    """Return a result without its tensors."""
+def report_of(result: Result, identity: wire.Identity) -> wire.Report:
+    """Return a result without its tensors, as the answer to a question."""
     return wire.Report(
-        client=result.client,
+        **identity,
         steps=result.steps,
         samples=result.samples,
         finite=result.finite,
@@ -148,6 +154,7 @@ def report_of(result: Result) -> wire.Report:
         scores=plain(result.scores),
         upload=None if result.upload is None else result.upload.samples,
         withheld=result.withheld,
+        drawn=[*result.drawn],
     )
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Literal, TypeAlias, TypeVar
 
-from pfl.core.state import finite, to
+from pfl.core.state import to
 from pfl.core.types import Job, Result, Scores, Upload
 from pfl.engines.absences import Absences
 from pfl.engines.base import Engine
-from pfl.engines.threads import submitted
+from pfl.engines.threads import Turns
 from pfl.engines.transport import wire
 from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.contexts import Contexts
+from pfl.training.phases import rule_of
+from pfl.training.received import sendable
 
 FormT = TypeVar("FormT", wire.Report, wire.Marks)
 AnswerT = TypeVar("AnswerT", Result, Scores)
@@ -36,13 +40,12 @@ class CarriedEngine(Engine):
         errors: Errors of a client's job after which a round continues without it.
     """
 
-    complete = False
     waits: ClassVar[bool] = False
 
     def __init__(self, *errors: type[Exception]) -> None:
-        self._absences = Absences(*errors)
+        self._absences, self.tolerates = Absences(*errors), bool(errors)
         self._threads: ThreadPoolExecutor | None = None
-        self._op_threads = 1
+        self._op_threads, self._key = 1, secrets.token_hex(16)
 
     @abstractmethod
     def ask(
@@ -69,6 +72,9 @@ class CarriedEngine(Engine):
         """Store the contexts of a new run."""
         self._absences.clear()
         self._contexts, self._device = contexts, contexts.fabric.device
+        # What travels is the same in all networks.
+        self._first = contexts.first
+        self._key = secrets.token_hex(16)
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round; leave out those that fail, if the run continues then.
@@ -99,6 +105,7 @@ class CarriedEngine(Engine):
         """Return a job without its tensors."""
         codec = None if job.broadcast is None else job.broadcast.codec
         return wire.Order(
+            run=self._key,
             # A test on the common test set has no client.
             client=max(job.info.client, 0),
             round=job.info.round,
@@ -129,24 +136,21 @@ class CarriedEngine(Engine):
             for index, job in enumerate(jobs)
             if job.info.client not in absences and self.reaches(job)
         }
-        waiting = submitted(self._threads, lambda job: work(job, common), away)
+        turns = Turns(self._threads, lambda job: work(job, common), away)
         try:
             for index, job in enumerate(jobs):
-                if index in waiting:
-                    yield self._answer(waiting.pop(index), job)
+                if index in turns:
+                    yield self._answer(partial(turns.take, index), job)
                 else:
                     own = self._contexts.of(job.info.client)
                     yield None if job.info.client in absences else here(own, job)
         finally:
             # Jobs are left only if one failed or the caller stopped early.
-            for future in waiting.values():
-                future.cancel()
-            if self.waits:
-                wait(waiting.values())
+            turns.end(self.waits)
 
-    def _answer(self, future: Future[AnswerT], job: Job) -> AnswerT | None:
+    def _answer(self, take: Callable[[], AnswerT], job: Job) -> AnswerT | None:
         try:
-            answer = future.result()
+            answer = take()
         except Exception as error:
             self._absences.note(job, error)
             return None
@@ -156,7 +160,9 @@ class CarriedEngine(Engine):
     def _train(self, job: Job, common: wire.Common) -> Result:
         report, tensors = self.ask(job, "train", wire.Report, common)
         upload = upload_of(report, tensors)
-        sound = report.finite and (upload is None or finite(upload.shared))
+        losses = report.train.read()
+        sound = report.finite and rule_of(self._first, job).sound(losses)
+        sound = sound and (upload is None or sendable(upload, self._first.module))
         if upload is not None:
             shared, extra = to(upload.shared, self._device), to(upload.extra, self._device)
             upload = replace(upload, shared=shared, extra=extra)
@@ -164,7 +170,7 @@ class CarriedEngine(Engine):
             client=report.client,
             upload=upload,
             kept=to(tensors.kept, self._device),
-            train=report.train.read(),
+            train=losses,
             steps=report.steps,
             samples=report.samples,
             scores=_scores(report.scores, job),
@@ -172,6 +178,7 @@ class CarriedEngine(Engine):
             logged=report.logged.read(),
             withheld=report.withheld,
             ticket=report.kept,
+            drawn=report.drawn,
         )
 
     def _test(self, job: Job, common: wire.Common) -> Scores:

@@ -173,13 +173,15 @@ class PooledEngine(CarriedEngine):
         """
         assert self._pool is not None
         own, shared = common.split(wire.tensors_of(job.broadcast, job.kept))
-        content = wire.packed(task, self.order(job), own)
+        order = self.order(job)
+        content = wire.packed(task, order, own)
         try:
             answer = self._pool.call(task, content, shared)
         except DeadlyJobError as error:
             name = f"client {job.info.client} in round {job.info.round}"
             raise DeadlyJobError(f"{name}: {error}") from error
-        record, tensors = wire.read(task, form, answer)
+        identity = wire.identity(order, content, shared)
+        record, tensors = wire.answered(task, form, answer, identity)
         if isinstance(record, wire.Failure):
             raise JobError(record.message)
         return record, tensors

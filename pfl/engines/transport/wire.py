@@ -1,58 +1,82 @@
 """The messages between server and site, as bytes in the form of :mod:`pfl.disk.container`.
 
 The content of a request and of its answer is one object under the name of the verb; an answer may
-be an error instead. Tensors are named ``shared:<name>`` and ``extra:<name>``; kept tensors that are
-not stored where the client computes are named ``kept:<name>``.
+be a failure instead. Tensors are named ``shared:<name>`` and ``extra:<name>``; kept tensors that
+are not stored where the client computes are named ``kept:<name>``.
 
-The receiver of a record checks all types and ranges, as declared by the classes below, before using
-any of it.
+The classes below declare all types and ranges. The receiver of a record checks them before using
+any of it, and so does the sender once it is written: what is sent can be read. An answer repeats
+what it belongs to, with a hash of its question, so that no other answer is taken for it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from pfl.core.ranges import MOST
 from pfl.core.state import flattened
-from pfl.core.types import Broadcast, ClientStep, Digest, Job, Round, State, Ticket, Upload
+from pfl.core.types import (
+    Broadcast,
+    ClientStep,
+    Digest,
+    Drawn,
+    Job,
+    Round,
+    State,
+    Ticket,
+    Upload,
+)
 from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.disk.form import STRICT, parsed
 from pfl.imports import plugins
 
 # JSON cannot express a number that is not finite.
-Number: TypeAlias = float | Literal["nan", "inf", "-inf"]
+Number: TypeAlias = Annotated[float, Field(ge=-MOST, le=MOST)] | Literal["nan", "inf", "-inf"]
 SplitName: TypeAlias = Literal["train", "val", "test", "pooled"]
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
+# Samples of a split, and of a class.
+Size: TypeAlias = Annotated[int, Field(ge=0, le=10**9)]
+# What distinguishes a run from all others, also from one with the same settings.
+RunKey: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+FailureKind: TypeAlias = Literal["lost", "refused", "failed"]
 FormT = TypeVar("FormT")
 # Characters of a record as JSON: reporting a mistake costs some hundred bytes for each.
 _LETTERS = 2**20
+Words: TypeAlias = Annotated[str, Field(max_length=_LETTERS // 8)]
+_NAMES = 2000  # numbers of one kind in a record
+_FAILURE, _UNREAD = "failure", "unread"
 
 
 @dataclass(frozen=True, config=STRICT)
 class Numbers:
     """Named numbers in order, as the canonical form would sort keys."""
 
-    names: list[str]
-    values: list[Number]
+    names: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=_NAMES)]
+    values: Annotated[list[Number], Field(max_length=_NAMES)]
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.values):
             raise ValueError(f"{len(self.names)} names for {len(self.values)} numbers")
+        if len({*self.names}) < len(self.names):
+            raise ValueError("a name stands twice among the numbers")
 
     @classmethod
     def of(cls, values: Mapping[str, float]) -> Numbers:
-        """Encode numbers for JSON."""
-        words = [value if math.isfinite(value) else str(value) for value in values.values()]
+        """Encode numbers for JSON; those beyond :data:`~pfl.core.ranges.MOST` are infinite."""
+        sizes = (math.copysign(math.inf, v) if abs(v) > MOST else v for v in values.values())
+        words = [value if math.isfinite(value) else str(value) for value in sizes]
         return cls(list(values), words)  # type: ignore[arg-type]
 
     def read(self) -> dict[str, float]:
@@ -61,8 +85,49 @@ class Numbers:
         return {name: float(value) if isinstance(value, str) else value for name, value in pairs}
 
 
-@dataclass(frozen=True, config=STRICT)
-class Hello:
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class Question:
+    """What a message to a client belongs to; a goodbye says nothing else.
+
+    Attributes:
+        run: The run.
+        client: The client.
+        round: The round; 0 before the first and after the last.
+    """
+
+    run: RunKey
+    client: Count
+    round: Round
+
+
+class Identity(TypedDict):
+    """What an answer repeats of its question; see :class:`Answer`."""
+
+    run: str
+    client: int
+    round: int
+    question: str
+
+
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class Answer:
+    """What an answer belongs to; that to a goodbye says nothing else.
+
+    Attributes:
+        run: As in its question.
+        client: As in its question.
+        round: As in its question.
+        question: Hash of its question, by :func:`hash_of`.
+    """
+
+    run: RunKey
+    client: Count
+    round: Round
+    question: Digest
+
+
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class Hello(Question):
     """The server's description of a run, before the first round.
 
     Attributes:
@@ -77,7 +142,16 @@ class Hello:
 
 
 @dataclass(frozen=True, config=STRICT)
-class Introduction:
+class Sizes:
+    """Number of samples of each split."""
+
+    train: Size
+    val: Size
+    test: Size
+
+
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class Introduction(Answer):
     """A site's description of its client.
 
     Attributes:
@@ -87,8 +161,8 @@ class Introduction:
     """
 
     data: Digest
-    sizes: dict[SplitName, Count]
-    label_counts: list[Count] | None = None
+    sizes: Sizes
+    label_counts: list[Size] | None = None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -130,8 +204,8 @@ def _path(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-@dataclass(frozen=True, config=STRICT)
-class Order:
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class Order(Question):
     """A job without its tensors; see :class:`pfl.core.types.Job` and its ``ClientInfo``.
 
     Attributes:
@@ -142,8 +216,6 @@ class Order:
         steps: What the client does to its upload, in order.
     """
 
-    client: Count
-    round: Round
     rounds: Round
     seed: Count
     splits: Annotated[list[SplitName], Field(max_length=4)]
@@ -155,52 +227,63 @@ class Order:
     steps: Annotated[list[StepRecord], Field(max_length=16)] = field(default_factory=list)
 
 
-@dataclass(frozen=True, config=STRICT)
-class Report:
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class Report(Answer):
     """A result without its tensors; see :class:`pfl.core.types.Result`.
 
     Attributes:
         upload: Number of training samples in the upload; ``None`` if there is no upload.
         kept: The state that the site has stored; ``None`` if the client keeps none.
         withheld: Name of the step of the uplink that withheld the upload.
+        drawn: The noise of its steps, one record for each phase.
     """
 
-    client: Count
-    steps: Count
-    samples: Count
+    steps: Annotated[int, Field(ge=0, le=10**9)]
+    samples: Annotated[int, Field(ge=0, le=10**12)]
     finite: bool
     train: Numbers
     logged: Numbers
     scores: dict[SplitName, Numbers]
-    upload: Count | None = None
-    withheld: Annotated[str, Field(pattern=r"^\w{1,100}$")] | None = None
+    upload: Size | None = None
+    withheld: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     kept: Ticket | None = None
+    drawn: Annotated[list[Drawn], Field(max_length=1000)] = field(default_factory=list)
 
 
-@dataclass(frozen=True, config=STRICT)
-class Marks:
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class Marks(Answer):
     """The scores of a test."""
 
     scores: dict[SplitName, Numbers]
 
 
-@dataclass(frozen=True, config=STRICT)
-class Failure:
-    """Why a site did not fulfil a request.
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class Failure(Answer):
+    """Why a request was not fulfilled.
 
     Attributes:
-        kind: ``lost``: it has no such kept state; ``refused``: it does not allow this; ``failed``:
-            the method failed.
+        kind: ``lost``: there is no such kept state; ``refused``: its owner does not allow this;
+            ``failed``: the method failed.
         message: The reason in words.
     """
 
-    kind: Literal["lost", "refused", "failed"]
-    message: str
+    kind: FailureKind
+    message: Words
 
 
 @dataclass(frozen=True, config=STRICT)
-class Empty:
-    """A message without content besides its verb."""
+class Unread:
+    """What is said to a message that cannot be read, and therefore without what it belongs to.
+
+    Attributes:
+        message: The reason in words.
+    """
+
+    message: Words
+
+
+QuestionT = TypeVar("QuestionT", bound=Question)
+AnswerT = TypeVar("AnswerT", bound=Answer)
 
 
 class Tensors(NamedTuple):
@@ -255,43 +338,114 @@ def written(
 
 
 def packed(name: str, record: Any, tensors: Mapping[str, Tensor]) -> bytes:  # noqa: ANN401
-    """Return a message: a record of this module under a name, and tensors by their names in it."""
-    return container.pack({name: asdict(record)}, tensors)
+    """Return a message: a record of this module under a name, and tensors by their names in it.
+
+    Raises:
+        ValueError: A receiver could not read the message.
+    """
+    content = asdict(record)
+    # Fields of steps may be of any kind, such as tuples, which are read as lists.
+    if json.dumps(asdict(_record(content, type(record), name))) != json.dumps(content):
+        raise ValueError(f"a message named {name} is not what its reader would read")
+    return container.pack({name: content}, tensors)
 
 
-def read(name: str, form: type[FormT], data: bytes) -> tuple[FormT | Failure, Tensors]:
-    """Return the record of a message, or the failure that it reports, and its tensors.
+def hash_of(content: bytes, common: bytes = b"") -> str:
+    """Return the hash of a question, from the checksums of the message and its common tensors."""
+    return hashlib.sha256(
+        container.checksum_of(content) + container.checksum_of(common)
+    ).hexdigest()
+
+
+def identity(question: Question, content: bytes, common: bytes = b"") -> Identity:
+    """Return what the answer to a question repeats of it.
+
+    Args:
+        question: The record of the question.
+        content: The message that it came with.
+        common: Tensors of this message and of others; see :class:`Common`.
+    """
+    asked = hash_of(content, common)
+    return Identity(run=question.run, client=question.client, round=question.round, question=asked)
+
+
+def failed(verb: str, content: bytes, common: bytes, kind: FailureKind, message: str) -> bytes:
+    """Return the answer to a message that is not fulfilled, which may be of any form."""
+    message = message[: _LETTERS // 8]
+    try:
+        record = container.unpack(content)[0][verb]
+        question = Question(**{key: record[key] for key in ("run", "client", "round")})
+    except (ValueError, LookupError, TypeError):
+        return written(_UNREAD, Unread(message))
+    known = identity(question, content, common)
+    return written(_FAILURE, Failure(**known, kind=kind, message=message))
+
+
+def answered(
+    name: str, form: type[AnswerT], data: bytes, asked: Identity
+) -> tuple[AnswerT | Failure, Tensors]:
+    """Return the record of an answer, or the failure that it reports, and its tensors.
+
+    Args:
+        name: Name of the record.
+        form: Class of the record.
+        data: The answer.
+        asked: The identity of its question.
+
+    Raises:
+        ContainerError: The answer is damaged, too large, of another form, or to another question;
+            or its question could not be read.
+    """
+    forms: dict[str, type[Any]] = {name: form, _FAILURE: Failure, _UNREAD: Unread}
+    record, tensors = read(forms, data)
+    if isinstance(record, Unread):
+        raise ContainerError(f"the message could not be read there: {record.message}")
+    for key, right in asked.items():
+        if (given := getattr(record, key)) != right:
+            what = {"question": "another question"}.get(key, f"{key} {given}")
+            raise ContainerError(f"it is from {what}, not the one that was asked")
+    return record, tensors
+
+
+def asked(verb: str, form: type[QuestionT], data: bytes) -> tuple[QuestionT, Tensors]:
+    """Return the record of a question, and its tensors.
+
+    Raises:
+        ContainerError: It is damaged, too large, or of another form.
+    """
+    return read({verb: form}, data)
+
+
+def read(forms: Mapping[str, type[FormT]], data: bytes) -> tuple[FormT, Tensors]:
+    """Return the record of a message, which has one of some names and its form, and its tensors.
 
     Raises:
         ContainerError: The message is damaged, too large, or of another form.
     """
     content, tensors = container.unpack(data)
-    if not isinstance(content, dict) or not content.keys() < {name, "error"} or not content:
-        names = ", ".join(map(str, content)) if isinstance(content, dict) else "no name"
-        raise ContainerError(f"expected a message named {name}, got {names[:60]}")
+    if not isinstance(content, dict) or len(content) != 1 or not content.keys() <= forms.keys():
+        names = ", ".join(map(str, content)) if isinstance(content, dict) else ""
+        raise ContainerError(
+            f"expected a message named {' or '.join(forms)}, got {names[:60] or 'no name'}"
+        )
+    ((key, value),) = content.items()
     try:
-        ((key, value),) = content.items()
-        text = json.dumps(value)
-        if len(text) > _LETTERS:
-            raise ValueError(f"its record has {len(text):,} characters, but may have {_LETTERS:,}")
-        if key == "error":
-            return parsed(text, Failure, key), _by_origin(tensors)
-        record = parsed(text, form, key)
+        record = _record(value, forms[key], key)
     except ValueError as error:
         raise ContainerError(f"a message is malformed: {error}") from error
     return record, _by_origin(tensors)
 
 
-def asked(name: str, form: type[FormT], data: bytes) -> tuple[FormT, Tensors]:
-    """Return the record and the tensors of a message to a site; see :func:`read`.
+def _record(value: Any, form: type[FormT], name: str) -> FormT:  # noqa: ANN401
+    """Return a record from plain values.
 
     Raises:
-        ContainerError: Likewise, or it reports a failure.
+        ValueError: They are too many, or not of the form.
     """
-    record, tensors = read(name, form, data)
-    if isinstance(record, Failure):
-        raise ContainerError("a message to a site must not be an error")
-    return record, tensors
+    text = json.dumps(value, allow_nan=False)
+    if len(text) > _LETTERS:
+        raise ValueError(f"its record has {len(text):,} characters, but may have {_LETTERS:,}")
+    return parsed(text, form, name)
 
 
 def tensors_of(

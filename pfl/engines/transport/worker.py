@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +15,7 @@ from pfl.core.state import to
 from pfl.core.types import State
 from pfl.engines.transport.clients import Clients
 from pfl.training.contexts import Contexts
+from pfl.training.reach import Hooks, duplicate, give_hooks, hooks_of
 
 if TYPE_CHECKING:
     from pfl.core.client import ClientModule
@@ -29,12 +29,14 @@ class Recipe:
 
     Attributes:
         module: The method, on the CPU.
+        hooks: The hooks of its parameters, which a pickled module lacks.
         data: The data module; those of ``datamodules`` are sent without their samples, which each
             worker reads itself.
         template: Initial values, on the CPU; after a resume they differ from the module's.
     """
 
     module: ClientModule
+    hooks: Hooks
     data: FederatedData
     template: State
     trainable: list[set[str]]
@@ -51,11 +53,12 @@ class Recipe:
         # A module's Fabric belongs to its process.
         module.fabric = None
         try:
-            replica = copy.deepcopy(module).cpu()
+            replica = duplicate(module).cpu()
         finally:
             module.fabric = fabric
         return cls(
             module=replica,
+            hooks=hooks_of(replica),
             data=contexts.data,
             template=to(contexts.initial_values, "cpu"),
             trainable=contexts.trainable,
@@ -78,6 +81,7 @@ class Worker(Clients):
         self._kernels.__enter__()
         fabric = Fabric(accelerator=recipe.accelerator, devices=1, precision=recipe.precision)
         recipe.data.to(fabric.device)
+        give_hooks(recipe.module, recipe.hooks)
         super().__init__(
             Contexts(
                 recipe.module,

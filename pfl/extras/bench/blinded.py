@@ -6,7 +6,7 @@ from typing import Any
 
 from pfl.core.data import ClientSplit, DataSource, members
 from pfl.core.data_view import EmptySplit
-from pfl.core.types import Split
+from pfl.core.types import NO_CLIENT, DataSplit
 
 
 class Blinded:
@@ -17,14 +17,14 @@ class Blinded:
 
     def __init__(self, data: DataSource) -> None:
         self._data = data
-        self._members = members(data)
+        self._shown = {NO_CLIENT, *members(data)}
         # Clients with another role have no samples here.
         self.apart: dict[str, list[int]] = {}
 
-    def split(self, client: int, name: Split) -> ClientSplit:
+    def split(self, client: int, name: DataSplit) -> ClientSplit:
         """Return a split of a client; the test split is empty."""
         found = self._data.split(client, name)
-        if name == "test" or client not in self._members:
+        if name == "test" or client not in self._shown:
             return EmptySplit(found.targets[:0], "a trial has no test samples")
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from rich.console import Console
 from pfl.campaign.campaign import work
 from pfl.cli import shipped
 from pfl.cli.explain import UsageError
-from pfl.cli.parser import make_parser
 from pfl.disk import canonical
 from pfl.disk.writing import write
 from pfl.extras.bench import rows, tables, task
@@ -22,7 +20,7 @@ from pfl.extras.bench.contender import contenders
 from pfl.extras.bench.pieces import PieceFolder
 from pfl.extras.bench.rows import Leaderboard
 from pfl.extras.bench.runner import environment
-from pfl.extras.bench.verify import changed, chosen_rows, outcome, place, verified
+from pfl.extras.bench.verify import changed, outcome, place, verified
 from pfl.results.sheets import show
 from pfl.results.sheets import write as write_sheets
 from pfl.verification import portable
@@ -35,7 +33,7 @@ def bench(options: argparse.Namespace) -> None:
     Raises:
         UsageError: The task or a method is wrong, or all trials of a method failed.
     """
-    file = _task_file(options.task)
+    file = task.file_of(options.task)
     out = options.out or Path("runs", "bench", file.stem)
     beside = None if options.beside is None else Leaderboard.read(options.beside)
     made = _made(file, options, out)
@@ -59,14 +57,14 @@ def bench(options: argparse.Namespace) -> None:
         print(f"wrote {out / name}")
 
 
-def verify(options: argparse.Namespace) -> bool:
+def verify(board: Leaderboard, options: argparse.Namespace) -> bool:
     """Verify rows of a leaderboard; return ``False`` if a run differs or there is none.
 
     Raises:
-        UsageError: The file is not a leaderboard, was changed, or its task is not found.
+        UsageError: The task is not found.
         MissingError: The data are missing.
     """
-    board, made, names = _stored(options, options.trust)
+    made, names = _stored(board, options), options.row
     runs = [run for name in names for run in board.rows[name]["tuned"]]
     portable.enter_like([run["environment"] for run in runs if "environment" in run])
     results = []
@@ -80,31 +78,22 @@ def verify(options: argparse.Namespace) -> bool:
     return bool(results) and all(one.verdict.word != "different" for one in results)
 
 
-def _stored(options: argparse.Namespace, trusted: bool) -> tuple[Leaderboard, Bench, Sequence[str]]:
-    """Return a leaderboard, its benchmark without stored pieces, and the chosen rows."""
-    board = Leaderboard.read(options.file)
+def _stored(board: Leaderboard, options: argparse.Namespace) -> Bench:
+    """Return the benchmark of the chosen rows of a leaderboard, without stored pieces."""
     name = f"bench/{board.task['name']}"
     if options.task is None and name not in shipped.names():
         raise UsageError(f"{options.file}: there is no shipped task {name}: give --task FILE")
-    file = _task_file(options.task or name)
-    names = chosen_rows(board, options.row, trusted)
-    trained = [name for name in names if name != rows.MAJORITY]
-    read = contenders(task.read(file), trained, options.flags, make_parser("fit", own=trusted))
+    file = task.file_of(options.task or name)
+    trained = [name for name in options.row if name != rows.MAJORITY]
+    read = contenders(task.read(file), trained, options.flags)
     budget = next(iter(board.rows.values()))["budget"]
     folder = PieceFolder(Path())
-    return board, Bench(task.read(file), read, folder, budget["trials"], budget["seeds"]), names
-
-
-def _task_file(word: str) -> Path:
-    """Return a task's file, given by path or by the name of a shipped one."""
-    if not Path(word).suffix and not word.startswith("bench/"):
-        word = f"bench/{word}"
-    return Path(shipped.config(word))
+    return Bench(task.read(file), read, folder, budget["trials"], budget["seeds"])
 
 
 def _made(file: Path, options: argparse.Namespace, out: Path) -> Bench:
     described = task.read(file)
-    methods = contenders(described, options.methods, options.flags, make_parser("fit"))
+    methods = contenders(described, options.methods, options.flags)
     return Bench(described, methods, PieceFolder(out), options.budget, options.seeds)
 
 

@@ -6,21 +6,22 @@ import hashlib
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from pfl.cli import catalogue, shipped
+from pfl.cli import catalogue
 from pfl.cli.catalogue import KINDS
 from pfl.cli.config import Experiment, as_in_yaml
-from pfl.cli.explain import UsageError, as_flags, sources
-from pfl.cli.parser import Parser, with_class_paths
+from pfl.cli.explain import UsageError, as_flags
+from pfl.cli.reading import read
 from pfl.core.client import ClientModule
+from pfl.core.record import MethodRecord
 from pfl.core.space import Dimension
 from pfl.disk import reading
 from pfl.extras.bench import points
 from pfl.extras.bench.rows import ALWAYS
-from pfl.extras.bench.task import BenchTask
+from pfl.extras.bench.task import ALL, BenchTask
 from pfl.federation import identity
 from pfl.imports.hints import declared
 
@@ -30,8 +31,6 @@ _PLAIN = {
     **{"loop.callbacks": None, "loop.progress": False},
 }
 _OPTIONS = "model.init_args."
-# Selects every method.
-ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -42,26 +41,16 @@ class Contender:
         task: The task.
         name: Name of the method's class, or its import path.
         overrides: Flags of ``pfl fit`` for all runs.
-        parser: The parser of ``pfl fit``.
     """
 
     task: BenchTask
     name: str
     overrides: tuple[str, ...]
-    parser: Parser
-
-    @property
-    def usual(self) -> list[str]:
-        """The flags of ``pfl fit`` for the task, which those of the method override."""
-        configs = [word for file in self.task.configs for word in ("--config", str(file))]
-        return [*configs, *as_flags(self.task.set)]
 
     @property
     def words(self) -> list[str]:
         """The flags of ``pfl fit`` for the method with its defaults."""
-        overlay = _overlays().get(self.name)
-        method = [f"--model={self.name}"] if overlay is None else ["--config", str(overlay)]
-        return [*method, *as_flags(self.given), *self.overrides]
+        return [*self.task.words(self.name), *self.overrides]
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -81,7 +70,7 @@ class Contender:
         length = {} if rounds is None else {"loop.rounds": rounds}
         more = as_flags({**settings, **dict.fromkeys(keys, seed), **length, **_PLAIN})
         try:
-            return Experiment.parse(self.parser, [*self.words, *more], usual=self.usual)
+            return Experiment.of(read("fit", [*self.words, *more], usual=self.task.usual))
         except SystemExit as ended:
             raise UsageError("flags such as --help or --print_config start no run") from ended
 
@@ -96,11 +85,12 @@ class Contender:
     @cached_property
     def stated(self) -> Mapping[str, Any]:
         """What the task states of the configuration, without seeds; defaults are left out."""
-        words = [*self.usual, *shipped.with_config_files([*self.words, *as_flags(_PLAIN)])]
-        stated = self.parser.parse_args(with_class_paths(words, sources(words)), defaults=False)
+        words = [*self.words, *as_flags(_PLAIN)]
+        described = Experiment.of(read("fit", words, usual=self.task.usual), defaults=False)
+        stated = described.values
         for key in ("seed", "data.init_args.split_seed", *self.task.seeded):
             stated.pop(key, None)
-        text = self.parser.dump(stated, skip_validation=True)
+        text = described.parser.dump(stated, skip_validation=True)
         return reading.mapping_of_yaml(text, "the task")
 
     @cached_property
@@ -159,27 +149,27 @@ class Contender:
         return {name: as_in_yaml(values[name]) for name in names}
 
 
-@cache
-def _overlays() -> Mapping[str, Path]:
-    """Return the configuration files of shipped baselines, by class name."""
-    files = (shipped.root() / "configs" / "baselines").glob("*.yaml")
-    return {reading.read_yaml(file)["model"]["class_path"]: file for file in sorted(files)}
+def _suits(method: type | None) -> bool:
+    """Return ``True`` unless a method's record says that it needs a network of another kind."""
+    record: MethodRecord | None = getattr(method, "record", None)
+    return record is None or record.shown is not None
 
 
-def contenders(
-    task: BenchTask, names: Sequence[str], overrides: Sequence[str], parser: Parser
-) -> list[Contender]:
+def contenders(task: BenchTask, names: Sequence[str], overrides: Sequence[str]) -> list[Contender]:
     """Return the named methods and those of every table, without duplicates.
 
-    ``all`` selects those shown by ``pfl list methods``. ``overrides`` are flags of ``pfl fit`` for
-    all runs.
+    ``all`` selects those shown by ``pfl list methods``, without those whose record says that they
+    need a network of another kind. ``overrides`` are flags of ``pfl fit`` for all runs.
 
     Raises:
         UsageError: A method is unknown, or its configuration is wrong.
     """
     by_identifier: dict[str, Contender] = {}
-    known = [item.name for item in catalogue.listed("methods")] if ALL in names else []
+    known = []
+    if ALL in names:
+        methods, listed = catalogue.classes(), catalogue.listed("methods")
+        known = [item.name for item in listed if _suits(methods.get(item.name))]
     for name in (*ALWAYS, *known, *(name for name in names if name != ALL)):
-        one = Contender(task, name, tuple(overrides), parser)
+        one = Contender(task, name, tuple(overrides))
         by_identifier.setdefault(one.identifier, one)
     return list(by_identifier.values())

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from pfl.cli.explain import UsageError
 from pfl.core.space import Dimension
@@ -32,6 +31,9 @@ def settings(dimensions: Sequence[Dimension], trials: int) -> list[dict[str, Any
     if len(dimensions) > MOST:
         names = ", ".join(dimension.name for dimension in dimensions)
         raise UsageError(f"a space has at most {MOST} dimensions, got {len(dimensions)}: {names}")
+    # Imported here, as it takes a second, which reading a leaderboard does not need.
+    from scipy.stats import qmc
+
     draws = qmc.Sobol(MOST, scramble=True, seed=np.random.default_rng(SEED))
     places = draws.random_base2((max(trials, 2) - 1).bit_length())[: trials - 1, : len(dimensions)]
     return [

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from pfl.cli import shipped
+from pfl.cli.explain import as_flags
 from pfl.cli.yaml_file import YamlFile
 from pfl.core.space import Dimension
+
+# Selects every method.
+ALL = "all"
+# The method of a baseline's configuration.
+_CLASS = re.compile(r"^model:\n  class_path: (\w+)$", re.MULTILINE)
+
+
+def file_of(word: str) -> Path:
+    """Return a task's file, given by path or by the name of a shipped one."""
+    if not Path(word).suffix and not word.startswith("bench/"):
+        word = f"bench/{word}"
+    return Path(shipped.config(word))
 
 
 # The form of the file; see pfl.disk.form.
@@ -67,6 +84,18 @@ class BenchTask(_TaskForm):
         """Name of the task: that of its file."""
         return self.path.stem
 
+    @property
+    def usual(self) -> list[str]:
+        """The flags of ``pfl fit`` for the task, which those of a method override."""
+        configs = [word for file in self.configs for word in ("--config", str(file))]
+        return [*configs, *as_flags(self.set)]
+
+    def words(self, method: str) -> list[str]:
+        """Return the flags of ``pfl fit`` for a method with its defaults."""
+        overlay = _overlays().get(method)
+        named = [f"--model={method}"] if overlay is None else ["--config", str(overlay)]
+        return [*named, *as_flags(self.methods.get(method, {}))]
+
     def plain(self) -> dict[str, Any]:
         """Return the settings of all methods besides the configuration, for JSON."""
         return {
@@ -102,3 +131,11 @@ def _dimension(file: YamlFile, key: str, form: _RangeForm) -> Dimension:
         return Dimension(key, form.low, form.high, form.log, tuple(form.choices))
     except ValueError as error:
         raise file.error(str(error), "shared", key) from error
+
+
+@cache
+def _overlays() -> Mapping[str, Path]:
+    """Return the configuration files of shipped baselines, by class name."""
+    files = (shipped.root() / "configs" / "baselines").glob("*.yaml")
+    named = {file: _CLASS.search(file.read_text(encoding="utf-8")) for file in sorted(files)}
+    return {found[1]: file for file, found in named.items() if found}

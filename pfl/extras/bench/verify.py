@@ -11,16 +11,13 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from pfl.cli import catalogue
 from pfl.cli.explain import UsageError
-from pfl.disk.nearest import hint
 from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.contender import Contender
 from pfl.extras.bench.hashed import Row
 from pfl.extras.bench.pieces import Piece
 from pfl.extras.bench.rows import MAJORITY, Leaderboard
 from pfl.extras.bench.runner import by_point
-from pfl.imports.trust import is_listed
 from pfl.verification.verdict import Verdict, judged, largest
 
 # Limit of a run's rounds, as a multiple of the task's: methods with cheaper steps than FedAvg's
@@ -43,26 +40,6 @@ class Verified:
     place: str
 
 
-def chosen_rows(board: Leaderboard, names: Sequence[str], trusted: bool) -> list[str]:
-    """Return the names of the rows to verify; without ``names``, all.
-
-    Raises:
-        UsageError: There is no such row, or its class is neither of this project nor of a plug-in
-            and the file is not trusted.
-    """
-    for name in names:
-        if name not in board.rows:
-            raise UsageError(f"--row {name}: there is no such row{hint(name, board.rows)}")
-    for name in names or board.rows:
-        own = name == MAJORITY or any(name == one.name for one in catalogue.listed("methods"))
-        if not (trusted or own or is_listed(name)):
-            raise UsageError(
-                f"the row {name} names a class that is neither of this project nor of a "
-                "plug-in: give --trust if the file is yours"
-            )
-    return [*(names or board.rows)]
-
-
 def verified(
     board: Leaderboard, bench: Bench, names: Sequence[str], seeds: Sequence[int], trusted: bool
 ) -> Iterator[Verified]:
@@ -71,8 +48,8 @@ def verified(
     Without seeds, those of all final seeds are repeated.
 
     Raises:
-        UsageError: The task differs, there is no such seed, or a row has settings or rounds that
-            are outside the search and the file is not trusted.
+        UsageError: The task differs, or a row has settings or rounds that are outside the search
+            and the file is not trusted.
         MissingError: The data are missing.
     """
     if board.task["hash"] != bench.task_hash:
@@ -82,7 +59,7 @@ def verified(
         )
     for name in names:
         row = board.rows[name]
-        contender = _contender(row, bench, seeds)
+        contender = _contender(row, bench)
         # If the defaults were chosen, one run serves for both.
         again = cache(partial(_again, row, contender, bench, trusted))
         for which, trial in (("tuned", row.get("chosen")), ("default", 0), ("equal_rounds", 0)):
@@ -96,11 +73,8 @@ def verified(
                 yield Verified(label, verdict, place(run.get("environment", {})))
 
 
-def _contender(row: Row, bench: Bench, seeds: Sequence[int]) -> Contender | None:
+def _contender(row: Row, bench: Bench) -> Contender | None:
     """Return the method of a row; ``None`` for the majority class."""
-    have = [run["seed"] for run in row["tuned"]]
-    if missing := [seed for seed in seeds if seed not in have]:
-        raise UsageError(f"--seed {missing[0]}: the row {row['method']} has the seeds {have}")
     if row["method"] == MAJORITY:
         return None
     for contender in bench.contenders:

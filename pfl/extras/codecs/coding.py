@@ -191,8 +191,6 @@ class _Coding(UplinkStep):
         ValueError: See :meth:`Codecs.bound`.
     """
 
-    withholds: ClassVar[bool] = False
-
     def __init__(self, codecs: Codecs, start: Start) -> None:
         module, self._device = start.context.module, start.context.fabric.device
         self.up, self.down = make_codec(codecs.up), make_codec(codecs.down)
@@ -204,6 +202,9 @@ class _Coding(UplinkStep):
             return
         sent = start.first(start.clients[0].client).broadcast or Broadcast({})
         why = None if self.names else "it sends no weights"
+        template = start.context.template
+        if found := [name for name in self.names if template[name].is_complex()]:
+            why = f"{found[0]!r} has complex numbers, and codecs are for real ones"
         if missing := [name for name in self.names if name not in sent.shared]:
             why = f"its server does not send {missing[0]!r}, so that there is no difference"
         if why is not None:

@@ -7,6 +7,7 @@ own client.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from pfl.federation.evaluator import Evaluator
@@ -25,5 +26,5 @@ def rows(evaluator: Evaluator) -> Iterator[dict[str, float]]:
         answers = (client_round.on_splits(context, client, ("test",)) for client in tested)
         scored = client_round.scored(scorer, answers)
         for client, scores in zip(tested, scored, strict=True):
-            score = scores["test"][main]
+            score = scores["test"].get(main, math.nan)
             yield {"round": run.round, "model": model, "client": client, "score": score}

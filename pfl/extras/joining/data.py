@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pfl.core.data import Adopts, ClientSplit, DataSource
 from pfl.core.data_view import DataView, EmptySplit
-from pfl.core.types import Split
+from pfl.core.types import NO_CLIENT, DataSplit
 from pfl.disk import reading
 from pfl.federation.run import PARTITION, TRANSFORMS
 
@@ -64,9 +64,9 @@ def joining(data: DataSource, run: Path, name: str) -> DataView:
         raise ValueError("the file has the data of the run itself: leave out --join and --data")
     first, count = len(own), len(own) + data.num_clients
 
-    def split(client: int, name: Split) -> ClientSplit:
-        if client >= first:
-            return data.split(client - first, name)
+    def split(client: int, name: DataSplit) -> ClientSplit:
+        if client == NO_CLIENT or client >= first:
+            return data.split(max(client - first, NO_CLIENT), name)
         targets = own[client] if name == "train" else own[client][:0]
         return EmptySplit(targets, "the samples of the run's own clients are not available")
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pfl.cli.explain import UsageError, flags, run_folder
+from pfl.cli.explain import UsageError, flags, run_folder, without
 from pfl.extras.joining import FLAG
-from pfl.imports import stubs
+from pfl.imports import modules
 
 if TYPE_CHECKING:
     from pfl.cli.config import Experiment
@@ -59,7 +58,7 @@ def separated(argv: Sequence[str]) -> tuple[list[str], Path | None]:
     """
     values = dict(flags(argv))
     file, run = values.get("--data"), values.get("--ckpt_path")
-    is_class = file is None or file in stubs.named()
+    is_class = file is None or file in modules.named()
     if FLAG not in values:
         if file is not None and not is_class and Path(file).exists():
             raise UsageError(
@@ -74,11 +73,7 @@ def separated(argv: Sequence[str]) -> tuple[list[str], Path | None]:
         raise UsageError(f"{FLAG} needs the folder of a run: --ckpt_path RUN")
     if not Path(run).exists():
         raise UsageError(f"there is no checkpoint at {run}")
-    left = [
-        word
-        for before, word in pairwise(["", *argv])
-        if "--data" not in (before, word) and not word.startswith("--data=")
-    ]
+    left = without(argv, lambda flag: flag == "--data")
     if "--config" not in values:
         left = ["--config", str(run_folder(Path(run)) / "config.yaml"), *left]
     return left, Path(file)

@@ -46,7 +46,7 @@ from pfl.training import client_round
 from pfl.training.batching import chunks
 from pfl.training.context import Context
 from pfl.training.declaration import MethodError
-from pfl.training.phases import Tally, run_phase
+from pfl.training.phases import Tally
 from pfl.training.server_round import Coordinator
 
 
@@ -159,7 +159,7 @@ class Joining(Measurement):
         seed = derive(self._evaluator.run.seed, "join", state.round, client)
         job = self._welcomed(Job(info=info, kept={}, broadcast=None, seed=seed), state)
         # An introduction would bypass the steps of the uplink.
-        if not coordinator.uplink and (upload := introduced(context, job)):
+        if not coordinator.chain.steps and (upload := introduced(context, job)):
             job = self._welcomed(job, state, upload)
         return job
 
@@ -200,13 +200,12 @@ class Joining(Measurement):
             for client in self._validation or members(data)
             if len(split := data.split(client, "test")) and not isinstance(split, CountedSplit)
         ]
-        if not clients:
-            return None
         most = self._tune_epochs
-        curves = [
-            [scores[main] for scores in self._tuning(self.arrival(state, client), most)]
-            for client in clients
-        ]
+        tuned = [[*self._tuning(self.arrival(state, client), most)] for client in clients]
+        # A client may lack the score.
+        curves = [[one[main] for one in rows] for rows in tuned if all(main in one for one in rows)]
+        if not curves:
+            return None
         means = torch.tensor(curves, dtype=torch.float64).mean(0)
         return int((means if more else -means).nan_to_num(-torch.inf).argmax())
 
@@ -217,28 +216,32 @@ class Joining(Measurement):
         """
         client = job.info.client
         context = self._contexts.of(client)
-        module, data = context.module, context.data
+        module = context.module
         job = replace(job, seed=derive(job.seed, "test"))
         untrained = [part for part in context.adapt if isinstance(part, Pass)]
         client_round.become_tested(context, job, untrained)
-        rate = module.configure_optimizers().param_groups[0]["lr"]
-        phase = Phase(
-            name="tuned", objective=self._supervised, optimizer=partial(torch.optim.SGD, lr=rate)
-        )
+        optimizer = None
+        if not module.net_optimizes:
+            rate = module.configure_optimizers().param_groups[0]["lr"]
+            optimizer = partial(torch.optim.SGD, lr=rate)
+        tested = [n for n, net in context.own_nets.items() if net is module.tested_net]
+        trains = tuple(f"{name}.*" for name in tested) or ("*",)
+        phase = Phase(name="tuned", objective=self._supervised, trains=trains, optimizer=optimizer)
         # A phase uses its round's learning rate; here no schedule has started.
         fresh = replace(job, kept={}, info=replace(job.info, round=0))
         for epoch in range(epochs + 1):
             if epoch:
                 turn = replace(fresh, seed=derive(job.seed, "tuned", epoch))
                 with context.isolated(turn):
-                    run_phase(context, turn, phase, data.split(client, "train"), Tally())
+                    client_round.run_plan(context, turn, [phase], Tally())
             answers = client_round.on_splits(context, client, ("test",))
             (scores,) = client_round.scored(context.scorer, [answers])
             yield scores["test"]
 
     def _supervised(self, batch: Batch) -> Terms:
         module = self._contexts.module
-        return module.supervised(module(batch.x), batch)
+        own = self._contexts.first.own_nets
+        return module.objective(module.tested_net if own else module, batch)
 
     def _gaps(self, state: ServerState, row: Row, seen: Mapping[str, float]) -> Row:
         """Return the gaps of Yuan et al. (2110.14216), positive where unseen data do worse.
@@ -259,7 +262,9 @@ class Joining(Measurement):
         scores = tested(holders(self._contexts.data, "train", "test"), job, ("train", "test"))
         # A site that did not answer has no scores.
         both = [one for one in scores.values() if {"train", "test"} <= one.keys()]
-        apart = [one["train"][main] - one["test"][main] for one in both]
+        # A client may lack the score.
+        held = [one for one in both if main in one["train"] and main in one["test"]]
+        apart = [one["train"][main] - one["test"][main] for one in held]
         return gaps | ({"gap/sample": sign * sum(apart) / len(apart)} if apart else {})
 
     @property

@@ -1,78 +1,89 @@
-"""Agreement of our means with a paper's."""
+"""Whether our mean of runs equals a paper's, within a margin."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
-from pfl.results.statistics import CONFIDENCE, NONE, Deviation, Estimate, margin
+from pfl.results.statistics import Deviation, Estimate, margin
+
+# Two points of accuracy: what is closer has no consequence for what a table says.
+MARGIN = 0.02
+Verdict: TypeAlias = Literal["equal", "different", "undecided"]
 
 
-def half_width(ours: Estimate | None, theirs: Estimate | None) -> float | None:
-    """Return half the interval of the difference of two means under chance alone.
+def pooled(spreads: Sequence[Deviation]) -> Deviation | None:
+    """Return the common deviation of runs that are taken to spread alike; ``None`` of none.
 
-    With two spreads it is Welch's. With one, the other mean's runs are assumed to spread equally,
-    which gives the prediction interval of a mean of as many runs.
+    Example:
+        Squares of 0.0008 with 2 degrees of freedom, and 0.0002 with 1:
+
+        >>> pooled([Deviation(0.02, 2), Deviation(0.0002**0.5, 1)])
+        Deviation(sd=0.018257418583505537, df=3)
+    """
+    df = sum(spread.df for spread in spreads)
+    if not df:
+        return None
+    return Deviation(math.sqrt(sum(s.df * s.sd**2 for s in spreads) / df), df)
+
+
+def half_width(spreads: Sequence[Deviation], ours: int, theirs: int) -> float | None:
+    """Return half the 95 % interval of the difference of two means, by Student's t.
+
+    All runs are taken to spread alike, so that for a mean and a deviation more runs can only
+    narrow it.
+
+    Args:
+        spreads: What is known of how single runs spread, on both sides.
+        ours: Number of our runs.
+        theirs: Number of theirs.
 
     Returns:
-        Half the width; ``None`` if neither has a spread or one is unknown.
+        Half the width; ``None`` if no spread is known.
 
     Example:
         One run against a mean of 5 with the standard error 1: 2.776 * sqrt(6).
 
-        >>> printed = Estimate(0.0, 5, Deviation(5**0.5, 4))
-        >>> round(half_width(Estimate(1.0, 1, None), printed), 2)
+        >>> round(half_width([Deviation(5**0.5, 4)], 1, 5), 2)
         6.8
     """
-    if ours is None or theirs is None:
-        return None
-    spreads = [one.spread for one in (ours, theirs) if one.spread is not None]
-    weights = [1 / ours.count, 1 / theirs.count]
-    if len(spreads) == 1:
-        weights = [sum(weights)]
-    return half([*zip(spreads, weights, strict=True)]) if spreads else None
+    spread = pooled(spreads)
+    return None if spread is None else half([(spread, 1 / ours + 1 / theirs)])
 
 
-def half(parts: Sequence[tuple[Deviation, float]], level: float = CONFIDENCE) -> float:
-    """Return half the interval of a sum of means, by Student's t.
+def half(parts: Sequence[tuple[Deviation, float]]) -> float:
+    """Return half the 95 % interval of a sum of means, by Student's t.
 
     Args:
         parts: Deviations of single runs, each with the sum of 1 / runs over its means. Several have
             the degrees of freedom of Welch and Satterthwaite.
-        level: Level of the interval.
     """
     variances = [spread.sd**2 * weight for spread, weight in parts]
     if not (variance := sum(variances)):
         return 0.0
     degrees = (own**2 / spread.df for own, (spread, _) in zip(variances, parts, strict=True))
-    return margin(math.sqrt(variance), variance**2 / sum(degrees), level)
+    return margin(math.sqrt(variance), variance**2 / sum(degrees))
 
 
-def agree(ours: Estimate | None, theirs: Estimate | None) -> bool | None:
-    """Return whether chance alone explains the difference of two means.
-
-    Returns:
-        The answer; ``None`` if no spread is known or a mean is not finite.
-    """
-    if ours is None or theirs is None:
-        return None
-    return is_within(ours.mean - theirs.mean, half_width(ours, theirs))
-
-
-def is_within(difference: float, half: float | None) -> bool | None:
-    """Return whether a difference is within half an interval; ``None`` if either is unknown.
+def verdict(difference: float, half: float | None) -> Verdict:
+    """Return ``equal`` if the whole interval is within the margin, ``different`` if it is outside.
 
     Example:
-        Both are rounded, because printed numbers are: 0.81 is within 0.80 ± 0.01.
+        Both are rounded, because printed numbers are: 0.60 + 0.01 + 0.01 is within 0.60 ± 0.02.
 
-        >>> 0.81 - 0.80 <= 0.01, is_within(0.81 - 0.80, 0.01)
-        (False, True)
+        >>> verdict(-0.012, 0.003), verdict(-0.012, 0.009), verdict(-0.05, 0.02), verdict(0.0, None)
+        ('equal', 'undecided', 'different', 'undecided')
     """
     if half is None or not math.isfinite(difference - half):
-        return None
-    return round(abs(difference) - half, 9) <= 0
+        return "undecided"
+    apart = abs(difference)
+    if round(apart + half - MARGIN, 9) <= 0:
+        return "equal"
+    return "different" if round(apart - half - MARGIN, 9) > 0 else "undecided"
 
 
-def in_or_out(inside: bool | None) -> str:
-    """Return ``in`` or ``out`` for an answer of :func:`agree`; ``-`` for ``None``."""
-    return NONE if inside is None else ("in" if inside else "out")
+def compare(ours: Estimate, theirs: Estimate) -> Verdict:
+    """Compare our mean with a paper's."""
+    spreads = [one.spread for one in (ours, theirs) if one.spread is not None]
+    return verdict(ours.mean - theirs.mean, half_width(spreads, ours.count, theirs.count))

@@ -147,7 +147,7 @@ class ReplacedParameters(Analysis):
         context.write({name: part.view_as(context.entries[name]) for name, part in parts})
         answers = client_round.on_splits(context, client, ("test",))
         (scores,) = context.scorer.scores([answers["test"]])
-        return scores[next(iter(context.scorer.better))]
+        return scores.get(next(iter(context.scorer.better)), math.nan)
 
 
 def fisher_information(context: Context, client: int) -> State:

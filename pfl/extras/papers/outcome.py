@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pfl.extras.papers.agreement import agree
+from pfl.extras.papers.agreement import Verdict, compare
 from pfl.extras.papers.cells import Cell
 from pfl.extras.papers.plan import TablePlan
 from pfl.extras.papers.reported import printed
@@ -48,15 +48,15 @@ class CellOutcome:
         return self.ours.mean - self.cell.reported.value
 
     @property
-    def inside(self) -> bool | None:
-        """Whether chance alone explains the difference.
+    def verdict(self) -> Verdict | None:
+        """Whether our number equals the paper's, within two points.
 
-        ``None`` without a number or a spread, and if only a share of the experiment was run.
+        ``None`` without one of them, and if only a share of the experiment was run.
         """
         reported = self.cell.reported
         if self.ours is None or reported is None or self.scale != 1:
             return None
-        return agree(self.ours, printed(reported.paper, reported.value, reported.error))
+        return compare(self.ours, printed(reported.paper, reported.value, reported.error))
 
 
 def outcome(cell: Cell, plan: TablePlan, failures: Mapping[str, str]) -> CellOutcome:

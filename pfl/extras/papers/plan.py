@@ -16,7 +16,6 @@ from pfl.campaign.names import name_of
 from pfl.cli import catalogue
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError, short_keys, sources
-from pfl.cli.parser import Parser, make_parser
 from pfl.cli.shipped import with_config_files
 from pfl.core.client import ClientModule
 from pfl.extras.papers.cells import Cell
@@ -65,7 +64,6 @@ def plan(
     Raises:
         UsageError: A configuration is wrong.
     """
-    parser = make_parser("fit")
     fixed = {setting.keys for setting in sources(with_config_files(overrides))}
     keys = [key for key in table.seed_keys if short_keys(key.split(".")) not in fixed - {("seed",)}]
     names: dict[Cell, dict[int, str]] = {}
@@ -73,7 +71,7 @@ def plan(
     for cell in cells:
         if cell.skip is not None:
             continue
-        first = _prepared(table, cell, parse(parser, table, cell, overrides), scale)
+        first = _prepared(table, cell, parse(table, cell, overrides), scale)
         # Serialisation is slow, and only the seeds differ.
         config = yaml.safe_load(first.text)
         for seed in seeds:
@@ -83,9 +81,7 @@ def plan(
     return TablePlan(names, runs, seeds, scale)
 
 
-def parse(
-    parser: Parser, table: TableFile, cell: Cell, overrides: Sequence[str] = ()
-) -> Experiment:
+def parse(table: TableFile, cell: Cell, overrides: Sequence[str] = ()) -> Experiment:
     """Return a cell's configuration without seeds and scale.
 
     Raises:
@@ -93,7 +89,7 @@ def parse(
     """
     words = [*cell.words, f"--loop.default_root_dir={ROOT}", *overrides]
     try:
-        return Experiment.parse(parser, words)
+        return Experiment.parse("fit", words)
     except UsageError as error:
         raise UsageError(f"{table.path}: {cell.label}: {error}") from error
 

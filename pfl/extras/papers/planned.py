@@ -13,8 +13,8 @@ from pfl.cli.config import REFUSALS, Experiment
 from pfl.cli.explain import explained
 from pfl.extras.papers.shorten import limit_samples
 from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.folders import FILE
 from pfl.federation.identity import Identity
-from pfl.federation.resume import FILE
 from pfl.federation.run import Callback
 from pfl.results.files import RunError
 from pfl.results.runs import RunFolder

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import groupby
 
 from pfl.core.sheet import Record, Sheet
-from pfl.extras.papers.agreement import in_or_out
 from pfl.extras.papers.outcome import CellOutcome
 from pfl.extras.papers.plan import TablePlan
 from pfl.extras.papers.reported import NumberFormat
@@ -87,7 +86,7 @@ def _is_share(metric: str, table: TableFile) -> bool:
 def _text(
     outcome: CellOutcome, unit: NumberFormat, footnotes: dict[str, int], sign: str = ""
 ) -> str:
-    """Format a cell, such as ``90.81 ± 0.31 (91.03, -0.22, in)``.
+    """Format a cell, such as ``90.81 ± 0.31 (91.03, -0.22, equal)``.
 
     There is no verdict if only a share of the experiment was run.
     """
@@ -98,7 +97,7 @@ def _text(
         shown = [plus_minus(reported.value, reported.error, unit.factor, unit.digits)]
         if (apart := outcome.difference) is not None:
             gap = f"{unit.factor * apart:+.{unit.digits}f}" if math.isfinite(apart) else NONE
-            shown += [gap, in_or_out(outcome.inside)] if outcome.scale == 1 else [gap]
+            shown += filter(None, [gap, outcome.verdict])
         text += f" ({', '.join(shown)})"
     for what in outcome.trouble:
         text += f" [{footnotes.setdefault(what, len(footnotes) + 1)}]"
@@ -112,8 +111,8 @@ def _notes(outcomes: Sequence[CellOutcome], plan: TablePlan) -> Iterator[str]:
     seeds = ", ".join(map(str, plan.seeds))
     compared = any(outcome.cell.reported for outcome in outcomes)
     verdict = (
-        ", and whether this difference is in its 95 % interval (Student's t, by both spreads; a "
-        "single run has none of its own)"
+        "; equal, if its whole 95 % interval is within two points (Student's t; all runs are taken "
+        "to spread alike), different, if it is outside"
     )
     brackets = "; in brackets: the reported number and ours minus it" + verdict * (plan.scale == 1)
     yield f"{what}. Ours: mean ± standard error over seeds ({seeds}){brackets * compared}."
@@ -162,6 +161,6 @@ def _record(plan: TablePlan, outcome: CellOutcome) -> Record:
         "reported": None if reported is None else reported.value,
         "reported/spread": None if reported is None else reported.error,
         "difference": outcome.difference,
-        "inside": None if outcome.inside is None else str(outcome.inside).lower(),
+        "verdict": outcome.verdict,
         "trouble": "; ".join(outcome.trouble),
     }

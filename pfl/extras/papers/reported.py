@@ -44,17 +44,24 @@ class Reported:
     unit: NumberFormat
 
 
-def printed(paper: str, value: float, error: float | None) -> Estimate:
+def printed(paper: str, value: float, error: float | None, kind: str = "") -> Estimate:
     """Return a paper's number as a mean of runs, or as a single run if that is unknown.
 
     A printed error of 0 is read as half a unit of its last digit.
+
+    Args:
+        paper: The paper.
+        value: Its number.
+        error: The number after its ±.
+        kind: What that is, ``standard error`` or ``standard deviation``; as in ``means.csv`` if
+            empty.
     """
     means = _means().get(paper)
     count = 1 if means is None else int(means["runs"])
     if means is None or error is None:
         return Estimate(value, count, None)
     error = error or float(means["half_unit"])
-    deviation = error * (count**0.5 if means["spread"] == "standard error" else 1)
+    deviation = error * (count**0.5 if (kind or means["spread"]) == "standard error" else 1)
     return Estimate(value, count, Deviation(deviation, count - 1))
 
 

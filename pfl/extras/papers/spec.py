@@ -11,7 +11,7 @@ from pfl.extras.papers.reported import KEYS
 
 # Columns of a table's CSV file, besides the axes.
 COLUMNS = (
-    *("row", "metric", "scale", "seeds", "ours", "reported", "difference", "inside", "trouble"),
+    *("row", "metric", "scale", "seeds", "ours", "reported", "difference", "verdict", "trouble"),
 )
 
 

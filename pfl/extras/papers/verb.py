@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from pfl.cli import preflight
 from pfl.cli.explain import UsageError, refuse
+from pfl.cli.reading import read as read_words
 from pfl.results.sheets import FORMATS
 
 # Keys that flags of a table may not set, and why.
@@ -28,7 +28,7 @@ def table(options: argparse.Namespace) -> None:
     cells = expand(described, options.rows, options.columns)
     for cell in [cell for cell in cells if cell.skip is None][:1]:
         try:
-            preflight.check("fit", [*cell.words, *options.flags])
+            read_words("fit", [*cell.words, *options.flags])
         except UsageError as error:
             raise UsageError(f"{options.table}: {cell.label}: {error}") from error
     from pfl.extras.papers import command

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pfl.core.data import FederatedData
 from pfl.core.data_view import DataView
-from pfl.core.seeds import derive, generator
-from pfl.core.types import Cohort
 from pfl.extras.privacy import separable
 from pfl.extras.privacy.account import Account
 from pfl.extras.privacy.clients import ClientAccount
-from pfl.extras.privacy.refusal import sent_extra, unsupported_reason
-from pfl.extras.privacy.sample_level import steps_of
+from pfl.extras.privacy.refusal import unsupported_reason
 from pfl.extras.privacy.samples import SampleAccount
 from pfl.extras.privacy.terms import Terms
-from pfl.federation.sampling import BernoulliSampler, UniformSampler
 from pfl.training.uplink import Start
 
 
@@ -67,18 +62,19 @@ class Privacy(Terms):
                 "Privacy: the clients are real, and anyone who knows the run's seed could "
                 "subtract its noise: set noise: system"
             )
-        return self._of_clients(start) if self.level == "user" else self._of_samples(start)
+        account = self._of_clients(start) if self.level == "user" else self._of_samples(start)
+        start.guarantees.append(account)
+        return account
 
     def _of_clients(self, start: Start) -> ClientAccount:
-        rate, clients = poisson_rate(start.sampler), len(start.clients)
+        account, clients = ClientAccount.of(self.plain, start), len(start.clients)
         check_delta("Privacy: delta", self.delta, clients, "number of clients", "one client's data")
-        module, server = start.context.module, start.server
-        if (why := unsupported_reason(module, server)) is not None:
+        module = start.context.module
+        told = [*map(account.disclosed, start.clients)]
+        if (why := unsupported_reason(module, start.server, told)) is not None:
             raise ValueError(f"Privacy: {type(module).__name__} cannot be run: {why}")
-        extra = {name: start.context.template[name] for name in sent_extra(module, server)}
-        seed = derive(start.seed, "privacy")
-        account = ClientAccount(self, rate, clients, extra, seed, server, start.broadcast)
-        self.sum_deviation(account.expected)  # Rejects too few clients for an adaptive clip.
+        # Rejects too few clients for an adaptive clip.
+        account.privacy.sum_deviation(account.expected)
         return account
 
     def _of_samples(self, start: Start) -> SampleAccount:
@@ -92,13 +88,7 @@ class Privacy(Terms):
         uncounted = replace(job, info=replace(job.info, label_counts=None))
         if (why := separable.unsupported_reason(start.context, uncounted)) is not None:
             raise ValueError(f"Privacy: samples cannot be kept private: {why}")
-        steps = {info.client: steps_of(start.context, info) for info in start.clients}
-
-        def cohort(number: int) -> Cohort:
-            rng = generator(start.seed, "cohort", number)
-            return start.sampler([*steps], rng, number)
-
-        return SampleAccount(self, steps, None if self.noise == "system" else cohort)
+        return SampleAccount.of(self.plain, start)
 
 
 def check_loss(data: FederatedData) -> None:
@@ -133,23 +123,3 @@ def check_delta(name: str, delta: float, units: int, whole: str, one: str) -> No
             f"{name}={delta} must be below {1 / units:.3g}, one over the {whole} ({units}): "
             f"a larger delta would allow publishing {one}"
         )
-
-
-def poisson_rate(sampler: Callable[..., Any]) -> float:
-    """Return the probability with which each client uploads, independently of the others.
-
-    Raises:
-        ValueError: The sampler draws clients differently, or from its own seed.
-    """
-    if isinstance(sampler, BernoulliSampler) and sampler.minimum == 0:
-        if sampler.numpy_seed is None:
-            return sampler.probability
-    elif isinstance(sampler, UniformSampler) and (sampler.fraction, sampler.numpy_seed) == (
-        1,
-        None,
-    ):
-        return 1.0
-    raise ValueError(
-        f"Privacy needs Poisson cohorts, which may be empty: sampler BernoulliSampler with "
-        f"minimum: 0 and numpy_seed: null, or all clients in every round; got {sampler}"
-    )

@@ -36,7 +36,8 @@ from pfl.core.failure import error_line
 from pfl.core.noise import Noise
 from pfl.core.seeds import derive
 from pfl.core.state import Entries, call_with, each, entry, flattened, total, unflattened
-from pfl.core.types import Batch, ClientInfo, Inputs, Job, Outcome, Phase, State
+from pfl.core.types import Batch, ClientInfo, Drawn, Inputs, Job, Outcome, Phase, State
+from pfl.extras.privacy.account import check_drawn
 from pfl.extras.privacy.clip import Norm
 from pfl.extras.privacy.draws import from_system
 from pfl.extras.privacy.terms import check_noise
@@ -90,6 +91,11 @@ class PrivateSamples(GradientStep):
         """Whether random choices come from the operating system."""
         return self.system
 
+    @property
+    def final(self) -> bool:
+        """``True``: the noise is accounted for as it was drawn."""
+        return True
+
     def training_info(self, info: ClientInfo) -> ClientInfo:
         """Hide the class counts, which have no noise."""
         return replace(info, label_counts=None)
@@ -139,6 +145,7 @@ class PrivateSteps(Gradients):
         trained = context.train_only(phase.trains)
         sizes = [job.info.samples for job in jobs]
         self._module, self._phase, self._bound = context.module, phase, level.clip
+        self._level = level
         # Without noise the clip may be infinite.
         self._deviation = level.sigma * level.clip if level.sigma else 0.0
         self._dtypes = {name: value.dtype for name, value in trained.items()}
@@ -148,6 +155,10 @@ class PrivateSteps(Gradients):
         self._noise = Noise(self._shapes, keys, steps, device)
         means = [size / batching.epoch_steps(context, phase, size) for size in sizes]
         self._means = torch.tensor(means, dtype=widest(device)).to(device)
+        self._batches = [batching.epoch_steps(context, phase, size) for size in sizes]
+        # Of each client: the sum of squares of all noise that was added, and in how many steps.
+        self._squares = torch.zeros(len(jobs), dtype=self._means.dtype, device=device)
+        self._noisy = torch.zeros(len(jobs), dtype=torch.int64, device=device)
         # Each sample has its own dropout mask.
         self._randomness = "different" if context.drawing else "error"
 
@@ -233,10 +244,28 @@ class PrivateSteps(Gradients):
         for (part, name), value in sums.items():
             means = self._means[:clients].view(-1, *[1] * (value.dim() - 1))
             if part == "gradients":
-                value = value + self._deviation * draws[name].to(value.dtype)
-                value = self._released(value).to(self._dtypes[name])
+                noise = self._deviation * draws[name].to(value.dtype)
+                self._squares[:clients] += noise.to(means.dtype).square().flatten(1).sum(1)
+                value = self._released(value + noise).to(self._dtypes[name])
             finished[part, name] = value / means.to(value.dtype)
+        self._noisy[:clients] += 1
         return finished
+
+    def drawn(self, row: int, steps: int) -> Sequence[Drawn]:
+        """Return the noise of a client's steps.
+
+        Raises:
+            ValueError: Less noise was added than is accounted for.
+        """
+        if not steps:
+            return ()
+        numbers = sum(math.prod(shape) for shape in self._shapes.values())
+        noisy = int(self._noisy[row])
+        if noisy < steps:
+            raise ValueError(f"Privacy: of {steps} steps of a client, {noisy} have noise")
+        check_drawn(float(self._squares[row]), noisy * numbers, self._deviation)
+        level = self._level
+        return [Drawn(self._batches[row], steps, level.clip, level.sigma)]
 
     def _draws(self, number: int, clients: int) -> State:
         """Return (clients, *shape) standard normal draws of a step, by name."""

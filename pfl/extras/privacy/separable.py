@@ -10,25 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 
 import torch
 from lightning.fabric.plugins.precision.amp import MixedPrecision
 from torch import Tensor
 
-from pfl.core.data import ClientSplit, FederatedData
-from pfl.core.data_view import DataView
+from pfl.core.batch_norms import without
+from pfl.core.data import ClientSplit
+from pfl.core.data_view import stand_in
 from pfl.core.devices import widest
 from pfl.core.failure import error_line
+from pfl.core.judging import TaskError, accepted, usual_targets
 from pfl.core.seeds import generator
 from pfl.core.state import clone, copy_all, each, tensors
-from pfl.core.types import Batch, Job, Pass, Phase, Totals
+from pfl.core.types import Batch, Drawn, Job, Pass, Phase, Totals
 from pfl.extras.privacy.sample_level import PrivateSamples
 from pfl.training.batching import map_inputs
 from pfl.training.client_round import begin
 from pfl.training.context import Context, doubled
 from pfl.training.declaration import MethodError
-from pfl.training.phases import prepared, run_objective
+from pfl.training.phases import prepared, rule_of, run_objective
 
 SAMPLES = 6
 """Number of the client's samples that are compared."""
@@ -42,13 +45,23 @@ def unsupported_reason(context: Context, job: Job) -> str | None:
 
     The context stays unchanged. The job is one of the first round with training data.
     """
-    name = type(context.module).__name__
+    for net in context.own_nets.values():
+        return (
+            f"the loss of {type(net).__name__} is its own training_step, of a whole batch: take "
+            "level: user, or give its layers as an nn.Module"
+        )
+    name, task = type(context.module).__name__, context.data.task
+    if not task.separable:
+        return f"the loss of the task {task} is of a whole batch: no sample has one of its own"
     if not context.module.vectorizable:
         return f"{name} is not vectorizable, as gradients of single samples require"
     if context.scaler is not None:
         return "16-mixed cannot scale the losses of single samples; use bf16-mixed"
     if widest(device := context.fabric.device) is not torch.float64:
         return f"{device.type} has no float64, which the check of objectives needs; use the CPU"
+    for entry in sorted(context.trainable):
+        if context.template[entry].is_complex():
+            return f"{entry!r} has complex numbers, and the noise is for real ones"
     for part in context.plan:
         if (why := _declared(context, part)) is not None:
             return f"{name}, {part.label}: {why}"
@@ -66,7 +79,7 @@ def _declared(context: Context, part: Phase | Pass) -> str | None:
     if part.split == "public":
         return "it trains on public data, whose steps are not accounted for"
     if context.couples_samples(part.evals):
-        return "batch norm mixes the samples of a batch; use group norm (norm: group)"
+        return f"batch norm mixes the samples of a batch; {without(context.module)}"
     if part.share < 1 or part.subset is not None or part.until is not None:
         return "it chooses samples or its length by rules that are not accounted for"
     if part.varies:
@@ -84,7 +97,10 @@ def _measured(context: Context, job: Job) -> str | None:
             begin(module, job)
     except (ValueError, TypeError, AttributeError) as error:
         return f"{name} needs data that private clients do not send, such as class counts: {error}"
-    batch = _batch(context.data, split)
+    try:
+        batch = _batch(context, split)
+    except TaskError as error:
+        return f"{error}; the samples of a site are not read for this check"
     for part in context.plan:
         if isinstance(part, Pass):
             context.write(part.then(Totals({}, {}, 0, 0)))
@@ -96,46 +112,58 @@ def _measured(context: Context, job: Job) -> str | None:
 def _lacking(context: Context, job: Job) -> str | None:
     """Return what torch lacks for gradients of single samples in this precision."""
     precision = context.fabric.strategy.precision
+    try:
+        drawn(context, replace(job, steps=(PrivateSamples(clip=1.0, sigma=0.0),)))
+    except RuntimeError as error:
+        instead = "; try 32-true" if isinstance(precision, MixedPrecision) else ""
+        return (
+            "torch cannot compute single samples' gradients of this network in "
+            f"{precision.precision}{instead} ({error_line(error)})"
+        )
+    return None
+
+
+def drawn(context: Context, job: Job) -> list[Drawn]:
+    """Return the noise of a trial: a step of each phase on some samples, on a copy."""
     copied = context.replica(context.fabric)
     with copied.fabric.autocast():
         dtype = torch.get_default_dtype()  # dtype of the samples that are read in this scope
     module, split = copied.module, copied.data.split(job.info.client, "train")
-    level = PrivateSamples(clip=1.0, sigma=0.0)
-    double = _batch(copied.data, split)
-    batch = Batch(each(partial(_floats, dtype), double.x), _floats(dtype, double.y))
     copied.load({})
+    double = _batch(copied, split)
+    batch = Batch(each(partial(_floats, dtype), double.x), _floats(dtype, double.y))
+    found, place = list[Drawn](), batch.y.device
     with torch.no_grad(), copied.isolated(job):
         begin(module, job)
         for part in copied.plan:
             if isinstance(part, Pass):
                 copied.write(part.then(Totals({}, {}, 0, 0)))
                 continue
-            shapes, place = part.noise.items(), batch.y.device
+            shapes = part.noise.items()
             noise = {n: torch.zeros(s, dtype=dtype, device=place) for n, s in shapes}
             with prepared(copied, part):
-                steps = level.gradients(copied, part, [job], 1)
-                try:
-                    with copied.fabric.autocast():
-                        steps.sums(map_inputs(part, batch)._replace(noise=noise))
-                except RuntimeError as error:
-                    instead = "; try 32-true" if isinstance(precision, MixedPrecision) else ""
-                    return (
-                        "torch cannot compute single samples' gradients of this network in "
-                        f"{precision.precision}{instead} ({error_line(error)})"
-                    )
-    return None
+                steps = rule_of(copied, job).gradients(copied, part, [job], 1)
+                with copied.fabric.autocast():
+                    steps.alone(map_inputs(part, batch)._replace(noise=noise), 0, empty=False)
+                found += steps.drawn(0, 1)
+    return found
 
 
 def _floats(dtype: torch.dtype, value: Tensor) -> Tensor:
     return value.to(dtype) if value.is_floating_point() else value
 
 
-def _batch(data: FederatedData, split: ClientSplit) -> Batch:
-    """Return samples spread over a client's data; random ones if the data are elsewhere."""
-    count = min(SAMPLES, len(split))
-    if isinstance(data, DataView) and data.stands_for:
+def _batch(context: Context, split: ClientSplit) -> Batch:
+    """Return samples spread over a client's data; random ones if the data are elsewhere.
+
+    Raises:
+        TaskError: They are, and the task takes no targets that are made up for it.
+    """
+    data, count = context.data, min(SAMPLES, len(split))
+    if stand_in(data):
         rng, task = generator(0, "separable", "samples"), data.task
-        y = torch.randint(2, (count, data.outputs // task.outputs(1)), generator=rng).double()
+        targets = (count, max(1, data.outputs // task.outputs(1)))
+        y = torch.randint(2, targets, generator=rng).double()
         if data.num_classes is not None:
             y = torch.randint(data.num_classes, (count,), generator=rng)
 
@@ -145,7 +173,17 @@ def _batch(data: FederatedData, split: ClientSplit) -> Batch:
             return torch.randn(value.shape, generator=rng, dtype=torch.float64).to(value.device)
 
         x = each(drawn, data.blank(count))
-        return Batch(x, y.to(tensors(x)[0].device))
+        y = y.to(tensors(x)[0].device)
+        if not type(task).__module__.startswith("pfl.core."):
+            # Only the network knows the form of its outputs.
+            context.set_mode(None)
+            dtype = next(context.module.parameters()).dtype
+            with torch.no_grad():
+                outputs = context.module(each(partial(_floats, dtype), x)).double()
+            example = task.example(data.outputs)
+            made = () if example is None else (example[1][:count].to(y.device),)
+            y = accepted(task, outputs, chain(made, usual_targets(outputs, rng), (y,)))
+        return Batch(x, doubled(y))
     batch = split.batch(torch.linspace(0, len(split) - 1, count).long())
     return Batch(each(doubled, batch.x), doubled(batch.y))
 

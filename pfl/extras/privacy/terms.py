@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from pfl.core.checks import not_negative, one_of, positive, within
@@ -54,6 +54,11 @@ class Terms(UplinkStep):
             raise ValueError(
                 f"sigma=0 adds no noise, so that epsilon={self.epsilon} cannot be kept"
             )
+
+    @property
+    def plain(self) -> Terms:
+        """The numbers alone, without what a subclass makes of them."""
+        return Terms(**{item.name: getattr(self, item.name) for item in fields(Terms)})
 
     def count_deviation(self, expected: float) -> float:
         """Return the deviation of the count's noise, given the expected number of clients."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.types import Job
 from pfl.engines.transport import wire
 from pfl.engines.transport.engine import upload_of
-from pfl.training.context import Context
+from pfl.training.contexts import Contexts
 from pfl.training.received import UploadError, check_upload
+from pfl.training.reported import Reported, ReportError
 
 
 class AnswerError(ValueError):
@@ -21,59 +23,98 @@ class AnswerError(ValueError):
 
 
 def check_introduction(
-    data: FederatedData, introduction: wire.Introduction, _: wire.Tensors
+    data: FederatedData, counted: bool, introduction: wire.Introduction, _: wire.Tensors
 ) -> None:
-    """Reject numbers of samples that contradict each other or the data's classes.
+    """Reject numbers of samples that contradict each other, the classes or the question.
 
     Raises:
-        AnswerError: They contradict.
+        AnswerError: They contradict; or there are class counts exactly if nobody asked for them.
     """
-    counts, size = introduction.label_counts, introduction.sizes.get("train", 0)
+    counts, size = introduction.label_counts, introduction.sizes.train
+    if (counts is not None) != (counted and data.num_classes is not None):
+        raise AnswerError("label_counts are given exactly if the server asks for them")
     if counts is not None and (len(counts), sum(counts)) != (data.num_classes, size):
         raise AnswerError(f"label_counts do not fit {size} samples of {data.num_classes} classes")
 
 
-def check_training(context: Context, job: Job, report: wire.Report, tensors: wire.Tensors) -> None:
+def check_training(
+    reported: Reported, job: Job, report: wire.Report, tensors: wire.Tensors
+) -> None:
     """Reject an answer that cannot be the result of a job.
 
     Raises:
-        AnswerError: It is from another client, or has undeclared uploads, unknown scores or state
-            that the client keeps.
+        AnswerError: It has undeclared uploads, unknown losses, logs or scores, more steps than the
+            plan, or state that the client keeps; or it lacks an upload or such a state.
     """
-    if report.client != job.info.client:
-        raise AnswerError(f"it is from client {report.client}")
     if tensors.kept:
         raise AnswerError("it has state that the client keeps")
-    _check_scores(context, job, report.scores)
+    try:
+        counts = report.steps, report.samples
+        reported.check(job, *counts, report.train.read(), report.logged.read())
+    except ReportError as error:
+        raise AnswerError(str(error)) from error
+    _check_scores(reported.contexts, job, report.scores)
+    _check_kept(reported.first.module, job, report)
+    _check_sent(job, report, tensors)
     # Uploads that are not finite are sent unencoded, and do not count.
     if report.finite and (upload := upload_of(report, tensors)) is not None:
         try:
-            check_upload(upload, job, context.module, context.template)
+            check_upload(upload, job, reported.first.module, reported.first.template)
         except UploadError as error:
             raise AnswerError(str(error)) from error
 
 
-def check_test(context: Context, job: Job, marks: wire.Marks, _: wire.Tensors) -> None:
+def check_test(reported: Reported, job: Job, marks: wire.Marks, tensors: wire.Tensors) -> None:
     """Reject scores that a test does not return.
 
     Raises:
-        AnswerError: A score has an unknown name, or the main one is missing.
+        AnswerError: A score has an unknown name or is out of its range, or one is missing.
     """
-    _check_scores(context, job, marks.scores)
+    if any(tensors):
+        raise AnswerError("a test sends no tensors")
+    _check_scores(reported.contexts, job, marks.scores)
+
+
+def _check_kept(module: ClientModule, job: Job, report: wire.Report) -> None:
+    if report.kept is None and module.kept_names(job.info):
+        raise AnswerError("it names no kept state, though the method keeps one")
+    if report.kept is not None and report.kept.round != job.info.round:
+        raise AnswerError(f"it keeps a state of round {report.kept.round}")
+
+
+def _check_sent(job: Job, report: wire.Report, tensors: wire.Tensors) -> None:
+    """Reject tensors without an upload, and a missing upload that nothing explains."""
+    steps = [type(step).__name__ for step in job.steps]
+    if report.withheld is not None and (report.withheld not in steps or report.upload is not None):
+        raise AnswerError(f"it says that {report.withheld[:60]} withheld its upload")
+    if sum(one.steps for one in report.drawn) > report.steps:
+        raise AnswerError(f"it has drawn noise for more than its {report.steps} steps")
+    if report.upload is None and (tensors.shared or tensors.extra):
+        raise AnswerError("it sends tensors without an upload")
+    if report.upload is None and report.withheld is None and report.steps:
+        raise AnswerError(f"it sends nothing after {report.steps} steps")
 
 
 def _check_scores(
-    context: Context, job: Job, scores: Mapping[wire.SplitName, wire.Numbers]
+    contexts: Contexts, job: Job, scores: Mapping[wire.SplitName, wire.Numbers]
 ) -> None:
-    known = context.scorer.better
-    main = next(iter(known))
-    for split in job.splits:
-        if split in scores and not {main} <= {*scores[split].names} <= {*known}:
-            names = ", ".join(scores[split].names)[:60] or "none"
-            raise AnswerError(f"the scores of a test are {', '.join(known)}, got {names}")
+    try:
+        for values in scores.values():
+            contexts.scorer.check(values.read())
+    except ValueError as error:
+        raise AnswerError(str(error)) from error
+    for split in scores:
+        if split not in job.splits:
+            raise AnswerError(f"it has scores on {split}, which was not to be tested")
+    for split in job.splits if scores else ():
+        size = len(contexts.data.split(job.info.client, split))
+        wrong = not size if split in scores else size and contexts.scorer.scores_all
+        if wrong:
+            has = "scores" if split in scores else "no scores"
+            raise AnswerError(f"it has {has} on {split}, of which its client has {size} samples")
 
 
-CHECKS: Mapping[str, Callable[[Context, Job, Any, wire.Tensors], None]] = {
+CHECKS: Mapping[str, Callable[[Reported, Job, Any, wire.Tensors], None]] = {
     "train": check_training,
     "test": check_test,
 }

@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
@@ -18,7 +18,7 @@ import yaml
 
 from pfl.cli.config import REFUSALS, Experiment, inner_values
 from pfl.cli.explain import FailedError, UsageError, explained
-from pfl.cli.parser import make_parser
+from pfl.cli.reading import Reading
 from pfl.cli.trained import recipe_of
 from pfl.core import export
 from pfl.core.client import ClientModule
@@ -39,8 +39,9 @@ from pfl.federation import resume
 from pfl.federation.run import TRANSFORMS
 from pfl.imports import plugins
 from pfl.imports.trust import Trust, check_calls
-from pfl.training.context import Context
+from pfl.training.context import Context, check_types
 from pfl.training.contexts import Contexts
+from pfl.training.inventory import check_states
 
 # File of the used part of a run's configuration.
 RUN = "run.yaml"
@@ -48,17 +49,17 @@ RUN = "run.yaml"
 _OF_DATA = ("batch_size", "eval_batch_size", "drop_last", "shuffle", "metrics")
 _OF_LOOP = ("precision", "gradient_clip_val")
 # A server may name only classes of this project, of torch or of the owner's plug-ins.
-_OF_SERVER = Trust(own=())
+_OF_SERVER = Trust(own=(), installs=True)
 
 
-def site(argv: Sequence[str]) -> None:
+def site(reading: Reading) -> None:
     """Answer servers for one client until the owner stops it.
 
     Raises:
         UsageError: An option of the owner is wrong.
         FailedError: NVFlare's or Flower's process ended.
     """
-    owner = Experiment.parse(make_parser("site"), argv)
+    owner = Experiment.of(reading)
     values = owner.values
     if (values.kit is None) == (values.superlink is None):
         raise UsageError("give either kit, NVFlare's startup kit, or superlink, Flower's address")
@@ -191,7 +192,7 @@ class MethodBuilder:
             with tempfile.TemporaryDirectory() as place:
                 file = Path(place, RUN)
                 write(file, dumped(used))
-                study = Experiment.parse(make_parser("fit"), ["--config", str(file)])
+                study = Experiment.parse("fit", ["--config", str(file)])
             trust = replace(_OF_SERVER, filled=study.parser.filled)
             check_calls(study.values.model, ClientModule, ("model",), trust)
             # The constructor checks the options; the owner's data are not read again.
@@ -205,8 +206,12 @@ class MethodBuilder:
             _check_size(study, owner.values.most_parameters)
             module, fabric = study.module, study.loop.fabric
             source.to(fabric.device)
+            check_types(module, fabric)
             fabric.strategy.precision.convert_module(module)
             contexts = Contexts(module, source, fabric, study.loop.gradient_clip_val)
+            if owner.values.epsilon is None:
+                # An owner's account covers no other look at the samples.
+                check_states(contexts)
             self._texts = {RUN: dumped(used)}
             if isinstance(source, Adopts):
                 # For the owner: the model expects inputs on this scale.

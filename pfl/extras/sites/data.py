@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from pfl.core.data import ClientSplit, FederatedData, members
 from pfl.core.data_view import DataView
-from pfl.core.types import Batch, Split
+from pfl.core.types import NO_CLIENT, Batch, DataSplit, Split
 from pfl.disk import canonical
-from pfl.engines.transport.wire import Introduction
+from pfl.engines.transport.wire import Sizes
 from pfl.extras.sites.transport import SiteError
 
 
@@ -28,20 +28,34 @@ def one_client(data: FederatedData, local: int, client: int) -> DataView:
         client: Index of the client for the server.
     """
 
-    def split(asked: int, name: Split) -> ClientSplit:
-        if asked != client:
+    def split(asked: int, name: DataSplit) -> ClientSplit:
+        if asked not in (client, NO_CLIENT):
             raise SiteError(f"this is the site of client {client}, not of {asked}")
-        return data.split(local, name)
+        return data.split(NO_CLIENT if asked == NO_CLIENT else local, name)
 
     return replace(DataView.of(data), split=split)
 
 
-def at_sites(data: FederatedData, sites: Mapping[int, Introduction], real: bool = True) -> DataView:
+class Known(NamedTuple):
+    """What a server knows of a client at a site.
+
+    Attributes:
+        sizes: Number of samples of each split.
+        label_counts: (C,) training samples of each class; ``None`` if unknown.
+        data: Hash of the data.
+    """
+
+    sizes: Sizes
+    label_counts: Sequence[int] | None
+    data: str
+
+
+def at_sites(data: FederatedData, sites: Mapping[int, Known], real: bool = True) -> DataView:
     """Return the server's data: the sizes that sites report, and samples without a site.
 
     Args:
         data: The server's own data; samples of clients with a site are never read from it.
-        sites: The introduction of each site.
+        sites: What each site has told of its client.
         real: Whether they are real ones; see :class:`~pfl.core.data_view.DataView`.
 
     Raises:
@@ -54,11 +68,11 @@ def at_sites(data: FederatedData, sites: Mapping[int, Introduction], real: bool 
             f"lower data.num_clients, which is {data.num_clients}"
         )
 
-    def split(client: int, name: Split) -> ClientSplit:
+    def split(client: int, name: DataSplit) -> ClientSplit:
         if client not in sites:
             return data.split(client, name)
         counts = sites[client].label_counts if name == "train" else None
-        return _Distant(client, sites[client].sizes.get(name, 0), counts)
+        return _Distant(client, getattr(sites[client].sizes, name, 0), counts)
 
     def rows(client: int, name: Split) -> NoReturn:
         raise SiteError(f"the rows of client {client} are at its site")

@@ -17,20 +17,21 @@ import torch
 from pfl.core.checks import at_least_one, one_of
 from pfl.core.data import FederatedData
 from pfl.core.failure import JobError
-from pfl.core.types import Job, Result
+from pfl.core.types import Broadcast, Job, Result
 from pfl.disk.container import ContainerError
 from pfl.engines.absences import OnError, tolerated
 from pfl.engines.transport import wire
 from pfl.engines.transport.engine import CarriedEngine, FormT, Task
 from pfl.extras.sites import answers
 from pfl.extras.sites.answers import AnswerError
-from pfl.extras.sites.data import at_sites
+from pfl.extras.sites.data import Known, at_sites
 from pfl.extras.sites.facts import facts
 from pfl.extras.sites.keeper import SitesKeeper
 from pfl.extras.sites.transport import GoneError, LostStateError, SiteError, Transport, Verb
 from pfl.training.contexts import Contexts
+from pfl.training.reported import Reported
 
-RecordT = TypeVar("RecordT")
+RecordT = TypeVar("RecordT", bound=wire.Answer)
 
 
 class RemoteEngine(CarriedEngine):
@@ -95,21 +96,23 @@ class RemoteEngine(CarriedEngine):
             SiteError: A site is missing, cannot be reached or refuses the run.
         """
         self.begin(contexts)
-        # What travels is the same in all networks.
-        self._checks = contexts.first
-        counts = contexts.module.server().needs_label_counts
-        hello = wire.written("hello", wire.Hello(facts(contexts), counts, config))
+        self._reported = Reported(contexts)
+        counts, ours = contexts.module.server().needs_label_counts, facts(contexts)
         self._transport = self.open_transport(contexts)
         self._addresses = dict(self._transport.sites())
         self._threads = ThreadPoolExecutor(self.workers or max(1, len(self._addresses)), "pfl-site")
-        check = partial(answers.check_introduction, contexts.data)
+        check = partial(answers.check_introduction, contexts.data, counts)
 
-        def greet(client: int) -> wire.Introduction:
-            return self._call(client, "hello", wire.Introduction, hello, check)[0]
+        def greet(client: int) -> Known:
+            hello = wire.Hello(
+                run=self._key, client=client, round=0, facts=ours, counts=counts, config=config
+            )
+            told, _ = self._call(client, "hello", wire.Introduction, hello, check)
+            return Known(told.sizes, told.label_counts, told.data)
 
         clients = sorted(self._addresses)
-        introductions = dict(zip(clients, self._threads.map(greet, clients), strict=True))
-        return at_sites(contexts.data, introductions, self.real)
+        known = dict(zip(clients, self._threads.map(greet, clients), strict=True))
+        return at_sites(contexts.data, known, self.real)
 
     def setup(self, contexts: Contexts) -> str:
         """Store the settings of this process that the sites need for equal numbers."""
@@ -148,7 +151,8 @@ class RemoteEngine(CarriedEngine):
 
         def leave(client: int) -> None:
             with suppress(SiteError):
-                self._call(client, "bye", wire.Empty, wire.written("bye", wire.Empty()))
+                goodbye = wire.Question(run=self._key, client=client, round=0)
+                self._call(client, "bye", wire.Answer, goodbye)
 
         if self._threads is not None:
             # Iterators left open at exit are closed when no thread can start any more.
@@ -173,23 +177,24 @@ class RemoteEngine(CarriedEngine):
             JobError: The method failed there.
         """
         client, order = job.info.client, self.order(job)
-        check = partial(answers.CHECKS[task], self._checks, job)
+        check = partial(answers.CHECKS[task], self._reported, job)
         try:
-            return self._call(client, task, form, wire.written(task, order, job.broadcast), check)
+            return self._call(client, task, form, order, check, job.broadcast)
         except LostStateError as error:
             if self.on_lost == "stop":
                 raise
             warnings.warn(f"{error}; it restarts from the initial values", stacklevel=2)
             order = replace(order, kept=None)
-            return self._call(client, task, form, wire.written(task, order, job.broadcast), check)
+            return self._call(client, task, form, order, check, job.broadcast)
 
     def _call(
         self,
         client: int,
         verb: Verb,
         form: type[RecordT],
-        content: bytes,
+        question: wire.Question,
         check: Callable[[Any, wire.Tensors], None] = lambda record, tensors: None,
+        sent: Broadcast | None = None,
     ) -> tuple[RecordT, wire.Tensors]:
         """Send a message to a site and read its answer as a record.
 
@@ -204,12 +209,14 @@ class RemoteEngine(CarriedEngine):
         assert self._transport is not None
         address = self._addresses[client]
         where = f"the site of client {client} ({address})"
+        content = wire.written(verb, question, sent)
+        asked = wire.identity(question, content)
         try:
             data = self._transport.call(client, verb, content)
             with self._lock:
                 self._sent += len(content)
                 self._received += len(data)
-            record, tensors = wire.read(verb, form, data)
+            record, tensors = wire.answered(verb, form, data, asked)
             if not isinstance(record, wire.Failure):
                 check(record, tensors)
                 return record, tensors

@@ -66,14 +66,13 @@ class Host:
                 elif verb != "bye" and self._site is None and self._greeting.is_file():
                     # This process was restarted during a run.
                     self._open(self._greeting.read_bytes())
-                elif verb != "bye" and self._site is None:
+                if self._site is None:
                     raise Refusal("no server has sent hello yet")
             except (Refusal, ContainerError) as error:
-                self._notify(f"refused {verb}: {error}")
+                if verb != "bye":  # It ends nothing here.
+                    self._notify(f"refused {verb}: {error}")
                 told = without_folders(str(error), self._private)
-                return wire.written("error", wire.Failure("refused", told))
-            if self._site is None:
-                return wire.written("bye", wire.Empty())
+                return wire.failed(verb, content, b"", "refused", told)
             return self._site.answer(verb, content)
 
     def close(self) -> None:
@@ -91,9 +90,20 @@ class Host:
         """
         hello, _ = wire.asked("hello", wire.Hello, content)
         if self._site is not None and hello.config == self._config:
-            return
-        self.close()
-        run = _read(hello.config)
+            self._site.open(content)
+        else:
+            self.close()
+            self._site, self._config = self._built(hello.config, content), hello.config
+        with written(self._greeting) as file:
+            file.write(content)
+
+    def _built(self, config: str | None, content: bytes) -> Site:
+        """Return the site of the run with a configuration, which begins with a hello.
+
+        Raises:
+            Refusal: As for :meth:`_open`.
+        """
+        run = _read(config)
         name, contexts = self._check(run), self._build(run)
         site = Site(
             *(contexts, self._client, self._folder),
@@ -103,11 +113,9 @@ class Host:
             notify=self._notify,
         )
         site.open(content)
-        self._site, self._config = site, hello.config
         self._accepted()
-        with written(self._greeting) as file:
-            file.write(content)
         self._notify(f"a server requests {name}, {run['loop'].get('rounds')} rounds")
+        return site
 
     def _check(self, run: dict[str, Any]) -> str:
         """Return the name of a run's method after checking that the owner allows the run."""

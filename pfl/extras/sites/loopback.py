@@ -16,6 +16,7 @@ from pfl.extras.sites.keeper import TemporaryKeeper
 from pfl.extras.sites.site import Site
 from pfl.extras.sites.transport import SiteError, Transport, Verb
 from pfl.training.contexts import Contexts
+from pfl.training.inventory import check_states
 
 
 class Loopback(Transport):
@@ -97,6 +98,7 @@ def made(
         folder: Parent of the sites' folders.
         together: Whether several sites may work at a time.
     """
+    check_states(contexts)
     return {
         client: Site(contexts.replica(beside_others=together), client, folder / str(client))
         for client in clients

@@ -71,6 +71,7 @@ class Allowed:
 
 
 MEGABYTE = 10**6
+_SPLITS: tuple[Split, ...] = ("train", "val", "test")
 EVERYTHING = Allowed(class_counts=True)
 
 
@@ -116,6 +117,8 @@ class Site(Clients):
             run["private"] = True
         self._folder, self._states = folder, folder / canonical.digest(run)
         self._hash = data
+        # The last run that sent hello.
+        self._run: str | None = None
 
     @cached_property
     def _kept(self) -> KeptVersions:
@@ -130,6 +133,7 @@ class Site(Clients):
             BusyError: Another site uses the folder.
         """
         hello, _ = wire.asked("hello", wire.Hello, content)
+        self._check_client(hello)
         if apart := facts.differences(self._facts, hello.facts):
             raise Refusal(f"the server has other settings: {apart}")
         if hello.counts and not self._allowed.class_counts:
@@ -138,6 +142,7 @@ class Site(Clients):
                 "which the owner does not allow"
             )
         _ = self._kept
+        self._run = hello.run
         return hello
 
     def close(self) -> None:
@@ -157,28 +162,29 @@ class Site(Clients):
             return answer
         size = f"the answer to {verb} has {len(answer) / MEGABYTE:g} MB"
         too_large = Refusal(f"the owner allows {limit:g} MB; {size}")
-        return wire.written("error", self._failure(verb, too_large))
+        return self._failed(verb, too_large, content, common)
 
-    def _failure(self, verb: str, error: Exception) -> wire.Failure:
-        failure = super()._failure(verb, error)
+    def _failure(self, verb: str, error: Exception) -> tuple[wire.FailureKind, str]:
+        kind, message = super()._failure(verb, error)
         if isinstance(error, LostStateError):
-            failure = wire.Failure("lost", str(error))
-        self._notify(f"{failure.kind} {verb}: {failure.message}")
-        if failure.kind == "failed" and self._budget is not None:
+            kind, message = "lost", str(error)
+        self._notify(f"{kind} {verb}: {message}")
+        if kind == "failed" and self._budget is not None:
             # The message may reveal a sample.
-            return replace(failure, message="it failed; only the site's owner can see why")
-        return replace(failure, message=without_folders(failure.message, [self._folder]))
+            return kind, "it failed; only the site's owner can see why"
+        return kind, without_folders(message, [self._folder])
 
     def _hello(self, content: bytes) -> bytes:
         hello = self.open(content)
         # Without a key, a server that knows all samples but one could guess the last.
         secret = _secret(self._folder / "secret")
         counts = self._own.label_counts if hello.counts else None
-        splits: tuple[Split, ...] = ("train", "val", "test")
         data = self._contexts.data
+        sizes = {name: len(data.split(self.client, name)) for name in _SPLITS}
         introduction = wire.Introduction(
+            **wire.identity(hello, content),
             data=hmac.digest(secret, self._hash.encode(), "sha256").hex(),
-            sizes={name: len(data.split(self.client, name)) for name in splits},
+            sizes=wire.Sizes(**sizes),
             label_counts=None if counts is None else counts.tolist(),
         )
         return wire.written("hello", introduction)
@@ -199,7 +205,8 @@ class Site(Clients):
         kept = None
         if result.kept:
             kept = self._kept.store(result.kept, order.round, order.kept)
-        answer = wire.written("train", replace(report_of(result), kept=kept), result.upload)
+        report = replace(report_of(result, wire.identity(order, content)), kept=kept)
+        answer = wire.written("train", report, result.upload)
         self._notify(f"round {order.round}: trained, {len(answer):,} bytes to send")
         return answer
 
@@ -221,15 +228,26 @@ class Site(Clients):
             # If personalised models equal the global one, only that one is tested.
             if order.model == "personal" or context.module.personal_is_global():
                 self._tested(context)
-        return wire.written("test", wire.Marks(plain(scores)))
+        return wire.written(
+            "test", wire.Marks(**wire.identity(order, content), scores=plain(scores))
+        )
 
     def _bye(self, content: bytes) -> bytes:
-        wire.asked("bye", wire.Empty, content)
-        return wire.written("bye", wire.Empty())
+        question, _ = wire.asked("bye", wire.Question, content)
+        self._check_run(question)
+        return wire.written("bye", wire.Answer(**wire.identity(question, content)))
+
+    def _check_client(self, question: wire.Question) -> None:
+        if question.client != self.client:
+            raise Refusal(f"this is the site of client {self.client}, not of {question.client}")
+
+    def _check_run(self, question: wire.Question) -> None:
+        self._check_client(question)
+        if self._run not in (None, question.run):
+            raise Refusal("this is a message of another run than the last that sent hello")
 
     def _info(self, order: wire.Order) -> ClientInfo:
-        if order.client != self.client:
-            raise Refusal(f"this is the site of client {self.client}, not of {order.client}")
+        self._check_run(order)
         most = self._allowed.most_rounds
         if most is not None and order.round > most:
             raise Refusal(f"the owner allows {most} rounds; this is round {order.round}")

@@ -24,13 +24,14 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from pfl.campaign.campaign import Planned, reason
 from pfl.cli import runs
 from pfl.cli.explain import UsageError
+from pfl.cli.reading import read
 from pfl.core.plain import spelled
 from pfl.core.seeds import derive
 from pfl.core.types import RoundResult
 from pfl.disk.nearest import hint, nearest
 from pfl.extras.sweeps.file import Sweep
 from pfl.extras.sweeps.program import fit_words
-from pfl.federation.resume import FILE
+from pfl.federation.folders import FILE
 from pfl.federation.run import Callback, Run
 
 
@@ -125,7 +126,7 @@ class Points:
         words += ["--ckpt_path", folder] if folder and Path(folder, FILE).is_file() else []
         value: float | None = None
         try:
-            value = logged(runs.fit(words, [_Reporter(trial, sweep)]))[name]
+            value = logged(runs.fit(read("fit", words), [_Reporter(trial, sweep)]))[name]
             if not math.isfinite(value):
                 raise ArithmeticError(f"{name} is {value}")
             state, why = "done", f"{name} {value:.4f}"

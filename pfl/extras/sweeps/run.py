@@ -15,7 +15,7 @@ from optuna.pruners import NopPruner, SuccessiveHalvingPruner
 from rich.console import Console
 
 from pfl.campaign.campaign import work
-from pfl.cli import runs
+from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError, refuse
 from pfl.disk.reading import first_line
 from pfl.extras.sweeps import report
@@ -70,7 +70,7 @@ def run(
         # Mistakes of the whole sweep are found at once.
         first = {key: one.first for key, one in sweep.varied.items()}
         words = fit_words(sweep, {**first, **sweep.constants}, None)
-        example = runs.fit_experiment([*words, *place, *flags])
+        example = Experiment.parse("fit", [*words, *place, *flags])
         study, mutex = _opened(sweep, storage, example.text, seed)
         try:
             _ = example.data

@@ -61,7 +61,10 @@ def test_another_number_of_clients_is_refused(saved):
 
 
 def test_a_missing_file_may_be_a_misspelt_partitioner():
-    with pytest.raises(FileNotFoundError, match=parts("partition: ~ Dirichelt ~ list partitions")):
+    with pytest.raises(
+        FileNotFoundError,
+        match=parts("Dirichelt; ~ partition file or a partitioner ~ list partitions"),
+    ):
         digits("Dirichelt").setup()
 
 

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from pfl.__main__ import main
 from pfl.campaign import campaign
-from pfl.cli.parser import make_parser
 from pfl.extras.bench import contender
 from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.pieces import PieceFolder
@@ -55,7 +54,7 @@ def task(folder, **keys):
 
 def bench(file, out, *methods, trials=2, seeds=2):
     """Return a benchmark."""
-    found = contender.contenders(read(file), methods, (), make_parser("fit"))
+    found = contender.contenders(read(file), methods, ())
     return Bench(read(file), found, PieceFolder(out), trials, seeds)
 
 

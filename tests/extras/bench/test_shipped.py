@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
-from pfl.cli.parser import make_parser
 from pfl.core.checks import ranges
 from pfl.extras.bench.bench import Bench
 from pfl.extras.bench.contender import contenders
@@ -29,7 +28,7 @@ BOARDS = [
 def test_every_method_can_take_part_in_a_shipped_task(file):
     """It has a space of shared dimensions, and its defaults are a configuration."""
     names = ("Ditto", "FedSimSup", "PFedBayes")
-    for one in contenders(read(file), names, (), make_parser("fit")):
+    for one in contenders(read(file), names, ()):
         first, second = one.trials(2)
         assert first.keys() == second.keys() == {one.name for one in one.dimensions}
         assert one.default.values.data.init_args.val_fraction > 0
@@ -41,7 +40,7 @@ def test_every_method_can_take_part_in_a_shipped_task(file):
 @pytest.mark.parametrize("file", PRESENT, ids=lambda file: file.stem)
 def test_test_samples_and_newcomers_are_drawn_anew_in_each_seed(file):
     """So that the spread over seeds has the part of who is tested, and on what."""
-    (one, *_) = contenders(read(file), [], (), make_parser("fit"))
+    (one, *_) = contenders(read(file), [], ())
     for seed in (0, 7):
         data = one.experiment(seed, {}, None).values.data.init_args
         assert (data.split_seed, data.test_protocol) == (seed, "pooled")
@@ -54,9 +53,7 @@ def test_rows_of_an_earlier_definition_belong_to_it_alone():
     for file in sorted(EARLIER.glob("*.yaml")):
         board = Leaderboard.read(ROOT / "results" / "bench" / f"{file.stem}.json")
         hashes = [
-            Bench(
-                read(one), contenders(read(one), [], (), make_parser("fit")), None, 1, 1
-            ).task_hash
+            Bench(read(one), contenders(read(one), [], ()), None, 1, 1).task_hash
             for one in (file, EARLIER.parent / file.name)
         ]
         assert hashes[0] == board.task["hash"] != hashes[1]
@@ -64,10 +61,12 @@ def test_rows_of_an_earlier_definition_belong_to_it_alone():
 
 @pytest.mark.long
 def test_all_is_every_method_once_with_what_the_table_always_has_first():
-    found = contenders(read(TASKS[0]), ["Ditto", "all"], (), make_parser("fit"))
+    found = contenders(read(TASKS[0]), ["Ditto", "all"], ())
     names = [one.name for one in found]
     assert names[:2] == ["FedAvg", "FedAvgP"]
-    assert sorted(names) == sorted(method.__name__ for method in methods())
+    fit = [kind for kind in methods() if kind.record is None or kind.record.shown is not None]
+    assert sorted(names) == sorted(method.__name__ for method in fit)
+    assert "FedOTP" not in names
 
 
 @pytest.mark.parametrize("method", methods(), ids=lambda method: method.__name__)

@@ -10,6 +10,7 @@ from pfl.disk import canonical
 from pfl.extras.bench.hashed import hashed
 from pfl.verification import portable
 from tests.extras.bench.conftest import EPOCHS, LR, bench, task
+from tests.helpers.extras import needs
 from tests.helpers.messages import parts, says
 
 
@@ -109,6 +110,7 @@ def test_another_processor_and_another_source_are_named_and_no_reason(copied, ca
     assert said[-1] == "note: the source of FedAvg has changed since"
 
 
+@needs("tables")
 def test_data_that_are_not_here_accuse_nobody(copied, capsys):
     config = copied / "c.yaml"
     data = "class_path: TabularData\n  init_args: {path: gone.csv, target: y}\n"
@@ -188,6 +190,10 @@ def test_a_method_of_somebody_else_is_not_even_imported(copied, capsys, monkeypa
     Path("evil.py").write_text(f"open('ran', 'w')\n{net}")
     assert verify(copied, "--row", "evil.Net") == 2
     assert says(capsys.readouterr().err, "the row evil.Net ~ --trust")
+    assert verify(copied, "--seed", 0) == 0
+    said = capsys.readouterr()
+    assert says(said.err, "left out: evil.Net, ~ --trust")
+    assert "FedAvgP, tuned, seed 0: same bits" in said.out
     assert not Path("ran").exists()
     assert verify(copied, "--row", "evil.Net", "--seed", 0, "--trust") == 0
     assert Path("ran").exists()

@@ -21,6 +21,7 @@ from pfl.federation.sampling import UniformSampler
 from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import mlp, normed
 from pfl.training import client_round
+from pfl.training.gathering import aggregated
 from pfl.training.server_round import uploads_of
 from pfl.training.uplink import UplinkStep
 from tests.helpers.extras import LOOPBACK, needs
@@ -36,7 +37,7 @@ def federation(codecs, module=None, precision="64-true"):
 
 
 def job_of(found, client, number=None):
-    return found.coordinator.sending(found.job(client, number), found.state)
+    return found.coordinator.chain.job(found.job(client, number), found.state, True)
 
 
 def round_of(found):
@@ -46,9 +47,9 @@ def round_of(found):
         job = job_of(found, client)
         plain = client_round.train(found.context, replace(job, steps=()))
         result = client_round.train(found.context, job)
-        played.append((job, plain, found.coordinator.received(job, result)))
+        played.append((job, plain, found.coordinator.chain.received(job, result)))
     found.kept.update({result.client: result.kept for _, _, result in played})
-    found.state = found.coordinator.aggregate(found.state, uploads_of(r for _, _, r in played))
+    found.state = aggregated(found.coordinator, found.state, uploads_of(r for _, _, r in played))
     found.number += 1
     return played
 
@@ -98,7 +99,7 @@ def test_bytes_are_those_of_header_tensors_and_checksum():
     header = str({"content": {"client": 0, "samples": 9}, "tensors": kinds}).replace(" ", "")
     length = 12 + len(header) + 4 * (4 + 1) + 32
     result = client_round.train(found.context, job)
-    assert found.coordinator.received(job, result).upload.encoded == length
+    assert found.coordinator.chain.received(job, result).upload.encoded == length
 
 
 def test_identity_changes_no_bit_and_counts_whole_messages():
@@ -209,7 +210,7 @@ def test_clipped_differences_are_encoded_as_they_are():
     found = federation(Codecs(up=Cast("bfloat16", remembers=False)))
     job = job_of(found, 0)
     job = replace(job, steps=(Clip(0.01), *job.steps))
-    result = found.coordinator.received(job, client_round.train(found.context, job))
+    result = found.coordinator.chain.received(job, client_round.train(found.context, job))
     lengths = [v.double().norm() for v in result.upload.shared.values()]
     assert torch.stack(lengths).norm().item() == pytest.approx(0.01, rel=2**-8)
 

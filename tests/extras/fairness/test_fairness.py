@@ -79,6 +79,6 @@ def test_comparisons_and_reports_show_them(tmp_path):
     scales = (("worst", 100, 2), ("gini", 1, 4), ("jain", 1, 4))
     expected = [f"{scale * last[f'fairness/{name}']:.{digits}f}" for name, scale, digits in scales]
     assert list(sheet.rows[0][1:]) == expected
-    page = report(read)
+    page = report(group([read])[0])
     assert f"{last['fairness/gini']:.4g}" in page
     assert "Jain" in page

@@ -28,6 +28,7 @@ from lightning_modules import (
     Local,
 )
 from pfl.__main__ import main
+from pfl.cli.reading import read
 from pfl.cli.runs import fit as main_fit
 from pfl.core.seeds import scoped
 from pfl.extras.joining.data import adopt, joining
@@ -37,8 +38,11 @@ from pfl.federation.prepare import prepared
 from pfl.federation.resume import FILE, Wanted
 from pfl.federation.run import TRANSFORMS
 from pfl.loop import FederatedLoop
+from tests.helpers.extras import needs
 from tests.helpers.messages import parts, says
 from tests.helpers.tables import csv_rows
+
+pytestmark = needs("tables")
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 rng = np.random.default_rng(0)
@@ -115,7 +119,7 @@ def stored(tmp_path_factory):
         *("--data.standardise=train", f"--loop.default_root_dir={folder / 'runs'}"),
         *("--loop.rounds=2", "--loop.progress=false"),
     ]
-    run = main_fit(argv).folder
+    run = main_fit(read("fit", argv)).folder
     (folder / "old.csv").unlink()
     return run
 
@@ -258,7 +262,7 @@ def test_who_tests_a_run_with_other_data_is_told_how(stored, tmp_path, capsys):
 
 def test_data_that_name_no_file_are_refused(tmp_path, capsys):
     argv = ["--config=quickstart", "--loop.rounds=1", f"--loop.default_root_dir={tmp_path}"]
-    run = main_fit([*argv, "--loop.progress=false"]).folder
+    run = main_fit(read("fit", [*argv, "--loop.progress=false"])).folder
     new = hospitals(tmp_path / "new.csv", "Chur")
     assert main(["test", f"--ckpt_path={run}", "--data", new, "--join", "1"]) != 0
     assert says(capsys.readouterr().err, "Digits ~ join later")
@@ -276,14 +280,7 @@ def configured(stored, tmp_path, section, **options):
     return copy
 
 
-EVIL = """
-from torch import nn
-
-open("ran", "w")
-
-class Net(nn.Module):
-    pass
-"""
+EVIL = 'open("ran", "w")'
 THEIRS = {
     "class": ("model", {"net": {"class_path": "evil.Net"}}, "names evil.Net ~ --trust the file"),
     "metric": ("data", {"metrics": ["evil.Net"]}, "names evil.Net"),

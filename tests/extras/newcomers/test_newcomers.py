@@ -25,6 +25,7 @@ from lightning_modules import (
     PFedBayes,
     PFedVEM,
 )
+from pfl.cli.reading import read
 from pfl.cli.runs import fit as main_fit
 from pfl.cli.trained import predict
 from pfl.cli.trained import test as run_test
@@ -251,12 +252,12 @@ class Rows(Server):
     def broadcast(self, state, client, round):
         return Broadcast({name: models[client] for name, models in state.shared.items()})
 
-    def merge(self, state, uploads):
+    def finish(self, state, folded):
         shared = {name: models.clone() for name, models in state.shared.items()}
         for models in shared.values():
-            for upload in uploads:
+            for upload in folded.uploads:
                 models[upload.client] = upload.client
-        rows = {upload.client: float(upload.client) for upload in uploads}
+        rows = {upload.client: float(upload.client) for upload in folded.uploads}
         return replace(state, shared=shared, client_report={"row": rows})
 
 
@@ -446,7 +447,7 @@ def hospitals(tmp_path_factory):
         *("--loop.evaluations.join_rounds=2", "--loop.evaluations.tune_epochs=2"),
         "--loop.progress=false",
     ]
-    return main_fit(argv).folder
+    return main_fit(read("fit", argv)).folder
 
 
 def test_names_stay_in_tables_predictions_and_the_report(hospitals, capsys):
@@ -456,18 +457,18 @@ def test_names_stay_in_tables_predictions_and_the_report(hospitals, capsys):
     assert [row["name"] for row in last if row["unseen"]] == ["Zug"]
     assert folder.clients.index.unique("client").max() == 4
     source = ["--config", str(hospitals / "config.yaml"), "--ckpt_path", str(hospitals), "--trust"]
-    predict(source)
+    predict(read("predict", source))
     rows = csv_rows(hospitals / "predictions" / "test" / "client_4.csv")
     assert {row["name"] for row in rows} == {"Zug"}
     # Its rows of the file are the last twelve, every second of which is of class 1.
     assert all(48 <= int(row["row"]) < 60 for row in rows)
     assert all(int(row["row"]) % 2 == int(row["target"]) for row in rows)
-    assert "Zug" in report(folder)
+    assert "Zug" in report(group([folder])[0])
 
 
 def test_each_model_is_tested_on_every_clients_data(hospitals):
     source = ["--config", str(hospitals / "config.yaml"), "--ckpt_path", str(hospitals), "--trust"]
-    run_test([*source, "--cross"])
+    run_test(read("test", [*source, "--cross"]))
     rows = csv_rows(hospitals / "cross.csv")
     assert len(rows) == 25
     at_home = {int(r["client"]): float(r["score"]) for r in rows if r["model"] == r["client"]}
@@ -509,7 +510,7 @@ def test_comparisons_have_a_table_of_clients_that_join(hospitals):
 def test_the_report_has_the_gaps_and_leaves_the_stages_to_the_picture(hospitals):
     folder = RunFolder.read(hospitals)
     assert folder.environment["header"]["unseen"].startswith("1 clients join later; those that")
-    page = report(folder)
+    page = report(group([folder])[0])
     assert "gap of participation: personal less joined score" in page
     assert "unseen clients, joined" in page
     assert "unseen clients after" not in page

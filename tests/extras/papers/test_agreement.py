@@ -1,13 +1,17 @@
-"""Means, intervals and agreement, by hand and by scipy's own tests."""
+"""Means, intervals and verdicts, by hand and by scipy's own tests."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
-from pfl.extras.papers.agreement import agree, half_width, in_or_out
+from pfl.extras.papers.agreement import compare, half, half_width, pooled, verdict
 from pfl.results.statistics import Deviation, Estimate
+
+PRINTED = Estimate(0.60, 5, Deviation(0.002 * 5**0.5, 4))
 
 
 def test_the_interval_of_two_runs_by_hand():
@@ -20,41 +24,54 @@ def test_the_interval_of_two_runs_by_hand():
     assert Estimate.of([0.5]).text(100) == "50.00"
 
 
-def test_one_run_is_judged_by_the_prediction_interval_of_the_printed_spread():
-    """A mean of 5 with standard error 0.01: t(0.975, 4) = 2.7764 times sqrt(6) times 0.01."""
-    printed = Estimate(0.60, 5, Deviation(0.01 * 5**0.5, 4))
-    half = 2.7764451 * 6**0.5 * 0.01
-    assert half_width(Estimate.of([0.5]), printed) == pytest.approx(half)
-    assert agree(Estimate.of([0.60 - half + 1e-6]), printed) is True
-    assert agree(Estimate.of([0.60 - half - 1e-6]), printed) is False
+def test_one_run_has_the_interval_of_the_printed_spread():
+    """A mean of 5 with standard error 0.002: t(0.975, 4) = 2.7764 times sqrt(6) times 0.002."""
+    width = 2.7764451 * 6**0.5 * 0.002
+    assert half_width([PRINTED.spread], 1, 5) == pytest.approx(width)
+    inner, outer = 0.02 - width, 0.02 + width
+    for apart, expected in (
+        *((inner - 1e-6, "equal"), (inner + 1e-6, "undecided")),
+        *((outer - 1e-6, "undecided"), (outer + 1e-6, "different")),
+    ):
+        for sign in (1, -1):
+            assert compare(Estimate.of([0.60 + sign * apart]), PRINTED) == expected
 
 
 @pytest.mark.parametrize("counts", [(2, 5), (4, 3), (20, 6)])
-def test_two_spreads_give_welchs_interval(counts):
+def test_two_spreads_give_student_s_interval(counts):
     rng = np.random.default_rng(1)
-    ours, theirs = (rng.normal(0, scale, n) for scale, n in zip((1, 3), counts, strict=True))
+    ours, theirs = (rng.normal(0, 1, n) for n in counts)
+    student = stats.ttest_ind(ours, theirs).confidence_interval(0.95)
+    both = [Estimate.of(values).spread for values in (ours, theirs)]
+    assert half_width(both, *counts) == pytest.approx((student.high - student.low) / 2)
     welch = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
-    half = half_width(Estimate.of(ours), Estimate.of(theirs))
-    assert half == pytest.approx((welch.high - welch.low) / 2)
-    middle = ours.mean() - theirs.mean()
-    assert agree(Estimate.of(ours), Estimate.of(theirs)) is bool(abs(middle) <= half)
+    parts = [(spread, 1 / n) for spread, n in zip(both, counts, strict=True)]
+    assert half(parts) == pytest.approx((welch.high - welch.low) / 2)
 
 
-def test_without_any_spread_there_is_no_verdict():
-    assert half_width(Estimate.of([0.5]), Estimate(0.6, 1, None)) is None
-    assert agree(Estimate.of([0.5]), Estimate(0.6, 1, None)) is None
+@given(st.floats(0.001, 1), st.integers(1, 50), st.integers(1, 10), st.integers(1, 10))
+def test_more_runs_of_the_same_spread_only_narrow_it(sd, df, ours, theirs):
+    before, after = (
+        half_width([Deviation(sd, df + more)], ours + more, theirs) for more in range(2)
+    )
+    assert after < before
+
+
+def test_without_any_spread_nothing_is_decided():
+    assert pooled([]) is None
+    assert half_width([], 1, 1) is None
+    assert compare(Estimate.of([0.6]), Estimate(0.6, 1, None)) == "undecided"
 
 
 @pytest.mark.parametrize("mean", [np.nan, np.inf])
-def test_a_mean_that_is_not_finite_gives_no_verdict(mean):
-    printed = Estimate(0.6, 5, Deviation(0.01, 4))
-    assert agree(Estimate(mean, 1, None), printed) is None
-    assert agree(Estimate(mean, 2, Deviation(mean, 1)), printed) is None
-    assert [in_or_out(answer) for answer in (None, True, False)] == ["-", "in", "out"]
+def test_a_mean_that_is_not_finite_decides_nothing(mean):
+    assert compare(Estimate(mean, 1, None), PRINTED) == "undecided"
+    assert compare(Estimate(mean, 2, Deviation(mean, 1)), PRINTED) == "undecided"
 
 
-def test_equal_runs_agree_with_equal_runs_alone():
+def test_runs_without_any_spread_are_taken_at_their_word():
     same = Estimate.of([0.5, 0.5])
-    assert half_width(same, same) == 0
-    assert agree(same, same) is True
-    assert agree(same, Estimate.of([0.6, 0.6])) is False
+    assert compare(same, same) == "equal"
+    assert compare(same, Estimate.of([0.6, 0.6])) == "different"
+    # Printed numbers are rounded: 0.60 - 0.58 is a little more than 0.02.
+    assert verdict(0.60 - 0.58, 0.0) == "equal"

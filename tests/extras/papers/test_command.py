@@ -182,14 +182,14 @@ def test_samples_that_a_configuration_asks_for_shrink_with_the_scale():
 
 
 def test_a_part_of_the_experiment_has_no_verdict():
-    """The numbers of :func:`test_our_number_beside_the_reported_one`."""
+    """0.25, 0.27 and 0.29 have the standard error 0.0115, and 0.41 to 0.43 half of it."""
     by_hand([1, 2, 3], [[0.25, 0.27, 0.29], [0.41, 0.42, 0.43]], scale=0.5)
     assert table("--read", "--scale", "0.5", "--out", "t.md", "t.csv") == 0
     text = Path("t.md").read_text(encoding="utf-8")
     told = ["FedAvg-P", "27.00 ± 1.15 (27.61, -0.61)", "42.00 ± 0.58 (36.42, +5.58)"]
     assert cells(text.splitlines()[4]) == told
     assert "interval" not in text
-    assert [row["inside"] for row in records()] == ["", ""]
+    assert [row["verdict"] for row in records()] == ["", ""]
 
 
 # Cells.
@@ -198,35 +198,36 @@ def test_a_part_of_the_experiment_has_no_verdict():
 def test_our_number_beside_the_reported_one(capsys):
     """Worked by hand, with t(0.975, 2 degrees of freedom) = 4.3027.
 
-    P=0.2: 0.25, 0.27, 0.29 have mean 0.27 and standard deviation 0.02, so standard error 0.02 /
-    sqrt(3) = 0.011547 and the interval 0.27 +- 0.049683. The paper's single run may spread as ours
-    do, so the difference has 4.3027 * 0.02 * sqrt(1 + 1/3) = 0.099365; 0.61 points are within.
-    P=0.4: 0.41, 0.42, 0.43 have mean 0.42 and standard deviation 0.01, so the difference has
-    0.049683; 5.58 points are outside.
+    P=0.2: 0.270, 0.271, 0.272 have mean 0.271 and standard deviation 0.001, so standard error 0.001
+    / sqrt(3) = 0.000577 and the interval 0.271 +- 0.002484. The paper's single run may spread as
+    ours do, so the difference has 4.3027 * 0.001 * sqrt(1 + 1/3) = 0.004968: all of -0.51 +- 0.50
+    points is within two. P=0.4: 0.51, 0.52, 0.53 have mean 0.52 and standard deviation 0.01, so the
+    difference has 0.049683; 15.58 points less 4.97 are more than two.
     """
-    by_hand([1, 2, 3], [[0.25, 0.27, 0.29], [0.41, 0.42, 0.43]])
+    by_hand([1, 2, 3], [[0.27, 0.271, 0.272], [0.51, 0.52, 0.53]])
     assert table("--read", "--out", "t.md", "t.csv", "t.tex") == 0
-    first, second = "27.00 ± 1.15 (27.61, -0.61, in)", "42.00 ± 0.58 (36.42, +5.58, out)"
+    first = "27.10 ± 0.06 (27.61, -0.51, equal)"
+    second = "52.00 ± 0.58 (36.42, +15.58, different)"
     lines = Path("t.md").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "**Toys (%)**"
     assert cells(lines[2]) == ["", "P 0.2", "P 0.4"]
     assert set(lines[3]) <= set("|-: ")
     assert cells(lines[4]) == ["FedAvg-P", first, second]
     assert "(1, 2, 3)" in lines[6]
-    assert "in its 95 % interval (Student's t, by both spreads;" in lines[6]
+    assert "if its whole 95 % interval is within two points (Student's t;" in lines[6]
     tex = Path("t.tex").read_text(encoding="utf-8")
-    assert r"    FedAvg-P & 27.00 $\pm$ 1.15 (27.61, -0.61, in) & " in tex
+    assert r"    FedAvg-P & 27.10 $\pm$ 0.06 (27.61, -0.51, equal) & " in tex
     assert r"95 \% interval" in tex
     low, high = records()
     assert (low["row"], low["P"]) == ("FedAvg-P", "0.2")
-    assert (low["inside"], high["inside"]) == ("true", "false")
+    assert (low["verdict"], high["verdict"]) == ("equal", "different")
     for name, value in {
-        "ours": 0.27,
-        "ours/stderr": 0.02 / math.sqrt(3),
-        "ours/low": 0.27 - 0.049683,
-        "ours/high": 0.27 + 0.049683,
+        "ours": 0.271,
+        "ours/stderr": 0.001 / math.sqrt(3),
+        "ours/low": 0.271 - 0.002484,
+        "ours/high": 0.271 + 0.002484,
         "reported": 0.2761,
-        "difference": -0.0061,
+        "difference": -0.0051,
     }.items():
         assert float(low[name]) == pytest.approx(value, abs=1e-6), name
     assert low["reported/spread"] == low["trouble"] == ""
@@ -236,28 +237,28 @@ def test_our_number_beside_the_reported_one(capsys):
 @pytest.mark.parametrize(
     ("values", "first", "notes"),
     [
-        ([[0.25], [None]], "25.00 (27.61, -2.61, -)", ["[1] not run yet."]),
+        ([[0.25], [None]], "25.00 (27.61, -2.61, undecided)", ["[1] not run yet."]),
         (
             [[0.25, math.nan], [0.42, 0.42]],
-            "- (27.61, -, -) [1]",
+            "- (27.61, -, undecided) [1]",
             ["[1] test/personal/acc of seed 2 is not a number."],
         ),
         # 0.25 and 0.29: mean 0.27, standard deviation 0.0282843, standard error 0.02.
         (
             [[0.25, None, 0.29], [0.4, 0.4, 0.4]],
-            "27.00 ± 2.00 (27.61, -0.61, in) [1]",
+            "27.00 ± 2.00 (27.61, -0.61, undecided) [1]",
             ["[1] not run yet."],
         ),
     ],
     ids=["one seed", "no number", "a lacking seed"],
 )
-def test_what_seeds_lack_leaves_no_verdict_that_they_do_not_bear(values, first, notes):
+def test_what_seeds_lack_leaves_it_undecided(values, first, notes):
     by_hand([*range(1, len(values[0]) + 1)], values)
     assert table("--read", "--out", "t.md", "t.csv") == 0
     lines = Path("t.md").read_text(encoding="utf-8").splitlines()
     assert cells(lines[4])[1] == first
     assert [line for line in lines if line.startswith("[")] == notes
-    assert records()[0]["inside"] == ("true" if "in)" in first else "")
+    assert records()[0]["verdict"] == "undecided"
 
 
 # Layout.

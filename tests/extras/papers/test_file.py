@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pfl.cli.parser import make_parser
 from pfl.extras.papers import reported
 from pfl.extras.papers.cells import expand
 from pfl.extras.papers.plan import parse, plan
@@ -31,7 +30,7 @@ def cell(*labels, file="t.yaml"):
 def resolved(*labels):
     """The parsed configuration of a cell."""
     described = read(Path("t.yaml"))
-    return parse(make_parser("fit"), described, cell(*labels)).values
+    return parse(described, cell(*labels)).values
 
 
 # What cells are made of.

@@ -1,18 +1,15 @@
 """Rows of the papers' tables: each compares like with like."""
 
-from functools import cache, partial
+from functools import cache
 
 import pytest
 
 from pfl.cli import catalogue
-from pfl.cli.parser import make_parser
 from pfl.extras.papers.cells import expand
 from pfl.extras.papers.plan import parse, plan
 from pfl.extras.papers.reader import read
 from tests.papers.resolved import CONFIGS, OPTIONS, laid
 from tests.test_configs import built
-
-parser = cache(partial(make_parser, "fit"))
 
 
 @cache
@@ -28,7 +25,7 @@ def cells(name, row, *columns):
 
 def options(name, row, *columns):
     """Return the method's settings in the first such cell."""
-    return parse(parser(), table(name), cells(name, row, *columns)[0]).values[OPTIONS]
+    return parse(table(name), cells(name, row, *columns)[0]).values[OPTIONS]
 
 
 def runs(name, row, *columns):
@@ -57,7 +54,7 @@ def test_rows_whose_model_a_broadcast_changes_are_tested_where_the_papers_own_is
 
 
 def point(name, row):
-    values = parse(parser(), table(name), cells(name, row)[0]).values
+    values = parse(table(name), cells(name, row)[0]).values
     # A property is the base's, where no option decides.
     declared = catalogue.find(values.model.class_path).evaluate_at
     default = "post_broadcast" if isinstance(declared, property) else declared
@@ -128,7 +125,7 @@ def test_clients_of_equal_size_have_the_papers_alpha_for_each_class(name, data, 
     for alpha in alphas:
         axis = [f"alpha={alpha}"] * (len(alphas) > 1)
         first, second = (
-            parse(parser(), table(name), cells(name, "FedSimSup", label, *axis)[0]).values[
+            parse(table(name), cells(name, "FedSimSup", label, *axis)[0]).values[
                 "data.init_args.partition"
             ]
             for label in (data, f"{data}, by client")
@@ -216,7 +213,7 @@ def test_batches_and_epochs_are_compared_at_equal_numbers_of_steps(name):
 )
 def test_networks_have_the_sizes_that_files_and_notes_tell(name, row, column, parameters):
     columns = [] if column is None else [column]
-    module = built(parse(parser(), table(name), cells(name, row, *columns)[0]))
+    module = built(parse(table(name), cells(name, row, *columns)[0]))
     assert sum(value.numel() for value in module.parameters()) == parameters
 
 

@@ -5,8 +5,10 @@
 
 import re
 import warnings
+from collections import defaultdict
 from pathlib import Path
 
+from pfl.core.types import ClientInfo
 from pfl.extras.privacy.refusal import sent_extra, unsupported_reason
 from pfl.testing import mlp, normed
 from tests.helpers import discovery
@@ -16,43 +18,53 @@ BEGIN, END = (
     "<!-- methods: python -m tests.extras.privacy.private_table -->\n",
     "<!-- end of methods -->\n",
 )
-HEAD = "| method | the clip covers | is not sent | with batch norms | is refused, as |\n"
+COVERED = (
+    "| methods | the clip covers | is not sent | with batch norms |\n| --- | --- | --- | --- |\n"
+)
+REFUSED = "| refused | as |\n| --- | --- |\n"
 
 
-def rows():
-    """Yield the cells of each method."""
+def table():
+    """Return a table of the methods that can be run, and one of those that are refused."""
+    covered, refused = defaultdict(list), defaultdict(list)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for method in sorted(discovery.methods(), key=lambda kind: kind.__name__.lower()):
-            yield _row(method)
+            module = discovery.build(method, mlp())
+            why = _refused(module)
+            if why is None:
+                covered[_covered(method, module)].append(method.__name__)
+            else:
+                # The name of a method's own server would part equal reasons.
+                told = re.sub(r"\bits \w+Server\b", "its server", why)
+                refused[re.sub(r"'([^' ]+)'", r"`\1`", told)].append(method.__name__)
+    lines = [f"| {', '.join(names)} | {' | '.join(cells)} |\n" for cells, names in covered.items()]
+    reasons = [f"| {', '.join(names)} | {why} |\n" for why, names in refused.items()]
+    return "".join([COVERED, *lines, "\n", REFUSED, *reasons])
 
 
-def _row(method):
-    module = discovery.build(method, mlp())
-    server = module.server()
-    if (why := unsupported_reason(module, server)) is not None:
-        return method.__name__, "-", "-", "-", re.sub(r"'([^' ]+)'", r"`\1`", why)
-    extra = sent_extra(module, server)
+def _covered(method, module):
+    extra = sent_extra(module, module.server())
     kept = [name for name in module.extra if name not in extra]
-    return method.__name__, _named((*module.shared, *extra)), _named(kept), _norms(method), "-"
+    return _named((*module.shared, *extra)), _named(kept), _norms(method)
+
+
+def _refused(module):
+    infos = [ClientInfo(client, 1, None, rounds=2) for client in range(3)]
+    return unsupported_reason(module, module.server(), infos)
 
 
 def _norms(method):
     """Return how a network with batch norms can be run."""
     for buffers, told in (({}, "yes"), ({"buffers": "local"}, "`buffers: local`")):
         module = discovery.build(method, normed(), **buffers)
-        if unsupported_reason(module, module.server()) is None:
+        if _refused(module) is None:
             return told
     return "no"
 
 
 def _named(names):
     return ", ".join(f"`{name}`" for name in names) or "-"
-
-
-def table():
-    lines = [f"| {' | '.join(cells)} |\n" for cells in rows()]
-    return "".join([HEAD, "| --- | --- | --- | --- | --- |\n", *lines])
 
 
 def written(text):

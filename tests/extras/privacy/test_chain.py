@@ -12,7 +12,7 @@ from pfl.extras.privacy.sample_level import PrivateSamples
 from pfl.federation.sampling import UniformSampler
 from pfl.testing.federation import fit
 from pfl.testing.toy import blobs, mlp
-from pfl.training.gradients import Gradients, GradientStep
+from pfl.training.gradients import GradientRule, Gradients, GradientStep
 from pfl.training.phases import run_objective
 from pfl.training.uplink import UplinkStep
 from tests.helpers.messages import parts
@@ -60,6 +60,26 @@ class Whole(Itself):
 
     def batches(self, job, phase, epoch, samples, count):
         return [*torch.arange(samples).split(4)]
+
+
+@dataclass(frozen=True)
+class Quiet(Mine, UplinkStep):
+    """A step that is a rule, and says nothing of it in its jobs."""
+
+
+@dataclass(frozen=True)
+class Alike(ClientStep, GradientRule):
+    """A rule under another base class."""
+
+    batches, gradients = Mine.batches, Mine.gradients
+
+
+@dataclass(frozen=True)
+class Odd(UplinkStep):
+    """A step that brings such a rule."""
+
+    def job(self, job, state, uploads):
+        return replace(job, steps=(*job.steps, Alike()))
 
 
 @dataclass(frozen=True)
@@ -135,11 +155,12 @@ def run(*steps, **options):
     return fit(FedAvg(mlp()), uplink=[*steps], **given)
 
 
+TWICE = "both guarantee what a run releases: a run has it once"
 BOTH = "replace how a client takes its gradients"
 
 
 @pytest.mark.parametrize(
-    "own", [Itself(), Adds(), Becomes(Itself()), Wraps(Adds()), Wraps(SAMPLES)]
+    "own", [Itself(), Adds(), Becomes(Itself()), Wraps(Adds()), Odd(), Quiet()]
 )
 @pytest.mark.parametrize("before", [True, False])
 def test_two_rules_of_gradients_are_refused_by_name(own, before):
@@ -158,16 +179,18 @@ def test_two_rules_of_strangers_are_refused_too():
 @pytest.mark.parametrize(
     ("chain", "told"),
     [
-        ((SAMPLES, SAMPLES), f"Privacy and Privacy {BOTH}"),
-        ((CLIENTS, CLIENTS), "Privacy: a run has it once"),
-        ((CLIENTS, SAMPLES), "Privacy: a run has it once"),
-        ((SAMPLES, Becomes(CLIENTS)), "Privacy: a run has it once"),
+        ((SAMPLES, SAMPLES), f"Privacy and Privacy {TWICE}"),
+        ((CLIENTS, CLIENTS), f"Privacy and Privacy {TWICE}"),
+        ((CLIENTS, SAMPLES), f"Privacy and Privacy {TWICE}"),
+        ((SAMPLES, Becomes(CLIENTS)), f"Privacy and Becomes {TWICE}"),
+        ((Wraps(SAMPLES),), "Wraps holds a SampleAccount instead of becoming it"),
+        ((SAMPLES, Wraps(CLIENTS)), "Wraps holds a ClientAccount instead of becoming it"),
         ((CLIENTS, First()), "Privacy: First also merges uploads"),
-        ((Becomes(First()), CLIENTS), "Privacy: First also merges uploads"),
+        ((Becomes(First()), CLIENTS), "Privacy: Becomes also merges uploads"),
         ((SAMPLES, Drops()), "Drops.job() takes PrivateSamples away"),
         ((CLIENTS, Becomes(Drops())), "Becomes.job() takes Clip away"),
         ((SAMPLES, Weakens()), "Weakens.job() takes PrivateSamples away"),
-        ((SAMPLES, Tells()), "Privacy: a step after it gives clients their class counts back"),
+        ((SAMPLES, Tells()), "Tells.job() changes 'info' ~ beside Privacy it may only add steps"),
         ((Becomes(None),), "Becomes.bound() returns NoneType, not a step"),
         ((Becomes(ClientStep()),), "Becomes.bound() returns ClientStep, not a step"),
     ],

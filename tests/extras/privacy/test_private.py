@@ -14,8 +14,9 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.fedproto import FedProto
 from lightning_modules.scaffold import SCAFFOLD
 from pfl.core.data_view import DataView
+from pfl.core.folds import Uploads
 from pfl.core.server import Server
-from pfl.core.types import Broadcast
+from pfl.core.types import Broadcast, ClientInfo
 from pfl.engines.sequential import SequentialEngine
 from pfl.extras.privacy import accountant
 from pfl.extras.privacy.clients import ClientAccount
@@ -70,16 +71,21 @@ def test_without_noise_and_clip_it_is_fedavg_with_equal_weights_bit_for_bit():
     assert own.summary == plain.summary
 
 
+def refused(module):
+    infos = [ClientInfo(client, 1, None, rounds=2) for client in range(3)]
+    return unsupported_reason(module, module.server(), infos)
+
+
 def runnable():
     for method in discovery.methods():
         module = discovery.build(method, mlp())
-        if unsupported_reason(module, module.server()) is None and method.__name__ not in WEIGHED:
+        if refused(module) is None and method.__name__ not in WEIGHED:
             yield method
 
 
 @pytest.mark.parametrize("method", [*runnable()], ids=lambda method: method.__name__)
 def test_without_noise_and_clip_a_mean_does_what_all_uploads_do(method):
-    """Server.merge_mean agrees with Server.merge of equal uploads, in float64."""
+    """Folds of a mean agree with those of equal uploads, in float64."""
     options = {"sampler": UniformSampler(1.0), "precision": "64-true", "engine": "sequential"}
     plain = discovery.build(method, mlp())
     plain.weighting = "uniform"
@@ -297,7 +303,8 @@ def test_the_server_knows_no_sizes():
 
     class Curious(Server):
         def init(self, shared, clients):
-            told.extend((info.samples, info.label_counts) for info in clients)
+            # The run's own server is the last one: those of trials before it see an excerpt.
+            told[:] = [(info.samples, info.label_counts) for info in clients]
             return super().init(shared, clients)
 
     class Method(FedAvg):
@@ -308,20 +315,23 @@ def test_the_server_knows_no_sizes():
     assert told == [(1, None)] * 3
 
 
-def test_a_server_that_merges_in_its_own_way_has_to_say_how_means():
-    class Own(Server):
-        def merge(self, state, uploads):
-            return super().merge(state, uploads)
+def test_a_server_that_needs_single_uploads_is_refused():
+    class Holds(Server):
+        def begin(self, state, senders):
+            return {**super().begin(state, senders), "uploads": Uploads()}
 
-    class Says(Own):
-        def merge_mean(self, state, mean, count):
-            return self.merge(state, [mean])
+    class Weighs(Server):
+        def weight(self, upload):
+            return 2.0
 
-    class Below(Says):
-        def weights(self, uploads):
-            return super().weights(uploads)
+    class Method(FedAvg):
+        kind = Holds
 
-    told = {kind.__name__: unsupported_reason(FedAvg(mlp()), kind()) for kind in (Own, Says, Below)}
-    assert told["Says"] is None
-    assert told["Own"] == "its Own uses 'net.backbone.0.weight' of individual uploads"
-    assert told["Below"] is not None
+        def server(self):
+            return self.kind()
+
+    class Weighed(Method):
+        kind = Weighs
+
+    assert refused(Method(mlp())) == "its Holds uses 'net.backbone.0.weight' of individual uploads"
+    assert refused(Weighed(mlp())) is None

@@ -48,8 +48,8 @@ def gaussian_delta(epsilon, sigma):
 def test_epsilon_without_subsampling_is_exact():
     """Four steps over all samples with sigma 4 are one with sigma 2."""
     account = SampleAccount(Privacy(1.0, 4.0, 1e-3, level="sample"), {0: ((1, 2),)}, None)
-    assert gaussian_delta(account.epsilon(2), 2.0) == pytest.approx(1e-3, rel=1e-3)
-    assert account.epsilon(0) == 0
+    assert gaussian_delta(account.planned(2), 2.0) == pytest.approx(1e-3, rel=1e-3)
+    assert account.planned(0) == 0
 
 
 def test_epsilon_is_that_of_the_client_with_the_largest_one():
@@ -57,7 +57,7 @@ def test_epsilon_is_that_of_the_client_with_the_largest_one():
 
     def epsilon(*steps, cohort=None, rounds=3):
         own = dict(enumerate(steps))
-        return SampleAccount(Privacy(1.0, 2.0, 1e-3, level="sample"), own, cohort).epsilon(rounds)
+        return SampleAccount(Privacy(1.0, 2.0, 1e-3, level="sample"), own, cohort).planned(rounds)
 
     often, seldom = ((2, 4),), ((8, 4),)
     assert epsilon(often, seldom) == epsilon(often) > epsilon(seldom)
@@ -77,11 +77,11 @@ def test_epsilon_is_that_of_the_client_with_the_largest_one():
 def test_the_run_ends_before_the_round_that_would_exceed_epsilon():
     """Clients of 9, 6 and 4 samples take 3, 2 and 2 steps an epoch: the worst rate is 1/2."""
     account = SampleAccount(SAMPLE, {0: ((3, 3),), 1: ((2, 2),)}, None)
-    limit = account.epsilon(2) + 1e-6
+    limit = account.planned(2) + 1e-6
     found = run(privacy=Privacy(1.0, 1.0, 1e-2, epsilon=limit, level="sample"), rounds=5)
     assert found.round == found.rounds == 2
     assert (
-        f"epsilon {account.epsilon(2):.4g} at delta 0.01 after 2 rounds" in found.header["privacy"]
+        f"epsilon {account.planned(2):.4g} at delta 0.01 after 2 rounds" in found.header["privacy"]
     )
     assert "ends there" in found.header["privacy"]
     assert "rates 0.333 to 0.5" in found.header["mechanism"]

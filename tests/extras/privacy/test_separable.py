@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from lightning.fabric import Fabric
 
 from lightning_modules import MOON, CD2PFed, FedAvg, FedBN
+from lightning_modules.nets import CNN8, MLP
 from pfl.core.client import ClientModule
 from pfl.core.task import Classification, MultiLabel, Regression
 from pfl.core.types import Outcome, Phase
@@ -51,10 +54,17 @@ def test_methods_are_refused_by_name_and_reason(method):
         assert reason in found
 
 
-def test_batch_norms_are_refused_and_group_norms_named():
-    assert "phase 'local': batch norm mixes the samples of a batch; use group norm" in verdict(
-        FedBN(normed())
-    )
+@pytest.mark.parametrize(
+    ("net", "how"),
+    [
+        (normed(), "give the network group norms"),
+        (MLP(3, (5,), batch_norm=True), r"\(net\.batch_norm: false\)"),
+        (CNN8(3, (1, 32, 32)), r"\(net\.norm: group\)"),
+    ],
+)
+def test_batch_norms_are_refused_and_the_networks_own_option_is_named(net, how):
+    found = unsupported_reason(ToyFederation(FedBN(net)).context, None)
+    assert re.search(f"mixes the samples of a batch; .*{how}", found)
 
 
 def test_a_loss_with_factors_of_classes_is_a_mean_over_samples():
@@ -172,7 +182,8 @@ def test_precisions_in_which_torch_has_it(method, precision):
 )
 def test_random_samples_of_a_site_have_targets_as_its_own(task):
     data = blobs(task=task)
-    own, random = data.split(0, "train"), separable._batch(_unseen(data, 0), data.split(0, "train"))
+    own, given = data.split(0, "train"), SimpleNamespace(data=_unseen(data, 0))
+    random = separable._batch(given, own)
     assert random.y.shape[1:] == own.targets.shape[1:]
     assert random.y.is_floating_point() == own.targets.is_floating_point()
 

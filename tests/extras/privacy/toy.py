@@ -4,26 +4,46 @@ from dataclasses import replace
 
 import torch
 
+from pfl.core.folds import Fold
 from pfl.core.server import Server, ServerState
 from pfl.core.types import Broadcast, ClientInfo, Job, Result, State, Upload
+from pfl.extras.privacy.account import Witness
 from pfl.extras.privacy.clients import ClientAccount
 from pfl.extras.privacy.privacy import Privacy
 
 START = {"a": torch.zeros(2), "b": torch.zeros(1)}
 
 
+class Extras(Fold):
+    """The mean of what is sent in addition."""
+
+    def add(self, upload):
+        raise NotImplementedError
+
+    def value(self):
+        raise NotImplementedError
+
+    def of_mean(self, mean, count):
+        return mean.extra
+
+
 class Keeps(Server):
     """A server that also keeps the mean of the extra entry."""
 
-    def merge_mean(self, state, mean, count):
-        after = super().merge(state, [mean])
-        return replace(after, report={n: float(v) for n, v in mean.extra.items()})
+    def begin(self, state, senders):
+        return {**super().begin(state, senders), "extras": Extras()}
+
+    def finish(self, state, folded):
+        after = super().finish(state, folded)
+        return replace(after, report={n: float(v) for n, v in folded["extras"].items()})
 
 
 def passage(clip=1.0, sigma=0.0, rate=1.0, clients=2, seed=0, extra=(), **options) -> ClientAccount:
     held: State = {name: torch.zeros(()) for name in extra}
-    privacy = Privacy(clip, sigma, 1e-5, **options)
-    return ClientAccount(privacy, rate, clients, held, seed, Keeps(), received)
+    privacy = Privacy(clip, sigma, 1e-5, **options).plain
+    # As a run accepts it.
+    witness = Witness(ClientAccount, replace(privacy), accepted=True)
+    return ClientAccount(privacy, rate, clients, held, seed, Keeps(), received, witness)
 
 
 def received(state: ServerState) -> Broadcast:
@@ -47,7 +67,10 @@ def uploaded(own: ClientAccount, *changes, state=None, samples=1, start=START) -
 
 def after(own: ClientAccount, uploads, state=None, start=START) -> ServerState:
     state = ServerState(start) if state is None else state
-    return own.merge(state, uploads, lambda *_: None)
+    found = own.fold(state)
+    for upload in uploads:
+        found.add(upload)
+    return found.finish()
 
 
 def played(own: ClientAccount, *changes, state=None, start=START) -> ServerState:

@@ -10,7 +10,6 @@ import yaml
 from torch import nn
 
 from pfl.cli.config import Experiment
-from pfl.cli.parser import make_parser
 from pfl.extras.sites import command as verb
 from pfl.extras.sites.engine import RemoteEngine
 from pfl.extras.sites.host import Host
@@ -54,7 +53,7 @@ def owner(**changed):
     del own["batch_size"]
     content = {**OWNER, "data": {"class_path": "Digits", "init_args": own}, **changed}
     Path("my_site.yaml").write_text(yaml.safe_dump(content))
-    return Experiment.parse(make_parser("site"), ["--config", "my_site.yaml"])
+    return Experiment.parse("site", ["--config", "my_site.yaml"])
 
 
 def host(client=0, build=None, allowed=None, **changed):
@@ -116,7 +115,7 @@ def ran(*hosts, method="FedPer", **changed):
     model = {**RUN["model"], "class_path": method}
     content = {**RUN, "model": model, "loop": {**RUN["loop"], **changed}}
     Path("run.yaml").write_text(yaml.safe_dump(content))
-    found = Experiment.parse(make_parser("fit"), ["--config", "run.yaml"])
+    found = Experiment.parse("fit", ["--config", "run.yaml"])
     if hosts:
         found.loop = replace(found.loop, engine=Hosted(hosts))
     return found.loop.fit(found.module, found.data, config=found.text)

@@ -101,7 +101,7 @@ class Faulty(Recorded):
         if kind == "damaged answer":
             return answer[: len(answer) // 2]
         if kind in FAILURES:
-            return wire.written("error", wire.Failure(FAILURES[kind], f"a {kind}\n=1+1"))
+            return wire.failed(verb, content, b"", FAILURES[kind], f"a {kind}\n=1+1")
         return answer
 
 
@@ -113,11 +113,12 @@ def small(**options):
     return FedPer(mlp(), **{"optimizer": SGD, **options})
 
 
-def same(one, other):
-    """Return whether two runs have the same bits, but for the lengths of messages."""
+def same(one, other, apart=()):
+    """Return whether two runs have the same bits, but for some columns and lengths of messages."""
     # As texts, in which the order of columns counts, and values that are not finite are equal.
+    apart = ("comm/wire", *apart)
     rows = [
-        [{k: v for k, v in row.items() if not k.startswith("comm/wire")} for row in numbers(run)]
+        [{k: v for k, v in row.items() if not k.startswith(apart)} for row in numbers(run)]
         for run in (one, other)
     ]
     return one.fingerprint == other.fingerprint and str(rows[0]) == str(rows[1])

@@ -27,7 +27,7 @@ REASONS = {
     "refusal": "the site of client 1 (loopback) refuses train: a refusal =1+1",
     "lost": "the site of client 1 (loopback) has lost what client 1 keeps: a lost =1+1",
     "silence": "site 1 is gone (loopback): nobody is there",
-    "damaged message": "the site of client 1 (loopback) refuses train: ",
+    "damaged message": "the site of client 1 (loopback) sent no answer to train: the ",
     "damaged answer": "the site of client 1 (loopback) sent no answer to train: ",
 }
 

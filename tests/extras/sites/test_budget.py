@@ -28,6 +28,7 @@ from pfl.extras.sites import command as verb_site
 from pfl.extras.sites.site import Allowed, Refusal, Site
 from pfl.extras.sites.transport import SiteError
 from pfl.testing.toy import ToyNet
+from tests.extras.sites.asking import hello, order, read
 from tests.extras.sites.hosts import OWNER, RUN, Looks, host, owner, ran
 from tests.helpers.federation import SGD, ToyFederation, contexts
 from tests.helpers.messages import parts
@@ -174,8 +175,8 @@ OTHER = plain_value(Privacy(1.0, 2.0, 1e-3, noise="system"))
 def test_a_run_without_privacy_of_samples_is_refused_at_once(uplink):
     one, _ = host(0, allowed=Allowed(("FedPer",), budget=Budget(Path("s.json"), 50.0, 1e-3)))
     run = {**RUN, "loop": {**RUN["loop"], "uplink": uplink}}
-    hello = wire.written("hello", wire.Hello({}, False, yaml.safe_dump(run)))
-    record, _ = wire.read("hello", wire.Introduction, one.answer({"verb": "hello"}, hello))
+    content = hello(config=yaml.safe_dump(run))
+    record, _ = read("hello", wire.Introduction, one.answer({"verb": "hello"}, content))
     assert "the owner requires Privacy in loop.uplink, with level: sample" in record.message
 
 
@@ -215,17 +216,12 @@ def privately(tmp_path, data=None, scores=False, module=None, epsilon=50.0, **le
     allowed = Allowed(class_counts=True, scores=scores, budget=budget)
     site = Site(found, 0, tmp_path / "site", allowed=allowed)
     private = PrivateSamples(**{"clip": 1.0, "sigma": 2.0, "system": True, **level})
-    order = wire.Order(
-        **{"client": 0, "round": 1, "rounds": 1, "seed": 3, "splits": ["test"]},
-        **{"model": "personal", "sent": False, "op_threads": 1},
-        steps=[wire.StepRecord.of(private)],
-    )
-    return site, order
+    return site, order(rounds=1, steps=[wire.StepRecord.of(private)])
 
 
 def told(site, verb, order, sent=None):
     form = {"train": wire.Report, "test": wire.Marks, "hello": wire.Introduction}[verb]
-    return wire.read(verb, form, site.answer(verb, wire.written(verb, order, sent)))[0]
+    return read(verb, form, site.answer(verb, wire.written(verb, order, sent)))[0]
 
 
 def test_losses_and_scores_stay_at_the_site(tmp_path):

@@ -87,7 +87,8 @@ def test_newcomers_are_compared_with_the_members_that_answer(tmp_path):
 
 
 def of_another_form(answer):
-    return container.pack({"train": {"client": "one"}}, {})
+    content, tensors = container.unpack(answer)
+    return container.pack({"train": {**content["train"], "client": "one"}}, tensors)
 
 
 @pytest.mark.parametrize(

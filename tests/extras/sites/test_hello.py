@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,11 +15,13 @@ from lightning_modules.fedsimsup import FedSimSup
 from pfl.core.server import Server
 from pfl.disk import container
 from pfl.engines.transport import wire
+from pfl.extras.sites import engine
 from pfl.extras.sites.data import one_client
 from pfl.extras.sites.site import Allowed, Site
 from pfl.extras.sites.transport import SiteError
 from pfl.federation.checkpoint import CheckpointError
 from pfl.federation.sampling import UniformSampler
+from tests.extras.sites.asking import RUN, hello, marks, order, read
 from tests.extras.sites.sites import Recorded, fit, same, small
 from tests.helpers.discovery import build
 from tests.helpers.federation import SGD, contexts
@@ -55,8 +58,8 @@ def test_class_counts_are_told_only_to_a_server_that_declares_it(method, told, t
     engine = Recorded(tmp_path)
     fit(build(method, mlp(), optimizer=SGD), engine, 1, blobs(SIZES))
     for call in engine.of("hello"):
-        introduction, _ = wire.read("hello", wire.Introduction, call.answer)
-        assert introduction.sizes == {"train": SIZES[call.client], "val": 4, "test": 6}
+        introduction, _ = read("hello", wire.Introduction, call.answer)
+        assert introduction.sizes == wire.Sizes(SIZES[call.client], 4, 6)
         counts = blobs(SIZES).split(call.client, "train").targets.bincount(minlength=3)
         assert introduction.label_counts == (counts.tolist() if told else None)
 
@@ -65,10 +68,8 @@ def test_an_owner_may_keep_class_counts_to_himself(tmp_path):
     def greeted(method, counts):
         found = contexts(build(method, mlp(), optimizer=SGD), blobs(SIZES))
         site = Site(found.replica(), 0, tmp_path, allowed=Allowed(class_counts=counts))
-        facts = wire.Hello(site._facts, method.__name__ == "FedSimSup")
-        record, _ = wire.read(
-            "hello", wire.Introduction, site.answer("hello", wire.written("hello", facts))
-        )
+        content = hello(site._facts, method.__name__ == "FedSimSup")
+        record, _ = read("hello", wire.Introduction, site.answer("hello", content))
         return record
 
     assert greeted(FedPer, False).label_counts is None
@@ -85,17 +86,16 @@ def test_an_owner_may_keep_class_counts_to_himself(tmp_path):
         (dict.fromkeys("abcdef", "1"), r"d 1 \(here nothing\); 2 more$"),
     ],
 )
-def test_other_settings_are_refused_with_both_values(change, told, tmp_path):
-    def before(client, verb, content):
-        hello, _ = wire.read("hello", wire.Hello, content)
-        if client != 1:
-            return content
-        return wire.written("hello", replace(hello, facts={**hello.facts, **change}))
+def test_other_settings_are_refused_with_both_values(change, told, tmp_path, monkeypatch):
+    def hello(*, client, facts, **given):
+        sent = {**facts, **change} if client == 1 else facts
+        return wire.Hello(client=client, facts=sent, **given)
 
+    monkeypatch.setattr(engine, "wire", SimpleNamespace(**{**vars(wire), "Hello": hello}))
     with pytest.raises(
         SiteError, match=r"the site of client 1 \(loopback\) refuses hello.*" + told
     ):
-        fit(small(), Recorded(tmp_path, before), data=blobs(SIZES))
+        fit(small(), Recorded(tmp_path), data=blobs(SIZES))
 
 
 def test_other_weights_and_another_method_s_source_are_other_settings(tmp_path):
@@ -185,11 +185,6 @@ def test_a_resumed_run_refuses_sites_with_other_data(tmp_path):
     assert same(fit(small(), engine, 2, **data, ckpt_path=str(begun.folder), **options), whole)
 
 
-ORDER = wire.Order(
-    client=0, round=1, rounds=2, seed=3, splits=["test"], model="personal", sent=False, op_threads=1
-)
-
-
 ENCODED = "pfl.extras.codecs.coding.Encoded"
 
 
@@ -210,13 +205,14 @@ def test_a_server_knows_class_counts_only_if_it_declares_it(declares):
             return Sees()
 
     fit(Method(mlp(), optimizer=SGD), "sequential", 1, blobs(SIZES))
-    assert len(found) == 3
+    # Two of the check of what the module remembers, and all three of the run.
+    assert len(found) == 2 + 3
     assert all((counts is not None) == declares for counts in found)
 
 
-def order(**changes):
+def ordered(**changes):
     """Return a message to train of which some values are others, whatever an order checks."""
-    content = {**asdict(ORDER), **changes}
+    content = {**asdict(order()), **changes}
     return container.pack({"train": content}, {})
 
 
@@ -228,42 +224,50 @@ def order(**changes):
         ("train", container.pack({"test": {}}, {}), "expected a message named train, got test"),
         (
             "train",
-            container.pack({"train": {"client": 1.5}}, {}),
+            ordered(client=1.5),
             "train.client: Input should be a valid integer, got 1.5",
         ),
         (
             "train",
-            container.pack({"error": {"kind": "lost", "message": ""}}, {}),
-            "must not be an error",
+            container.pack({"failure": {"kind": "lost", "message": ""}}, {}),
+            "expected a message named train, got failure",
         ),
-        ("train", order(client=1), "this is the site of client 0, not of 1"),
-        ("train", order(rounds=10**9), "train.rounds: Input should be less than 1000000000"),
-        ("train", order(op_threads=257), "train.op_threads: ~ less than or equal to 256, got 257"),
-        ("train", order(splits=["all"]), "train.splits.0: ~ 'train', 'val', 'test' or 'pooled'"),
+        ("train", ordered(client=1), "this is the site of client 0, not of 1"),
+        ("train", ordered(rounds=10**9), "train.rounds: Input should be less than 1000000000"),
         (
             "train",
-            order(kept={"digest": "ab", "round": 1}),
+            ordered(op_threads=257),
+            "train.op_threads: ~ less than or equal to 256, got 257",
+        ),
+        ("train", ordered(splits=["all"]), "train.splits.0: ~ 'train', 'val', 'test' or 'pooled'"),
+        (
+            "train",
+            ordered(kept={"digest": "ab", "round": 1}),
             "train.kept.digest: ~ match pattern ~ got 'ab'",
         ),
-        ("bye", container.pack({"bye": {}}, {"w": torch.ones(1)}), "not shared, extra or kept"),
-        ("train", order(steps=[{"name": ENCODED, "values": {}}] * 17), "train.steps"),
-        ("train", order(steps=[{"name": "x" * 201, "values": {}}]), "steps.0.name"),
-        ("train", order(codec="qsgd"), "train.codec"),
-        ("train", order(new="x" * 2**20), "its record has 1,0 ~ characters"),
+        (
+            "bye",
+            container.pack({"bye": {"run": RUN, "client": 0, "round": 0}}, {"w": torch.ones(1)}),
+            "not shared, extra or kept",
+        ),
+        ("train", ordered(steps=[{"name": ENCODED, "values": {}}] * 17), "train.steps"),
+        ("train", ordered(steps=[{"name": "x" * 201, "values": {}}]), "steps.0.name"),
+        ("train", ordered(codec="qsgd"), "train.codec"),
+        ("train", ordered(new="x" * 2**20), "its record has 1,0 ~ characters"),
     ],
 )
 def test_a_site_refuses_by_name_what_it_does_not_understand(verb, content, told, tmp_path):
     found = contexts(small(), blobs(SIZES))
     site = Site(found, 0, tmp_path)
-    record, _ = wire.read("answer", wire.Empty, site.answer(verb, content))
-    assert record.kind == "refused"
+    record, _ = read("answer", wire.Answer, site.answer(verb, content))
+    assert isinstance(record, wire.Unread) or record.kind == "refused"
     assert re.search(parts(told), record.message)
 
 
 def test_numbers_without_names_are_no_numbers():
-    marks = {"scores": {"test": {"names": ["acc"], "values": []}}}
+    found = {"scores": {"test": {"names": ["acc"], "values": []}}}
     with pytest.raises(container.ContainerError, match=parts("1 names ~ 0 numbers")):
-        wire.read("test", wire.Marks, container.pack({"test": marks}, {}))
+        read("test", wire.Marks, container.pack({"test": {**asdict(marks({})), **found}}, {}))
 
 
 def test_the_hash_of_a_sites_data_has_a_key_that_stays_there(tmp_path):
@@ -273,8 +277,8 @@ def test_the_hash_of_a_sites_data_has_a_key_that_stays_there(tmp_path):
         found = contexts(small(), blobs(SIZES))
         found.data.description = lambda: {"hash": data}
         site = Site(found, 0, folder)
-        message = wire.written("hello", wire.Hello(site._facts, False))
-        record, _ = wire.read("hello", wire.Introduction, site.answer("hello", message))
+        message = hello(site._facts)
+        record, _ = read("hello", wire.Introduction, site.answer("hello", message))
         site.close()
         return record.data
 
@@ -308,10 +312,10 @@ def test_a_site_decodes_nothing_of_another_size(codec, tensors, told, tmp_path, 
 
     monkeypatch.setattr(torch.Tensor, "repeat_interleave", spread)
     codec = codec and {"name": ENCODED, "values": {"codec": codec, "names": []}}
-    content = {**asdict(ORDER), "sent": True, "codec": codec}
+    content = {**asdict(order()), "sent": True, "codec": codec}
     site = Site(contexts(small(), blobs(SIZES)), 0, tmp_path)
     answer = site.answer("train", container.pack({"train": content}, tensors))
-    record, _ = wire.read("train", wire.Report, answer)
+    record, _ = read("train", wire.Report, answer)
     assert record.kind == "refused"
     assert told in record.message
     assert {*made} <= {"meta"}
@@ -335,6 +339,6 @@ SAMPLES, LEVEL = "privacy.sample_level.PrivateSamples", {"clip": 1.0, "sigma": 1
 def test_a_site_checks_the_ranges_of_steps_before_it_trains(name, values, told, tmp_path):
     site = Site(contexts(small(), blobs(SIZES)), 0, tmp_path)
     steps = [{"name": f"pfl.extras.{name}", "values": values}]
-    record, _ = wire.read("train", wire.Report, site.answer("train", order(steps=steps)))
+    record, _ = read("train", wire.Report, site.answer("train", ordered(steps=steps)))
     assert record.kind == "refused"
     assert re.search(parts(told), record.message)

@@ -19,12 +19,18 @@ from lightning_modules.fedper import FedPer
 from lightning_modules.nets import MLP
 from pfl.__main__ import main
 from pfl.cli.config import Experiment
+from pfl.disk import container
+from pfl.disk.container import ContainerError
 from pfl.engines.transport import wire
-from pfl.extras.sites import nvflare
+from pfl.extras.sites import command, nvflare
 from pfl.extras.sites.site import Allowed, Refusal, Site
 from pfl.extras.sites.transport import SiteError
 from pfl.extras.sites.words import without_folders
+from pfl.imports.trust import Trust
+from tests.extras.sites.asking import RUN as RUN_KEY
+from tests.extras.sites.asking import hello, order, read
 from tests.extras.sites.hosts import OWNER, RUN, host, owner, ran, workshop
+from tests.helpers.extras import needs
 from tests.helpers.federation import contexts
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
@@ -61,7 +67,7 @@ def test_sites_that_build_what_the_server_names_give_the_sequential_bits():
         (Allowed(("FedPer",), most_rounds=1), "the owner ~ 1 rounds ~ 2"),
         (
             Allowed(("FedPer",), upload_megabytes=0.001),
-            "the owner ~ 0.001 MB ~ train ~ 0.0016",
+            "the owner ~ 0.001 MB ~ train ~ 0.0018",
         ),
     ],
 )
@@ -72,13 +78,70 @@ def test_what_the_owner_does_not_allow_ends_the_run_with_both_values(allowed, to
     assert re.search(parts(told), said[-1])
 
 
+@pytest.fixture
+def autoencoders(monkeypatch):
+    net = {"class_path": "tests.any_module.modules.Autoencoder"}
+    model = {"class_path": "FedPer", "init_args": {"personal_layers": 1, "net": net}}
+    monkeypatch.setitem(RUN, "model", model)
+
+
+@pytest.mark.usefixtures("autoencoders")
+def test_a_module_with_steps_of_its_own_is_refused_by_owners_who_have_not_installed_it():
+    with pytest.raises(SiteError) as refused:
+        ran(host(0)[0], host(1)[0])
+    assert re.search(
+        r"modules\.Autoencoder, .* a plug-in that is installed here$", str(refused.value)
+    )
+
+
+@pytest.mark.usefixtures("autoencoders")
+def test_a_module_with_steps_of_its_own_has_the_sequential_bits_at_hosts(monkeypatch):
+    monkeypatch.setattr(command, "_OF_SERVER", Trust(own=("tests.any_module",)))
+    alone, hosted = ran(), ran(host(0)[0], host(1)[0])
+    assert hosted.fingerprint == alone.fingerprint
+    for name in ("test/personal/mse", "log/train/mse"):
+        assert hosted.history[-1][name] == alone.history[-1][name]
+
+
 def test_rounds_beyond_the_last_are_refused_whatever_the_run_said(tmp_path):
     found = contexts(FedPer(mlp()), blobs())
     site = Site(found, 0, tmp_path, allowed=Allowed(most_rounds=3))
-    order = wire.Order(0, 4, 9, 1, [], "personal", False, op_threads=1)
+    asked = order(round=4, rounds=9, splits=[])
     for name, form in (("train", wire.Report), ("test", wire.Marks)):
-        record, _ = wire.read(name, form, site.answer(name, wire.written(name, order)))
-        assert record == wire.Failure("refused", "the owner allows 3 rounds; this is round 4")
+        content = wire.written(name, asked)
+        record, _ = read(name, form, site.answer(name, content))
+        told = "the owner allows 3 rounds; this is round 4"
+        known = wire.identity(asked, content)
+        assert record == wire.Failure(**known, kind="refused", message=told)
+
+
+def test_a_failure_is_one_of_its_question_alone(tmp_path):
+    """Last round's "lost" would restart a client; who could not read a question says only that."""
+    site = Site(contexts(FedPer(mlp()), blobs()), 0, tmp_path, allowed=Allowed(most_rounds=3))
+    orders = [order(round=number, rounds=9, splits=[]) for number in (4, 5)]
+    contents = [wire.written("train", one) for one in orders]
+    answers = [site.answer("train", content) for content in contents]
+    for index, (asked, content) in enumerate(zip(orders, contents, strict=True)):
+        identity = wire.identity(asked, content)
+        record, _ = wire.answered("train", wire.Report, answers[index], identity)
+        assert record.kind == "refused"
+        with pytest.raises(ContainerError, match=f"round {5 - index}"):
+            wire.answered("train", wire.Report, answers[1 - index], identity)
+    damaged = site.answer("train", contents[0][:-1])
+    with pytest.raises(ContainerError, match="could not be read there: the header"):
+        wire.answered("train", wire.Report, damaged, identity)
+
+
+def test_a_goodbye_is_one_of_its_run(tmp_path):
+    """That of an earlier server, which arrives late, is not one of the run that goes on."""
+    site = Site(contexts(FedPer(mlp()), blobs()), 0, tmp_path)
+    site.answer("hello", hello(site._facts))
+    for run, right in (("1" * 32, False), (RUN_KEY, True)):
+        question = wire.Question(run=run, client=0, round=0)
+        content = wire.written("bye", question)
+        known = wire.identity(question, content)
+        record, _ = wire.answered("bye", wire.Answer, site.answer("bye", content), known)
+        assert (record == wire.Answer(**known)) is right
 
 
 @pytest.mark.parametrize(
@@ -86,14 +149,14 @@ def test_rounds_beyond_the_last_are_refused_whatever_the_run_said(tmp_path):
     [
         ("train", b"", "no server has sent hello yet"),
         ("hello", b"noise", "5 bytes are not a message: too few"),
-        ("hello", wire.written("hello", wire.Hello({}, False)), "started from Python"),
-        ("hello", wire.written("hello", wire.Hello({}, False, "a: [")), "this is not YAML"),
-        ("hello", wire.written("hello", wire.Hello({}, False, "a: 1")), "lacks model, data or"),
+        ("hello", hello(), "started from Python"),
+        ("hello", hello(config="a: ["), "this is not YAML"),
+        ("hello", hello(config="a: 1"), "lacks model, data or"),
     ],
 )
 def test_other_messages_are_refused_in_words(verb, content, told):
     found, _ = host()
-    record, _ = wire.read(verb, wire.Report, found.answer({"verb": verb}, content))
+    record, _ = read(verb, wire.Report, found.answer({"verb": verb}, content))
     assert told in record.message
 
 
@@ -173,16 +236,16 @@ FOREIGN = [
     # Already imported, or of no module that has a name.
     (
         of_net({"class_path": "OwnersNet", "init_args": {"hidden": 4}}),
-        "model.net: names ~ .OwnersNet, which belongs neither",
+        "model.net: there is no class 'OwnersNet'",
     ),
     (of_net("my-code.Net"), "model.net"),
     ({"metrics": ["my-code.Net"]}, "'my-code.Net' is not a metric"),
     # What runs commands or downloads.
     (of_net({"class_path": "os.system", "init_args": {"command": "touch imported"}}), "names os"),
     (of_net({"class_path": "torch.hub.load"}), "names torch.hub.load"),
-    (of_net({"class_path": "LightningModule"}), "names lightning.LightningModule, which"),
+    (of_net({"class_path": "LightningModule"}), "there is no class 'LightningModule'"),
     (transform("os.abort"), "names os.abort"),
-    (transform("pfl.core.export.write"), "arguments of write are required"),
+    (transform("pfl.core.export.write"), "the function pfl.core.export.write is not allowed here"),
     (transform("pfl.imports.plugins.installed"), "plugins.installed is not allowed"),
     (
         of_net({"class_path": "torchvision.models.resnet18", "init_args": {"weights": "DEFAULT"}}),
@@ -294,6 +357,7 @@ def test_an_owner_gets_the_model_that_was_tested_last(method):
     assert not Path("site1/model.ckpt").exists()
 
 
+@needs("tables")
 def test_a_table_s_scale_lies_beside_the_owner_s_model():
     lines = ["hospital,age,ill", *(f"{n % 2},{20 + n % 50},{n % 3 == 0:d}" for n in range(80))]
     Path("table.csv").write_text("\n".join(lines))
@@ -334,12 +398,13 @@ def test_a_site_that_is_started_anew_goes_on_where_it_was():
     run = ran(one, other)
     anew, _ = host(0)
     kept = run.keeper.tickets[0]
-    order = wire.Order(0, 2, 2, 1, ["test"], "personal", False, op_threads=1, kept=kept)
-    answers = [one.answer({"verb": "test"}, wire.written("test", order))]
+    told = container.unpack(Path("site0", "kept", "hello").read_bytes())[0]["hello"]
+    asked = wire.written("test", order(run=told["run"], round=2, kept=kept))
+    answers = [one.answer({"verb": "test"}, asked)]
     one.close()
-    answers += [anew.answer({"verb": "test"}, wire.written("test", order))]
+    answers += [anew.answer({"verb": "test"}, asked)]
     assert answers[0] == answers[1]
-    assert "acc" in wire.read("test", wire.Marks, answers[1])[0].scores["test"].names
+    assert "acc" in read("test", wire.Marks, answers[1])[0].scores["test"].names
     assert [file.name[0] for file in sorted(Path("site0").rglob("*.state"))] == ["1", "2"]
 
 
@@ -361,9 +426,9 @@ def everything():
 
 def greeted(found, run, facts=None, counts=False):
     """Return the answer to a hello: a failure, or an introduction."""
-    hello = wire.written("hello", wire.Hello(facts or {}, counts, yaml.safe_dump(run)))
-    answer = found.answer({"verb": "hello"}, hello)
-    return wire.read("hello", wire.Introduction, answer)[0]
+    content = hello(facts, counts, yaml.safe_dump(run))
+    answer = found.answer({"verb": "hello"}, content)
+    return read("hello", wire.Introduction, answer)[0]
 
 
 def changed(part, **options):
@@ -406,7 +471,7 @@ def test_a_refused_hello_leaves_nothing_and_tells_no_path(number, tmp_path):
     assert str(tmp_path) not in failure.message
     assert not re.search(r"(?<![\w.])/\w+/", failure.message)
     # Nor does it leave a site that answers.
-    record, _ = wire.read("train", wire.Report, found.answer({"verb": "train"}, b""))
+    record, _ = read("train", wire.Report, found.answer({"verb": "train"}, b""))
     assert "no server has sent hello yet" in record.message
 
 

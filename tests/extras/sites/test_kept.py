@@ -22,6 +22,7 @@ from pfl.extras.sites.transport import LostStateError, SiteError
 from pfl.federation import checkpoint
 from pfl.federation.resume import FILE
 from pfl.loop import FederatedLoop
+from tests.extras.sites.asking import read, report
 from tests.extras.sites.sites import Recorded, fit, same, small
 from tests.helpers.federation import SGD
 from tests.helpers.messages import parts
@@ -225,10 +226,10 @@ def test_states_that_are_here_do_not_go_to_sites(tmp_path):
 
 def test_a_hash_that_is_a_path_leads_nowhere():
     away = {"digest": "../" * 5 + "etc/passwd", "round": 1}
-    nothing = wire.Numbers([], [])
-    report = asdict(wire.Report(0, 1, 1, True, nothing, nothing, {}))
     with pytest.raises(container.ContainerError, match=r"kept.digest: .* match pattern"):
-        wire.read("train", wire.Report, container.pack({"train": {**report, "kept": away}}, {}))
+        read(
+            "train", wire.Report, container.pack({"train": {**asdict(report()), "kept": away}}, {})
+        )
 
 
 def test_a_link_in_the_place_of_a_state_is_not_followed(tmp_path):

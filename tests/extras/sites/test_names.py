@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from pfl.__main__ import main
-from pfl.cli import preflight
 from pfl.cli.config import Experiment
 from pfl.cli.explain import UsageError
-from pfl.cli.parser import make_parser
+from pfl.cli.reading import read
 from pfl.extras.sites.loopback import LoopbackEngine
 from tests.helpers.messages import parts
 
@@ -20,15 +19,15 @@ QUICK = ["--config", "quickstart"]
 def test_a_slip_is_told_with_the_nearest_name_and_a_right_name_is_none():
     told = "'lopback' ~ auto, sequential ~ loopback ~ did you mean 'loopback'"
     with pytest.raises(UsageError, match=parts(told)):
-        preflight.check("fit", [*QUICK, "--loop.engine=lopback"])
+        read("fit", [*QUICK, "--loop.engine=lopback"])
     for word in ("flower", "nvflare", "LoopbackEngine"):
-        preflight.check("fit", [*QUICK, f"--loop.engine={word}", "--loop.engine.workers=2"])
+        read("fit", [*QUICK, f"--loop.engine={word}", "--loop.engine.workers=2"])
 
 
 def engine(*flags):
     words = [*QUICK, *flags]
-    preflight.check("fit", words)
-    return Experiment.parse(make_parser("fit"), words).loop.runner
+    read("fit", words)
+    return Experiment.parse("fit", words).loop.runner
 
 
 def test_a_short_name_takes_options_as_a_class_does():

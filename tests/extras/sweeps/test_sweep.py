@@ -98,10 +98,11 @@ def test_a_search_in_two_parts_is_the_search_in_one(method, size, monkeypatch):
     class Fake:
         history = ()
 
-        def __init__(self, words):
-            self.summary = {"test/personal/acc": json.loads(Path(words[3]).read_text())[LR] ** 2}
+        def __init__(self, reading):
+            given = {".".join(item.keys): item.text for item in reading.settings}
+            self.summary = {"test/personal/acc": float(given[LR.replace("init_args.", "")]) ** 2}
 
-    monkeypatch.setattr(runs, "fit", lambda words, _: Fake(words))
+    monkeypatch.setattr(runs, "fit", lambda reading, _: Fake(reading))
     parameters = {
         LR: {"distribution": "log_uniform_values", "min": 0.01, "max": 1},
         "model.init_args.epochs": {"values": [1, 2]},
@@ -164,10 +165,10 @@ def test_a_point_that_fails_late_has_no_value(method, monkeypatch):
 
 
 def test_a_bug_in_a_method_is_shown_where_it_is(monkeypatch, capsys):
-    def fit(words, callbacks):
-        if 'lr": 0.1' in Path(words[3]).read_text():
+    def fit(reading, callbacks):
+        if any(one.keys[-1] == "lr" and one.value == 0.1 for one in reading.settings):
             raise RuntimeError("out of memory")
-        return fit_as_ever(words, callbacks)
+        return fit_as_ever(reading, callbacks)
 
     fit_as_ever = runs.fit
     monkeypatch.setattr(runs, "fit", fit)

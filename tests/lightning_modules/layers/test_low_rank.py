@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from lightning_modules.layers.low_rank import LowRankLinear
+from lightning_modules.layers import LowRankConv2d, LowRankLinear
 from tests.helpers.messages import refuses
 
 
@@ -25,3 +25,21 @@ def test_the_product_is_added():
 
 def test_a_rank_below_one_is_refused():
     refuses(partial(LowRankLinear, nn.Linear(2, 2)), "at least 1", rank=0)
+
+
+def test_the_product_is_scaled_and_its_inputs_are_dropped():
+    """alpha / r = 6 / 2 = 3; in training inputs of A are zero or doubled, those of W never."""
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(layer.weight)
+    adapted = LowRankLinear(layer, rank=2, alpha=6.0, dropout=0.5)
+    nn.init.ones_(adapted.down)
+    nn.init.ones_(adapted.up)
+    assert adapted.eval()(torch.ones(1, 1)).item() == 1 + 3 * 2
+    torch.manual_seed(0)
+    assert set(adapted.train()(torch.ones(50, 1)).flatten().tolist()) == {1.0, 13.0}
+
+
+def test_a_starts_evenly_up_to_one_over_the_root_of_its_inputs():
+    layer = LowRankConv2d(nn.Conv2d(4, 2, 5), rank=64)
+    assert 0.095 < layer.down.abs().max() <= 0.1
+    assert not layer.up.any()

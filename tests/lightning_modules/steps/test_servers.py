@@ -30,7 +30,7 @@ def test_only_parameters_go_beyond_the_average():
     uploads = [Upload(0, 1, {"w": torch.tensor(3.0), "variance": torch.tensor(0.0)})]
     for step, expected in ((0.5, [2.0, 0.5]), (2.0, [5.0, 0.0])):
         server = MovingServer(step=step, parameters=("w",))
-        assert [v.item() for v in server.merge(start, uploads).shared.values()] == expected
+        assert [v.item() for v in server.aggregate(start, uploads).shared.values()] == expected
 
 
 @pytest.mark.parametrize("method", [PFedMe, PFedBayes])

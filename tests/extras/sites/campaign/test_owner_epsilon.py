@@ -36,6 +36,7 @@ from pfl.extras.privacy import accountant
 from pfl.extras.privacy.budget import Budget
 from pfl.extras.sites.site import Allowed, Site
 from pfl.testing.toy import ToyNet
+from tests.extras.sites.asking import RUN
 from tests.extras.sites.hosts import Looks
 from tests.helpers.federation import contexts
 from tests.helpers.toy import ToyData, mlp
@@ -156,8 +157,8 @@ ATTACKS = {
 def numbers(attack, answer, sent):
     """Return the numbers of an answer by which the server may tell the data sets apart."""
     content, tensors = container.unpack(answer)
-    if "error" in content:
-        return {"error": 1.0, "words": float(len(content["error"]["message"]))}
+    if "failure" in content:
+        return {"error": 1.0, "words": float(len(content["failure"]["message"]))}
     report = content["train"]
     found = {
         "error": 0.0,
@@ -211,7 +212,7 @@ def answers(attack, record, tmp_path):
     attack.weights(sent)
     # Not an Order, which would check what a hostile server sends.
     order = {
-        **{"client": 0, "round": 1, "rounds": 1, "seed": 7, "splits": ["test"]},
+        **{"run": RUN, "client": 0, "round": 1, "rounds": 1, "seed": 7, "splits": ["test"]},
         **{"model": "personal", "sent": True, "op_threads": 1, "codec": None, "kept": None},
         "steps": [step("privacy.sample_level.PrivateSamples", **attack.level, system=True)],
     }

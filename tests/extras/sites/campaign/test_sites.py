@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import warnings
 
 import pytest
+import torch
 
 from lightning_modules.fedper import FedPer
 from lightning_modules.scaffold import SCAFFOLD
+from pfl.core.types import Phase
 from pfl.disk import container
 from pfl.extras.codecs.coding import Codecs, codecs
 from pfl.extras.sites.transport import SiteError
 from pfl.federation.sampling import UniformSampler
 from tests.campaign.mutate import places
-from tests.extras.sites.sites import Garbles, Recorded, fit
-from tests.helpers.discovery import build
+from tests.engines.agreement import without
+from tests.extras.sites.lies import TESTING, TRAINING, Liar, Rounds, fills
+from tests.extras.sites.sites import Garbles, Recorded, everyone, fit, same
+from tests.helpers.discovery import build, methods
 from tests.helpers.federation import HEAVY
 from tests.helpers.toy import blobs, mlp
 
@@ -31,6 +36,13 @@ def module(draw):
     if draw.random() < 0.5:
         return FedPer(mlp(), optimizer=HEAVY, persist_optimizer=True)
     return build(SCAFFOLD, mlp())
+
+
+def any_module(draw):
+    """Return what builds one of all methods."""
+    method = draw.choice(methods())
+    print(method.__name__)
+    return lambda: build(method, mlp())
 
 
 def test_a_site_answers_whatever_it_is_sent(case, draw, tmp_path):
@@ -56,9 +68,9 @@ def test_a_site_answers_whatever_it_is_sent(case, draw, tmp_path):
                 continue
             answer = engine.at[sent.client].answer(sent.verb, packed)
         told, _ = container.unpack(answer)
-        assert set(told) <= {sent.verb, "error"}
-        if "error" in told:
-            assert "\n" not in told["error"]["message"]
+        assert set(told) <= {sent.verb, "failure", "unread"}
+        for error in {"failure", "unread"} & {*told}:
+            assert "\n" not in told[error]["message"]
         json.dumps(told, allow_nan=False)
     # It still does what it is rightly asked.
     for call in (call for call in engine.calls if call.client == sent.client):
@@ -76,6 +88,11 @@ def mutated(draw, content):
         [None, True, -1, 0, 2**62, -(2**62), 10**30, 0.5, 1e300, "", "nan", "../..", [], {}, [[]]]
     )
     return content
+
+
+# Of a method that keeps something, and of its first weight.
+OF_ONE_METHOD = ("weights of", "weights that are", "no kept", "the kept", "a kept", "no upload")
+GENERAL = {name: lie for name, lie in TRAINING.items() if not name.startswith(OF_ONE_METHOD)}
 
 
 def false(draw, answer):
@@ -121,3 +138,77 @@ def test_a_false_answer_ends_the_run_in_one_sentence_or_harms_nobody_else(case, 
     else:
         assert all(value.isfinite().all() for value in run.server.shared.values())
         assert {0, 2, 3} <= {*run.kept}
+
+
+class Spoils(Recorded):
+    """Some of client 1's answers have numbers that are not finite or out of range.
+
+    Args:
+        folder: The sites' folder.
+        spoilt: Makes of an answer another one.
+        rounds: The rounds of its trainings of which the answers are spoilt.
+    """
+
+    def __init__(self, folder, spoilt, rounds, **options):
+        super().__init__(folder, after=self.answered, **options)
+        self.spoilt, self.rounds = spoilt, rounds
+
+    def answered(self, client, verb, content, answer):
+        if (client, verb) != (1, "train"):
+            return answer
+        number = container.unpack(content)[0]["train"]["round"]
+        return self.spoilt(answer, []) if number in self.rounds else answer
+
+
+def ended(make, engine, tmp_path, **options):
+    """Return a run with a faulty site, which must end, and who failed in each round."""
+    rounds = Rounds()
+    options = {"sampler": everyone, "callbacks": [rounds], "on_nonfinite": "skip", **options}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = fit(make(), engine, ROUNDS, blobs(SIZES), **options)
+    assert run.round == ROUNDS
+    return run, [{*failed} for failed in rounds.failed]
+
+
+def test_numbers_that_are_not_finite_or_too_large_harm_nobody_else(case, draw, tmp_path):
+    """Of any method, in the weights or beside them: nobody else is left out in any round."""
+    make, kinds = any_module(draw), draw.choice([("shared",), ("extra",), ("shared", "extra")])
+    value = draw.choice([math.nan, math.inf, -math.inf, 1e30, -1e30])
+    numbers = {number for number in range(1, ROUNDS + 1) if draw.random() < 0.5}
+    print(kinds, value, numbers)
+    engine = Spoils(tmp_path, fills(value, *kinds), numbers, on_error="absent")
+    run, failed = ended(make, engine, tmp_path)
+    assert all(who <= {1} for who in failed)
+    spared = make().extra_nonfinite
+    if not spared:
+        # What is left is a run in which client 1 was silent, wherever it sent such numbers.
+        silent = {(1, number) for number, who in enumerate(failed, 1) if who}
+        right, _ = ended(make, "sequential", tmp_path, sampler=without(silent))
+        check_equal(run, right, failed)
+
+
+def check_equal(run, right, failed):
+    """Expect the same bits; a mean of which one is missing is divided at its end, and rounds."""
+    assert any(failed) or run.fingerprint == right.fingerprint
+    for name, value in right.server.shared.items():
+        torch.testing.assert_close(run.server.shared[name], value, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("verb", ["train", "test"])
+def test_a_lie_is_named_under_any_method(verb, case, draw, tmp_path):
+    """Replays, numbers out of range and false names discard their client, and nobody else."""
+    make = any_module(draw)
+    lies = {"train": GENERAL, "test": TESTING}[verb]
+    name = draw.choice([*lies])
+    print(name)
+    run, failed = ended(make, Liar(tmp_path, lies[name], verb, on_error="absent"), tmp_path)
+    assert failed in ([set(), {1}, set(), set()], [set()] * ROUNDS)
+    silent = {(1, 2)} if verb == "train" and any(failed) else set()
+    right, _ = ended(make, "sequential", tmp_path, sampler=without(silent))
+    check_equal(run, right, failed if verb == "train" else ())
+    # Where the question is never asked, nothing is another number either. How long a client trains
+    # whose plan depends on what it keeps only it knows, and its losses weigh by its samples.
+    free = any(part.varies for part in make().plan() if isinstance(part, Phase))
+    unknown = ("train/",) if verb == "train" and free else ()
+    assert any(failed) or same(run, right, unknown)

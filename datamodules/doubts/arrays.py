@@ -1,0 +1,144 @@
+"""Arrays: inputs and targets whose form or numbers mean something else than they seem to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.contents import hashes
+from datamodules.record import Array, Goal, Record
+
+# So many numbers in masks are shades of grey.
+_MOST_CLASSES = 64
+
+
+def of_inputs(record: Record) -> Iterator[str]:
+    """Yield inputs that may be images in another form, or that say nothing."""
+    for array in record.arrays:
+        if array.channels_last:
+            yield (
+                f"{array.name} is {array.shape}: if these are images, their channels come before "
+                f"height and width; give {array.name}.permute(0, 3, 1, 2)"
+            )
+        if array.least == array.most and array.shape[0] > 1:
+            yield f"{array.name} is {array.least:g} in all samples: nothing can be learnt from it"
+        else:
+            yield from _scales(array)
+        span, tested = array.most - array.least, array.tested
+        if tested is not None and span > 0 and tested > 0 and not 0.05 < tested / span < 20:
+            yield (
+                f"{array.name} of official test samples spans {tested:g}, and {span:g} in "
+                "training: scale both alike"
+            )
+
+
+def _scales(array: Array) -> Iterator[str]:
+    """Yield bytes that are not scaled, and other numbers that should have been."""
+    name, dims = array.name, len(array.shape)
+    if array.dtype == "uint8":
+        yield from _bytes(array)
+    elif dims == 4 and min(array.shape[1], array.shape[3]) in (1, 3, 4):
+        how = "to(torch.uint8)" if array.most <= 255 else "float() / 65535, or rescale it to bytes"
+        if array.whole and array.most > 100 and array.least >= 0:
+            yield (
+                f"{name} has {array.dtype} from {array.least:g} to {array.most:g}: if these are "
+                f"images, bytes are scaled and others are not; give {name}.{how}"
+            )
+
+
+def _bytes(array: Array) -> Iterator[str]:
+    name, shape = array.name, array.shape
+    if len(shape) == 3 and min(shape[-2:]) >= 8:
+        yield (
+            f"{name} is {shape} in bytes: images need an axis of channels, or their numbers stay "
+            f"unscaled; give {name}[:, None]"
+        )
+    if len(shape) == 2 and shape[1] > 1:
+        yield (
+            f"{name} is {shape} in bytes, which are neither images nor scaled: give "
+            f"{name}.reshape(n, channels, height, width), or {name} / 255; tokens are longer "
+            "integers"
+        )
+    if len(shape) == 4 and array.most <= 1:
+        yield (
+            f"{name} has bytes of 0 and 1 alone, which are scaled by 255: give {name} * 255, or "
+            "floats"
+        )
+
+
+def of_goal(record: Record) -> Iterator[str]:
+    """Yield targets that may be of another task, or that number classes with holes."""
+    goal = record.goal
+    if goal is None or not goal.y.size:
+        return
+    if goal.dense:
+        yield from _of_masks(goal)
+        yield from _of_each(goal, record)
+    elif goal.inferred and goal.y.ndim == 2:
+        yield from _of_columns(goal.y)
+
+
+def _of_columns(y: NDArray[Any]) -> Iterator[str]:
+    """Yield (n, D) targets that may be classes."""
+    values = np.unique(y)
+    if y.shape[1] == 1:
+        # So few distinct integers may be classes.
+        if y.dtype.kind == "f" and (values % 1 == 0).all() and len(values) <= 20 < len(y):
+            yield "y has floats, which are numbers to predict: give y.long() if they are classes"
+    elif values[0] >= 0 and np.allclose(y.sum(1), 1, atol=1e-3):
+        each = "has a single 1" if {*values.tolist()} <= {0, 1} else "sums up to 1"
+        yield f"each row of y {each}: give y.argmax(1) if the columns are classes"
+
+
+def _of_each(goal: Goal, record: Record) -> Iterator[str]:
+    """Yield masks that are those of others, and clients whose masks show nothing."""
+    masks = goal.y.reshape(len(goal.y), -1)
+    plain = (masks == masks[:, :1]).all(1)
+    varied = np.flatnonzero(~plain)
+    every = hashes(masks[varied]) if len(varied) else np.empty(0, np.uint64)
+    _, same = np.unique(every, return_inverse=True)
+    often = np.bincount(same, minlength=1)
+    if often.max() >= 3:
+        first = varied[same == often.argmax()]
+        yield (
+            f"{often.max()} masks are equal in every pixel (such as those of "
+            f"{record.place(int(first[0]))} and {record.place(int(first[1]))}): were they copied "
+            "under other names?"
+        )
+    found = record.division
+    if found is None or found.clients is None or plain.all():
+        return
+    for client, name in enumerate(found.names.get("client", {})):
+        rows = np.flatnonzero(found.clients == client)
+        if len(rows) >= 3 and plain[rows].all() and len(np.unique(masks[rows, 0])) == 1:
+            yield (
+                f"all masks of the client {name!r} are {masks[rows[0], 0]} in every pixel, and "
+                "those of others are not: are they missing?"
+            )
+
+
+def _of_masks(goal: Goal) -> Iterator[str]:
+    for line in goal.colours[:1]:
+        yield (
+            f"masks have different palettes, and count by number: {line}; save all with one palette"
+        )
+    present = np.unique(goal.y).tolist()
+    if len(present) == 1:
+        yield f"all pixels of all masks are {present[0]}: nothing can be learnt"
+        return
+    if len(present) > _MOST_CLASSES:
+        yield (
+            f"masks have {len(present)} different numbers, and each gets an output: were they "
+            "resized, or saved with loss? Save the numbers of classes as PNG"
+        )
+    absent = int(present[-1]) + 1 - len(present)
+    if 2 * absent > present[-1]:
+        numbers = ", ".join(map(str, present[:8]))
+        how = f"give values: [{numbers}]" if goal.values else "number them from 0"
+        yield (
+            f"masks have the numbers {numbers}, and {absent} between them have no pixel, but get "
+            f"an output each: {how}, or ignore: {present[-1]} for pixels that do not count"
+        )

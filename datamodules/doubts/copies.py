@@ -1,0 +1,106 @@
+"""Samples of equal content or of one origin: copies, and both sides of a split."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+
+from datamodules.record import Division, Record
+from datamodules.targets import Ints
+
+# Names of what several samples may belong to.
+BELONGS = re.compile(
+    r"(?i)^(.*[ _.-])?(id|uuid|guid|patient|subject|participant|person|lesion|case|animal|donor"
+    r"|video|clip|slide|study|scan|volume|specimen|speaker|writer)"
+    r"([ _.-]?(id|no|nr|num|number|code))?$|^[a-z]+Id$"
+)
+_FEW = 10
+# So many rows that follow each other in two places are no chance.
+_RUN = 6
+_TWICE = 3
+
+
+def _sides(rows: Ints, found: Division | None) -> bool:
+    """Return ``True`` if some of the samples are for training, and others for a test."""
+    if found is None or len(found.side) == 0:
+        return False
+    side = found.side[rows]
+    return bool((side == 1).any() and (side > 1).any())
+
+
+def _groups(values: np.ndarray[tuple[int], np.dtype[np.generic]]) -> list[Ints]:
+    """Return the rows of each value that stands in several."""
+    if not len(values):
+        return []
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    ends = np.append(starts[1:], len(values))
+    return [order[a:b] for a, b in zip(starts, ends, strict=True) if b - a > 1]
+
+
+def of_content(record: Record) -> Iterator[str]:
+    """Yield samples whose content is that of others."""
+    every = _groups(record.digests)
+    runs = _running(every)
+    groups = [rows for rows in every if record.rich(rows) or int(rows[0]) in runs]
+    if not groups:
+        return
+    found = record.division
+    labels = (
+        np.zeros(len(record.digests)) if found is None or found.labels is None else found.labels
+    )
+    crossing = [rows for rows in groups if _sides(rows, found)]
+    apart = [rows for rows in groups if (labels[rows] != labels[rows[0]]).any()]
+    more = f", {len(crossing)} of them on both sides of a split" if crossing else ""
+    more += f", {len(apart)} of them in different classes" if apart else ""
+    shown = (apart or crossing or groups)[0]
+    # The next row, of another class if there is one.
+    second = shown[1:][np.argmax(labels[shown[1:]] != labels[shown[0]])]
+    yield (
+        f"{sum(map(len, groups)) - len(groups)} samples have the content of another{more} (such as "
+        f"{record.place(int(shown[0]))} and {record.place(int(second))}): remove the copies"
+    )
+
+
+def _running(groups: list[Ints]) -> set[int]:
+    """Return the first rows of groups whose rows follow each other as they do in another place.
+
+    A few rows are equal by chance, but not so many in the same order.
+    """
+    pairs = {
+        (int(one), int(two - one))
+        for rows in groups
+        # What repeats more often has few values.
+        if len(rows) <= _TWICE
+        for one, two in combinations(rows, 2)
+    }
+    starts = [(row, by) for row, by in pairs if all((row + n, by) in pairs for n in range(_RUN))]
+    return {row + n for row, _ in starts for n in range(_RUN)}
+
+
+def of_identifiers(record: Record) -> Iterator[str]:
+    """Yield what has samples on both sides of a split, such as a patient."""
+    found = record.division
+    if found is None or found.protocol == "future":
+        return
+    for name, values in record.identifiers.items():
+        if len(values) != len(found.side) or len(values) < _FEW:
+            continue
+        _, codes = np.unique(values, return_inverse=True)
+        # The same number at two clients is of two.
+        if found.clients is not None:
+            codes = codes * (1 + int(found.clients.max())) + found.clients
+        distinct = len(np.unique(codes))
+        groups = [rows for rows in _groups(codes) if _sides(rows, found)]
+        if not groups or distinct < _FEW // 2:
+            continue
+        first = groups[0]
+        yield (
+            f"{len(groups)} of {distinct} values of {name!r} have samples for training and for "
+            f"testing (such as {values[first[0]]}): make {name!r} the clients, or give official "
+            "test samples, if samples of one are alike"
+        )

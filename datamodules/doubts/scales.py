@@ -1,0 +1,121 @@
+"""Numbers of another size than their neighbours: slips of a sign, units that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from datamodules.doubts.values import is_sentinel
+from datamodules.record import Record, Values
+from datamodules.targets import Floats, Ints
+
+_FEW = 20
+# Decades between the numbers in one unit and those in the other; at most this many of each side.
+_GAP = 0.6
+
+
+def of_scales(record: Record) -> Iterator[str]:
+    """Yield numbers that are far from others, or that differ from them by a unit."""
+    clients, names = _clients(record)
+    for column in record.of("feature", "target", "time"):
+        numbers = column.numbers[np.isfinite(column.numbers)]
+        if column.kind != "numbers" or column.listed or len(numbers) < _FEW:
+            continue
+        if column.use != "time":
+            yield from _far(column, numbers)
+        mixed = [*_by_client(column, clients, names)] or [*_mixed(column, numbers)]
+        yield from mixed
+    times = record.times
+    if times is not None and times.kind == "numbers" and not record.of("time"):
+        yield from _mixed(
+            Values(times.name, numbers=times.values, place=record.place), times.values
+        )
+
+
+def _far(column: Values, numbers: Floats) -> Iterator[str]:
+    """Yield a few numbers that are a hundred times as large as nearly all others."""
+    sizes = np.abs(column.numbers)
+    usual = float(np.quantile(np.abs(numbers), 0.95))
+    far = np.flatnonzero(sizes > 100 * usual)
+    if usual <= 0 or not 0 < len(far) <= max(2, 0.02 * len(numbers)):
+        return
+    value = float(column.numbers[far[0]])
+    if not is_sentinel(value):
+        yield (
+            f"{column.name!r} is {value:g} in {column.place(int(far[0]))}, and at most {usual:g} "
+            "nearly everywhere: check its decimal sign and its unit"
+        )
+
+
+def _mixed(column: Values, numbers: Floats) -> Iterator[str]:
+    """Yield numbers in two groups, the one a power of ten times the other, with nothing between."""
+    if numbers.min() <= 0:
+        return
+    logs = np.sort(np.log10(numbers))
+    place = int(np.diff(logs).argmax()) + 1
+    low, high = logs[:place], logs[place:]
+    gap = high[0] - low[-1]
+    power = float(np.median(high) - np.median(low))
+    spread = max(np.ptp(side) for side in (low, high))
+    enough = min(len(low), len(high)) >= max(5, 0.05 * len(logs))
+    if enough and gap > max(_GAP, spread) and round(power) and abs(power - round(power)) < 0.25:
+        rows = np.flatnonzero(column.numbers > 10 ** (low[-1] + gap / 2))
+        yield (
+            f"{column.name!r} is around {10 ** np.median(high):.6g} in {len(high)} rows (first "
+            f"{column.place(int(rows[0]))}) and around {10 ** np.median(low):.6g} in {len(low)}, "
+            f"with none between: are they in two units (1:{10 ** round(power):,})?"
+        )
+
+
+def _clients(record: Record) -> tuple[Ints, list[str]]:
+    """Return the client of each row and the clients' names; neither if there are few or many."""
+    found = record.division
+    column = next(iter(record.of("client")), None)
+    clients, names = np.empty(0, np.int64), list[str]()
+    if column is not None and len(column.codes):
+        clients, names = column.codes, [*column.texts]
+    elif found is not None and found.clients is not None:
+        clients, names = found.clients, [*found.names.get("client", {})]
+    return (clients, names) if 3 <= len(names) <= 200 else (clients[:0], [])
+
+
+def _by_client(column: Values, clients: Ints, names: list[str]) -> Iterator[str]:
+    """Yield clients whose numbers and spreads are both so many times those of the others."""
+    values, known = column.numbers, np.isfinite(column.numbers)
+    if not names or len(values) != len(clients) or (values[known] <= 0).any():
+        return
+    parts = [values[(clients == one) & known] for one in range(len(names))]
+    if min(map(len, parts)) < 5 or min(map(np.ptp, parts)) == 0:
+        return
+    middles = np.array([np.median(part) for part in parts])
+    sizes, widths = np.log10(middles), np.log10([np.std(part) for part in parts])
+    usual = float(np.median(middles))
+    for place, client in enumerate(names):
+        power, wider = sizes[place] - np.log10(usual), widths[place] - np.median(widths)
+        ratio = _ratio(float(power), float(wider), float(np.ptp(np.delete(sizes, place))))
+        if ratio or _is_fahrenheit(middles[place], usual, wider):
+            yield (
+                f"{column.name!r} of {client!r} is around {middles[place]:g}, and around {usual:g} "
+                f"at most clients: is it in another unit{f' (1:{ratio:,g})' if ratio else ''}?"
+            )
+
+
+def _ratio(power: float, wider: float, apart: float) -> float:
+    """Return the ratio of two units: a power of ten, or any where all others agree; else 0.
+
+    Args:
+        power: Logarithm of a client's usual number, against that of others.
+        wider: The same of its spread.
+        apart: How far the others are from each other, as a logarithm.
+    """
+    if abs(power) > 1.7 and abs(power % 1 - 0.5) >= 0.2 and abs(wider - power) < 0.5:
+        return float(10 ** abs(round(power)))
+    agree = apart < 0.18 and abs(wider - power) < 0.15
+    return round(10 ** abs(power), 1) if abs(power) > 0.7 and agree else 0.0
+
+
+def _is_fahrenheit(middle: float, usual: float, wider: float) -> bool:
+    """Return ``True`` if a body's temperature is in the one unit, and usually in the other."""
+    low, high = sorted((middle, usual))
+    return 34 < low < 42 and abs(high - 1.8 * low - 32) < 2 and 0.1 < abs(wider) < 0.45

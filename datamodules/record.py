@@ -1,0 +1,345 @@
+"""What a reader saw of its source, before any judgement: one record for all readers.
+
+:mod:`datamodules.doubts` examines it; :mod:`datamodules.report` shows and stores it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.contents import ended, flat, hashes
+from datamodules.targets import Floats, Ints
+
+Use: TypeAlias = Literal["feature", "target", "client", "time", "none"]
+Kind: TypeAlias = Literal["numbers", "dates", "words", "both", "lists"]
+
+
+def _no_numbers() -> Floats:
+    return np.empty(0)
+
+
+def _nowhere(row: int) -> str:
+    return f"sample {row}"
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """A column of a table or an array, as it was read.
+
+    Attributes:
+        name: Its name, as in messages.
+        use: What it is used for.
+        kind: Kind of its present values.
+        shown: Its kind and values as text.
+        texts: (U,) distinct texts of its cells; none for a column of an array.
+        codes: (n,) index of each cell's text.
+        absent: (U,) mask of the texts that stand for a missing value.
+        numbers: (n,) numbers, NaN where there is none.
+        seconds: Whether all values are dates, too.
+        listed: Whether the user says that the values are categories.
+        crowded: Whether single precision merges most of the numbers.
+        place: Returns the place of a row in its file.
+    """
+
+    name: str
+    use: Use = "feature"
+    kind: Kind = "numbers"
+    shown: str = ""
+    texts: Sequence[str] = ()
+    codes: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    absent: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
+    numbers: Floats = field(default_factory=_no_numbers)
+    seconds: bool = False
+    listed: bool = False
+    crowded: bool = False
+    place: Callable[[int], str] = _nowhere
+
+    @cached_property
+    def present(self) -> dict[str, int]:
+        """The counts of the texts that are values."""
+        return self._counted(np.flatnonzero(~self.absent))
+
+    @cached_property
+    def missing(self) -> dict[str, int]:
+        """The counts of the texts that stand for a missing value."""
+        return self._counted(np.flatnonzero(self.absent))
+
+    def _counted(self, texts: Ints) -> dict[str, int]:
+        counts = self._counts[texts].tolist()
+        pairs = zip(texts.tolist(), counts, strict=True)
+        return {self.texts[text]: count for text, count in pairs if count}
+
+    @cached_property
+    def _counts(self) -> Ints:
+        return np.bincount(self.codes, minlength=len(self.texts))
+
+    @property
+    def cure(self) -> str:
+        """What to do about values that stand for none."""
+        if not len(self.texts):
+            return "replace it, or leave its samples out, if it says that there is none"
+        return "name it in missing_values if it says that there is none"
+
+    def rows(self, text: str) -> Ints:
+        """Return the rows with a text."""
+        if text not in self.texts:
+            return np.empty(0, np.int64)
+        return np.flatnonzero(self.codes == self.texts.index(text))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a text file against the rows that were read from them.
+
+    Attributes:
+        written: Number of lines that are not blank.
+        read: Number of rows, with the header.
+        swallowed: First and last line of each cell in which whole rows stand, and their number.
+        unfinished: Whether the last line has no line end.
+    """
+
+    written: int
+    read: int
+    swallowed: tuple[tuple[int, int, int], ...] = ()
+    unfinished: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """What was seen while pictures were decoded.
+
+    Attributes:
+        kinds: Counts of the kinds of pictures, in words.
+        digests: (n,) hashes of the decoded pixels.
+        flat: (n,) mask of the pictures of a single colour.
+        ended: (n,) mask of the pictures whose lower quarter alone is of a single colour.
+        side: (n,) shorter side of each picture, in pixels.
+        cut: (n,) share of each picture that lies outside the square that is used.
+        frames: Number of frames of each picture that has several, by its place.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    digests: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    flat: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
+    ended: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
+    side: Floats = field(default_factory=_no_numbers)
+    cut: Floats = field(default_factory=_no_numbers)
+    frames: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, pixels: NDArray[np.uint8]) -> Pictures:
+        """Return the same with what (n, C, H, W) pixels hold, unless it is known."""
+        if len(self.digests):
+            return self
+        plain = flat(pixels)
+        return replace(self, digests=hashes(pixels), flat=plain, ended=~plain & ended(pixels))
+
+
+@dataclass(frozen=True)
+class Course:
+    """The first target of one client of series, in order of time.
+
+    Attributes:
+        name: The client.
+        rows: Number of rows.
+        step: Its usual step of time, in seconds or numbers; 0 if unknown.
+        digest: Hash of its values, if they vary without a rule; equal ones are copies.
+        still: Value and number of rows in which it stands still for long, and moves in others.
+        straight: Number of rows in which it rises or falls evenly, and not in others.
+        falls: How often it falls, if it rises in nearly all other rows.
+        empty: Number of its windows that are left out because a value is missing.
+        possible: Number of its windows, were there no gaps.
+    """
+
+    name: str
+    rows: int
+    step: float = 0.0
+    digest: int | None = None
+    still: tuple[float, int] | None = None
+    straight: int = 0
+    falls: int = 0
+    empty: int = 0
+    possible: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """The windows of series, and why others are lost.
+
+    Attributes:
+        possible: Number of windows, were there no gaps.
+        lost: Number of windows lost to each cause, such as ``week ends``.
+        where: First place of each cause.
+        without: Clients without a window.
+        length: Rows of a window.
+        calendar: The calendar by which steps of time are measured.
+        dated: Whether times are dates.
+        courses: The course of each client.
+        ahead: Features that are the first target of a later row, and by how many rows.
+    """
+
+    possible: int
+    lost: Mapping[str, int]
+    where: Mapping[str, str]
+    without: Sequence[str]
+    length: int
+    calendar: str
+    dated: bool
+    courses: Sequence[Course]
+    ahead: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """Times by which samples are ordered.
+
+    Attributes:
+        name: Name of the column.
+        kind: ``numbers`` or ``dates``.
+        values: (n,) numbers, or seconds since 1970.
+        clients: (n,) client of each time, if known.
+        given: Whether the user names the column; otherwise rows are taken in order.
+    """
+
+    name: str
+    kind: str
+    values: Floats
+    clients: NDArray[Any] | None = None
+    given: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """An array of inputs, as it was given.
+
+    Attributes:
+        name: Its name.
+        dtype: Type of its numbers.
+        shape: (n, ...).
+        least: Smallest number in its first samples.
+        most: Largest number in them.
+        whole: Whether all of them are whole.
+        tested: Range of the numbers in the first official test samples, if there are some.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    least: float
+    most: float
+    whole: bool
+    tested: float | None = None
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether samples seem to be images with channels last, (n, H, W, C)."""
+        return len(self.shape) == 4 and self.shape[3] in (1, 3, 4) and self.shape[1] > 4
+
+
+@dataclass(frozen=True, eq=False)
+class Goal:
+    """The targets of arrays.
+
+    Attributes:
+        y: (n, ...) targets.
+        inferred: Whether the task follows from their type.
+        dense: Whether each pixel has a class.
+        values: The key that renumbers classes; empty if there is none.
+        colours: What a number means in two palettes, one line each.
+    """
+
+    y: NDArray[Any]
+    inferred: bool
+    dense: bool
+    values: str = ""
+    colours: Sequence[str] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """The samples as classes, clients and splits: known for every data set.
+
+    Attributes:
+        names: Names of classes, subclasses and clients, with their numbers of samples.
+        twice: Names that two classes, subclasses or clients have, by kind.
+        labels: (n,) class of each sample; ``None`` without classes.
+        clients: (n,) natural client of each sample; ``None`` if unknown.
+        side: (n,) 1 for samples of training, 2 of validation, 3 of testing; 0 if not in use.
+        protocol: The test protocol.
+        ignored: Options that the user set and that change nothing, and why.
+        natural: Whether the clients are those of the data.
+        held: (N, 3) training, validation and test samples of each client that takes part.
+        chosen: Whether the user lists the samples of each client.
+    """
+
+    names: Mapping[str, Mapping[str, int]]
+    labels: Ints | None
+    clients: Ints | None
+    side: Ints
+    protocol: str = "pooled"
+    twice: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    ignored: Sequence[str] = ()
+    natural: bool = False
+    held: Ints = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    chosen: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """The data as read.
+
+    Attributes:
+        samples: Number and kind of the samples.
+        source: The file or folder.
+        facts: What else there is to say, one line each.
+        left_out: Files, rows or parts that are not used, and why.
+        columns: The columns of a table or of arrays of numbers.
+        lines: Lines and rows of a text file.
+        links: Links that lead out of the folder or back into it, and what was done.
+        unread: Parts of the source that hold samples and are not read, with what to do.
+        nested: Folders of a class with samples in several folders.
+        pictures: What was seen while pictures were decoded.
+        windows: Windows of series.
+        times: Times by which samples are ordered.
+        arrays: The inputs, if they are given as arrays.
+        goal: The targets, if they are given as an array.
+        identifiers: (n,) what a sample belongs to (a patient, a lesion), by name.
+        place: Returns the place of a sample.
+        shown: Returns the place of a decoded picture.
+        files: The files of the samples, if each has one.
+        division: Classes, clients and splits.
+        digests: (n,) hashes of the samples' content; empty if it was not compared.
+        rich: Returns whether samples of equal content are copies, and not equal by chance.
+    """
+
+    samples: str
+    source: str = ""
+    facts: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+    columns: tuple[Values, ...] = ()
+    lines: Lines | None = None
+    links: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()
+    nested: tuple[str, ...] = ()
+    pictures: Pictures | None = None
+    windows: Windows | None = None
+    times: Times | None = None
+    arrays: tuple[Array, ...] = ()
+    goal: Goal | None = None
+    identifiers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    place: Callable[[int], str] = _nowhere
+    shown: Callable[[int], str] = _nowhere
+    files: Sequence[str] = ()
+    division: Division | None = None
+    digests: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    rich: Callable[[Ints], bool] = lambda rows: True
+
+    def of(self, *uses: Use) -> list[Values]:
+        """Return the columns of some uses."""
+        return [column for column in self.columns if column.use in uses]

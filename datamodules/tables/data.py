@@ -1,0 +1,135 @@
+"""Base class of data sets given as tables."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from datamodules.checks import require
+from datamodules.doubts.copies import BELONGS
+from datamodules.partition.partitioner import ByDomain, Partitioner
+from datamodules.record import Record, Use
+from datamodules.tables.columns import Spelling
+from datamodules.tables.report import columns
+from datamodules.tables.sources import read_table
+from datamodules.tables.table import Table
+from datamodules.tensors import TensorData
+from pfl.core.places import Place
+
+
+class TableData(TensorData):
+    """Base class of data sets in a table with columns of targets, clients and times.
+
+    Args:
+        path: A CSV file in UTF-8 with a header, an ARFF file (``*.arff``), or a Parquet file
+            (``*.parquet``; needs pyarrow).
+        target: The column to predict, or several, for regression and multilabel (zeros and ones).
+        num_clients: Number of clients, N; if not given, one for each natural client.
+        partition: As in :class:`FederatedDataModule`; ``ByDomain`` if not given.
+        client_column: The natural client of each row, for ``ByDomain``.
+        time_column: Numbers or dates (ISO 8601, also months, weeks and quarters, or integers such
+            as 20260331; UTC if there is no time zone), which become the column ``time``, in
+            seconds.
+        missing_values: Texts or numbers that mark a missing value, instead of the usual ones (those
+            of pandas except None, and ?). An empty cell is always missing.
+        date_format: Format of dates in Python's codes, such as ``%d.%m.%Y``.
+        decimal: Decimal sign.
+        thousands: Thousands separator.
+        separator: Separator of columns in a text file.
+        options: As in :class:`TensorData`.
+
+    Attributes:
+        own_clients: ``True`` for a data set with built-in clients, which other partitions may
+            divide.
+
+    Raises:
+        ValueError: A target is given twice, or the partition mixes the clients of
+            ``client_column``.
+    """
+
+    source_argument = "path"
+    own_clients: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        path: Annotated[str, Place()],
+        target: str | Sequence[str],
+        num_clients: int | None = None,
+        partition: Partitioner | str | None = None,
+        *,
+        client_column: str | None = None,
+        time_column: str | None = None,
+        missing_values: Sequence[str | float] | None = None,
+        date_format: str | None = None,
+        decimal: str = ".",
+        thousands: str | None = None,
+        separator: str = ",",
+        **options: Any,
+    ) -> None:
+        if not self.own_clients:
+            _check_clients(client_column, partition)
+        super().__init__(path, num_clients, partition, **options)
+        self.path = path
+        self.target = [target] if isinstance(target, str) else [*target]
+        named = ", ".join(self.target)
+        require(len({*self.target}) == len(self.target), f"target has a column twice: {named}")
+        self.spelling = Spelling(missing_values, date_format, decimal, thousands, separator)
+        self.client_column = client_column
+        self.time_column = time_column
+
+    @abstractmethod
+    def read(self) -> Mapping[str, Any]:
+        """Read the tensors by name."""
+
+    def table(self) -> Table:
+        """Read the table."""
+        return read_table(self.path, spelling=self.spelling, wanted=self.wanted)
+
+    @property
+    def wanted(self) -> Collection[str] | None:
+        """The columns that are read from a file of more; ``None`` for all."""
+        return None
+
+    def columned(
+        self,
+        table: Table,
+        features: Iterable[str],
+        times: str = "",
+        listed: Collection[str] = (),
+    ) -> Record:
+        """Return the record of a table's columns and lines; see ``columns``."""
+        named: tuple[tuple[Use, Iterable[str | None]], ...] = (
+            ("client", [self.client_column]),
+            ("time", [self.time_column]),
+            ("feature", features),
+            ("target", self.target),
+        )
+        uses = {name: use for use, names in named for name in names if name is not None}
+        return Record(
+            f"{len(table):,} rows",
+            str(self.path),
+            unread=tuple(table.unread),
+            columns=columns(table, uses, listed, times, self.standardise == "none"),
+            lines=table.lines,
+        )
+
+
+def owners(table: Table, uses: Collection[str]) -> dict[str, Any]:
+    """Return the columns without a use that name what rows belong to, such as patients."""
+    names = [name for name in table.columns if BELONGS.match(name)]
+    free = [name for name in names if name not in uses and name not in table.refused]
+    return {name: np.array(table[name].texts)[table[name].codes] for name in free}
+
+
+def _check_clients(client_column: str | None, partition: Partitioner | str | None) -> None:
+    """Reject a partition of the project that mixes the clients of a column."""
+    name, home = type(partition).__name__, type(partition).__module__
+    mixes = isinstance(partition, Partitioner) and not isinstance(partition, ByDomain)
+    require(
+        client_column is None or not mixes or not home.startswith("datamodules."),
+        f"client_column: {client_column} makes a client of each of its values, but the partition "
+        f"{name} mixes them: give partition: ByDomain, or leave out client_column",
+    )

@@ -1,0 +1,85 @@
+"""Cells that are not what their column needs: why that may be, and what to write."""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datamodules.doubts.names import is_nothing, skeleton
+from datamodules.doubts.rows import is_unit
+from datamodules.targets import Ints
+
+if TYPE_CHECKING:
+    from datamodules.tables.columns import Column
+
+_ABOUT = re.compile(r"(?i)(about|approx|ca|circa|etwa|unter|under|over|above|below|less|more)\b")
+# What to do about cells that were merged.
+_FILL = "if each stands in the first row of its block alone, fill it down (pandas: ffill)"
+
+
+def no_number(name: str, column: Column, bad: Ints) -> str:
+    """Return why the values in some rows are no numbers, to follow ``is not a finite number``."""
+    if advice := column.advice():
+        return f"; the column {advice}"
+    return no_record(name, column, bad)
+
+
+def no_record(name: str, column: Column, bad: Ints) -> str:
+    """Return why the first of some rows may be no record, or how its value is to be written."""
+    text = column.texts[column.codes[bad[0]]]
+    if text == name:
+        return "; its line repeats the header: remove it"
+    if len(bad) == 1 and bad[0] == 0:
+        what = "be a unit" if is_unit(text) else "name the column"
+        return f"; it may {what}, and its line be no row: remove it"
+    if text[:1] and (text[0] in "<>\u2264\u2265~\u2248" or _ABOUT.match(text)):
+        return "; a bound is no number: write one, such as half of it, in a column of its own"
+    if is_nothing(text):
+        return "; name it in missing_values if it says that there is none"
+    plain = plain_number(text)
+    if plain != text and not np.isnan(column.spelling.number(plain)):
+        return f"; it has signs that numbers do not have ({text!a}): write {plain}"
+    if len(bad) <= 2 and bad[-1] == len(column.codes) - 1:
+        return "; it is in the last line: if that is a sum or a note, remove it"
+    return ""
+
+
+def plain_number(text: str) -> str:
+    """Return a text without the signs that stand around numbers, and with its minus in front."""
+    plain = unicodedata.normalize("NFKC", html.unescape(text)).replace("\u2212", "-")
+    plain = plain.strip("\ufeff* \u2020?!")
+    return re.sub(r"^(\d[\d.,]*)-$", r"-\1", plain)
+
+
+def why_missing(missing: NDArray[np.bool_]) -> str:
+    """Return what to do about missing values whose places say why they are missing."""
+    if missing.all():
+        return (
+            ", as in all rows: leave the column out, or fill it (a formula has no value until a "
+            "spreadsheet has saved it)"
+        )
+    return f"; {_FILL}" if is_block(missing) else ""
+
+
+def is_block(missing: NDArray[np.bool_]) -> bool:
+    """Return ``True`` if a value is followed by rows without one, as in merged cells."""
+    return bool(not missing[0] and 2 * missing.sum() > len(missing))
+
+
+def other_name(columns: Sequence[str], name: str) -> str:
+    """Return the columns there are in the place of one, or the one that may be meant."""
+    alike = [other for other in columns if skeleton(other) == skeleton(name)]
+    if alike:
+        return f"but {alike[0]!a}: give this name, or write it alike in the file"
+    return f"only {', '.join(columns)}"
+
+
+def named_below(columns: Sequence[str], place: str) -> str:
+    """Return what to do if the names of the columns stand below the first line."""
+    return f"only {', '.join(columns)}; the names seem to stand in {place}: remove what is above"

@@ -1,0 +1,256 @@
+"""What the clients of a run may report: names of numbers, and how much they can have trained.
+
+The names are those of one step of each phase, played on placeholders before the first round.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from pfl.core.client import ClientModule
+from pfl.core.data_view import DataView
+from pfl.core.ranges import MOST
+from pfl.core.seeds import generator, scoped
+from pfl.core.state import clone, each, equal, matches, tensors
+from pfl.core.types import Batch, ClientInfo, Inputs, Job, Pass, Phase, State
+from pfl.training import batching, client_round
+from pfl.training.context import Context
+from pfl.training.contexts import Contexts
+from pfl.training.gradients import carried
+from pfl.training.phases import Tally, run_phase
+
+# Samples of a played step: batch norms need two.
+_SAMPLES = 4
+# Names of a phase, or of logs, that could not be played.
+_UNPLAYED = 64
+
+
+class ReportError(ValueError):
+    """A client reports what its round cannot have given."""
+
+
+@dataclass
+class Reported:
+    """The reports that clients of a run may send.
+
+    Args:
+        contexts: The method with its data.
+    """
+
+    contexts: Contexts
+    _terms: set[str] = field(init=False, default_factory=set)
+    _logged: set[str] = field(init=False, default_factory=set)
+    # Phases that need more than placeholders, whose terms can have any name.
+    _open: set[str] = field(init=False, default_factory=set)
+    # Entries that no played phase or pass changes; none if one could not be played.
+    _fixed: set[str] = field(init=False)
+    _largest: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Play a step of each phase of each network."""
+        contexts = self.contexts
+        # What travels is the same in all networks.
+        self.first = contexts.first
+        double = any(value.dtype == torch.float64 for value in self.first.template.values())
+        self._fixed = {*self.first.template}
+        self._largest = MOST if double else torch.finfo(torch.float32).max
+        split = _placeholders(contexts.first)
+        with warnings.catch_warnings(), scoped(0):
+            warnings.simplefilter("ignore")
+            for one in contexts.each():
+                self._play(one, split)
+
+    def _play(self, context: Context, split: _Placeholders | None) -> None:
+        phases = [part.name for part in context.plan if isinstance(part, Phase)]
+        self._open |= {*phases}
+        if split is None:
+            self._fixed.clear()
+            return
+        count = context.data.num_classes
+        counts = None if count is None else torch.bincount(split.targets, minlength=count)
+        job = Job(ClientInfo(0, len(split), counts, 1, 1), {}, None, 0)
+        played = _copied(context, split)
+        played.load({})
+        before, missed = clone(played.entries), False
+        with played.isolated(job):
+            for part in played.plan:
+                tally = Tally()
+                try:
+                    if isinstance(part, Pass):
+                        client_round.run_pass(played, job, part, split, tally)
+                        continue
+                    once = replace(part, epochs=1, steps=None, until=None, subset=None, share=1.0)
+                    run_phase(played, job, once, split, tally)
+                except Exception:
+                    # What the placeholders are not good for is no mistake of the method.
+                    missed = True
+                    continue
+                if tally.steps:
+                    self._open.discard(part.name)
+                self._terms |= {*tally.terms.sums}
+                self._logged |= {*tally.logged.sums}
+        now = played.entries
+        self._fixed &= {name for name in before if not missed and equal(before[name], now[name])}
+
+    def check(
+        self,
+        job: Job,
+        steps: int,
+        samples: int,
+        train: Mapping[str, float],
+        logged: Mapping[str, float],
+    ) -> None:
+        """Refuse numbers that a job cannot have given.
+
+        Args:
+            job: The job.
+            steps: Optimiser steps that the client reports.
+            samples: Samples that it reports to have seen.
+            train: Its mean losses.
+            logged: Its means of what steps logged.
+
+        Raises:
+            ReportError: Steps or samples are too many, or a name is not that of a loss or a log.
+        """
+        complaints = chain(
+            self._of_amounts(job, steps, samples),
+            self._of_numbers(steps, [*train.items(), *logged.items()]),
+            self._of_losses([*train]),
+            self._of_logs([*logged]),
+        )
+        for what in complaints:
+            raise ReportError(f"it reports {what}")
+
+    def _of_amounts(self, job: Job, steps: int, samples: int) -> Iterator[str]:
+        """Yield what is wrong with the amount of training."""
+        most = self._most(job)
+        for what, value, limit in zip(("steps", "samples"), (steps, samples), most, strict=True):
+            if value > limit:
+                yield f"{value:,} {what}, but its plan has {limit:,}"
+        if carried(job.steps) is None and (steps == 0) != (samples == 0):
+            yield f"{steps:,} steps with {samples:,} samples"
+
+    def _of_numbers(self, steps: int, numbers: Sequence[tuple[str, float]]) -> Iterator[str]:
+        """Yield which numbers no step gives."""
+        for name, number in numbers:
+            if self._largest < abs(number) < math.inf:
+                yield f"{number:g} as {name[:60]!r}, which no step gives"
+        if steps == 0 and numbers:
+            yield "losses or logs without a step"
+
+    def _of_losses(self, names: Sequence[str]) -> Iterator[str]:
+        """Yield which losses no phase has."""
+        unknown = [name for name in names if name not in self._terms]
+        unplayed = [name for name in unknown if name.partition("/")[0] in self._open]
+        yield from _too_many("loss", unplayed)
+        for name in unknown:
+            if name not in unplayed:
+                yield f"the loss {name[:60]!r}, which no phase has"
+
+    def _of_logs(self, names: Sequence[str]) -> Iterator[str]:
+        """Yield which numbers no step logs."""
+        module = self.first.module
+        unknown = [n for n in names if n not in self._logged and not matches(n, module.logs)]
+        if unknown and not self._open:
+            yield (
+                f"{unknown[0][:60]!r}, which the first step does not log: what steps log under "
+                f"some conditions only is named in {type(module).__name__}.logs"
+            )
+        yield from _too_many("log", unknown)
+
+    def _most(self, job: Job) -> tuple[float, float]:
+        """Return the largest numbers of steps and samples of a job's plan."""
+        steps = samples = 0.0
+        context, known = self.contexts.declared(job.info.client), self._known(job)
+        for part in context.plan:
+            if not isinstance(part, Phase):
+                continue
+            try:
+                length = batching.length(part, known, job.info)
+            except Exception:
+                # It depends on what only the client knows.
+                return math.inf, math.inf
+            # A subset has no more samples, and until ends a phase early.
+            count = len(context.samples_of(replace(part, subset=None), job.info, {}))
+            if not count or not length:
+                continue
+            own = batching.most_steps(context, part, length, count)
+            steps += own
+            if carried(job.steps) is not None:
+                # Drawn batches may have any number of samples.
+                samples += own * count
+            elif length.steps is None:
+                samples += math.ceil(length.epochs) * count
+            else:
+                samples += own * min(count, batching.batch_size(context, part, count))
+        return steps, samples
+
+    def _known(self, job: Job) -> State:
+        """Return the entries that a client has just received, and that no phase changes."""
+        module, sent = self.first.module, job.broadcast
+        if sent is None or type(module).receive is not ClientModule.receive:
+            return {}
+        received = {**sent.shared, **sent.extra}
+        return {name: value for name, value in received.items() if name in self._fixed}
+
+
+def _too_many(what: str, names: Sequence[str]) -> Iterator[str]:
+    """Complain about more names than the phases that could not be played may have."""
+    if len(names) > _UNPLAYED:
+        yield f"{len(names):,} names of a {what}, starting with {names[0][:60]!r}"
+
+
+def _placeholders(context: Context) -> _Placeholders | None:
+    """Return made-up samples in the form of a client's; ``None`` if the data do not say it."""
+    data = context.data
+    example, blank = data.task.example(data.outputs), getattr(data, "blank", None)
+    if example is None or blank is None:
+        return None
+    y = example[1][:_SAMPLES]
+    rng = generator(0, "reported")
+
+    def drawn(value: Tensor) -> Tensor:
+        if not value.is_floating_point():
+            return value
+        return torch.randn(value.shape, generator=rng, dtype=torch.float64).to(value)
+
+    try:
+        return _Placeholders(each(drawn, blank(len(y))), y)
+    except ValueError:
+        return None
+
+
+def _copied(context: Context, split: _Placeholders) -> Context:
+    """Return a copy of a context in which all samples are placeholders."""
+    view = DataView.of(context.data)
+    made = replace(view, split=lambda client, name: split)
+    return context.replica(data=made)
+
+
+class _Placeholders:
+    """Made-up samples.
+
+    Args:
+        x: (n, ...) inputs, on the device.
+        targets: (n, ...) targets.
+    """
+
+    augmented = False
+
+    def __init__(self, x: Inputs, targets: Tensor) -> None:
+        self._x, self.targets = x, targets
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
+        """Return the samples at some positions."""
+        x = each(lambda value: value[positions.to(value.device)], self._x)
+        return Batch(x, self.targets[positions.cpu()].to(tensors(x)[0].device))

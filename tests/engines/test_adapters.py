@@ -1,0 +1,24 @@
+"""What adapters drop does not depend on the engine."""
+
+import pytest
+import torch
+
+from lightning_modules import FedAvg, LoRA
+from pfl.core.seeds import scoped
+from tests.engines.agreement import fit
+from tests.helpers.federation import SGD
+from tests.helpers.toy import mlp
+
+
+@pytest.mark.parametrize("engine", ["threads", "vectorised", "processes"])
+def test_engines_agree_with_dropout_on(engine):
+    def run(engine):
+        with scoped(1):
+            net = LoRA(mlp(), rank=2, targets=["backbone.*"], dropout=0.5)
+        return fit(FedAvg(net, optimizer=SGD), engine, rounds=2)
+
+    one, other = run("sequential"), run(engine)
+    assert other.header["engine"].startswith(engine)
+    for name, value in one.server.shared.items():
+        assert torch.allclose(other.server.shared[name], value, atol=1e-5)
+    assert engine == "vectorised" or one.fingerprint == other.fingerprint

@@ -1,0 +1,124 @@
+"""What a network remembers in objects of Python's own, or outside of itself, is seen."""
+
+import array
+import contextvars
+import decimal
+import io
+import threading
+import types
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules import FedAvg
+from pfl import FederatedLoop
+from pfl.core.seeds import scoped
+from pfl.training.reach import Reach
+from tests.helpers.toy import blobs
+
+OF_CONTEXT = contextvars.ContextVar("of_context", default=0)
+OF_THREAD = threading.local()
+
+
+class Elsewhere:
+    """A class that only the code of a network names."""
+
+    steps = 0
+
+
+class Helper:
+    steps = 0
+
+    def count(self):
+        type(self).steps += 1
+        return self.steps
+
+
+class Net(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.line, self.kind = nn.Linear(5, 3), kind
+        self.held = HELD[kind]()
+
+    def count(self):
+        held = self.held
+        if self.kind == "array":
+            held[0] += 1
+            return held[0]
+        if self.kind == "bytes":
+            held.append(0)
+            return len(held)
+        if self.kind == "namespace":
+            held.steps += 1
+            return held.steps
+        if self.kind == "stream":
+            held.write(b"x")
+            return held.tell()
+        if self.kind == "bound":
+            held(1)
+            return len(held.__self__)
+        if self.kind == "decimal":
+            self.held = held + 1
+            return self.held
+        if self.kind == "reference":
+            held().steps += 1
+            return held().steps
+        if self.kind == "helper":
+            return held.count()
+        if self.kind == "class":
+            Elsewhere.steps += 1
+            return Elsewhere.steps
+        if self.kind == "thread":
+            OF_THREAD.steps = getattr(OF_THREAD, "steps", 0) + 1
+            return OF_THREAD.steps
+        OF_CONTEXT.set(OF_CONTEXT.get() + 1)
+        return OF_CONTEXT.get()
+
+    def forward(self, x):
+        return self.line(x) * (1 + 0.1 * float(self.count()) if self.training else 1.0)
+
+
+KEPT = types.SimpleNamespace(steps=0)
+HELD = {
+    "array": lambda: array.array("d", [0.0]),
+    "bytes": bytearray,
+    "namespace": lambda: types.SimpleNamespace(steps=0),
+    "stream": io.BytesIO,
+    "bound": lambda: [].append,
+    "decimal": lambda: decimal.Decimal(0),
+    "reference": lambda: weakref.ref(Elsewhere),
+    "helper": Helper,
+    "class": lambda: None,
+    "thread": lambda: None,
+    "context": lambda: None,
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_what_a_network_remembers_anywhere_is_refused_by_name(kind):
+    with scoped(0):
+        net = Net(kind)
+    with pytest.raises(TypeError, match=r"changes while FedAvg trains or tests, and what follows"):
+        FederatedLoop(rounds=2, progress=False).fit(FedAvg(net), blobs((8, 6, 4)))
+
+
+@pytest.mark.parametrize("kind", ["array", "bytes", "stream", "namespace"])
+def test_what_lies_outside_of_a_network_gets_its_values_back(kind):
+    held = HELD[kind]()
+
+    class Uses(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if held else x
+
+    net = Uses(1, 1)
+    before = Reach(net)
+    other = Net(kind)
+    other.held = held
+    for _ in range(3):
+        other.count()
+    assert before.places != Reach(net).places
+    before.restore()
+    assert before.places == Reach(net).places
+    assert torch.is_tensor(net(torch.ones(1, 1)))

@@ -1,0 +1,138 @@
+"""What a client can report: names that a step gives, and as many steps and samples as its plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.feddbe import FedDBE
+from lightning_modules.fedper import FedPer
+from pfl.core.task import Classification
+from pfl.core.types import Broadcast, ClientInfo, Job, Pass
+from pfl.training.reported import Reported, ReportError
+from tests.helpers.federation import SGD, contexts
+from tests.helpers.messages import parts
+from tests.helpers.toy import blobs, mlp
+
+
+class Logs(FedPer):
+    """Logs one number in each step, and another one in some rounds only."""
+
+    late = False
+
+    def losses(self, batch):
+        self.log("size", float(len(batch.y)))
+        if self.late:
+            self.log("late/grad_norm", 1.0)
+        return super().losses(batch)
+
+
+class Declares(Logs):
+    logs = ("late/*",)
+
+
+def reported(kind=FedPer, data=None, **options):
+    found = contexts(kind(mlp(), optimizer=SGD, **options), data or blobs((4, 9, 3)))
+    return Reported(found)
+
+
+def check(found, client=1, size=9, sent=None, **said):
+    job = Job(ClientInfo(client, size, None, 1, 2), {}, sent, 0)
+    values = {"steps": 3, "samples": 9, "train": {"local/ce": 0.5}, "logged": {}}
+    found.check(job, **{**values, **said})
+
+
+def test_a_client_trains_as_long_as_its_plan():
+    """Nine samples in batches of four are three steps an epoch."""
+    check(reported())
+    check(reported(epochs=2), steps=6, samples=18)
+    for said in ({"steps": 4}, {"samples": 10}):
+        with pytest.raises(ReportError, match=r"but its plan has \d+"):
+            check(reported(), **said)
+
+
+def test_the_length_of_a_plan_that_depends_on_what_is_received_is_known():
+    """FedDBE's first round computes a mean; the pull begins with it, whatever clients keep."""
+    found, most = reported(FedDBE, epochs=2), {"steps": 6, "samples": 18}
+    for mean, name in ((math.nan, "mean/ce"), (0.5, "local/ce")):
+        sent = Broadcast({}, {"consensus": torch.full((6,), mean)})
+        check(found, sent=sent, train={name: 0.5}, **most)
+        with pytest.raises(ReportError, match="19 samples, but its plan has 18"):
+            check(found, sent=sent, train={name: 0.5}, steps=6, samples=19)
+
+
+class Alternates(FedPer):
+    """Trains in every second participation, and longer if the server says so."""
+
+    kept = (*FedPer(mlp()).kept, "turn")
+
+    def __init__(self, *given, **options):
+        super().__init__(*given, **options)
+        self.turn = nn.Buffer(torch.tensor(0))
+
+    def plan(self):
+        (phase,) = super().plan()
+        turn = Pass(name="turn", then=lambda totals: {"turn": self.turn + 1})
+        return [replace(phase, epochs=lambda own, info: int(own["turn"]) % 2), turn]
+
+
+@pytest.mark.parametrize("sent", [None, Broadcast({"turn": torch.tensor(1)})])
+def test_the_length_of_a_plan_that_depends_on_what_a_client_keeps_is_not_known(sent):
+    """Nor if the plan itself changes what was received."""
+    check(reported(Alternates), sent=sent, steps=10**6, samples=10**7)
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ({"steps": 0, "samples": 9}, "0 steps with 9 samples"),
+        ({"steps": 0, "samples": 0}, "losses or logs without a step"),
+        ({"train": {"local/ce": 1e39}}, "1e+39 as 'local/ce', which no step gives"),
+        ({"train": {"local/mse": 0.5}}, "the loss 'local/mse', which no phase has"),
+        ({"train": {"other/ce": 0.5}}, "the loss 'other/ce', which no phase has"),
+        ({"logged": {"size": 4.0}}, "'size', which the first step does not log"),
+    ],
+)
+def test_what_no_step_gives_is_refused_by_name(said, what):
+    with pytest.raises(ReportError, match=parts(what)):
+        check(reported(), **said)
+
+
+def test_what_is_logged_under_some_conditions_is_declared():
+    late = {"size": 4.0, "late/grad_norm": 1.0}
+    check(reported(Logs), logged={"size": 4.0})
+    with pytest.raises(ReportError, match=parts("'late/grad_norm' ~ named in Logs.logs")):
+        check(reported(Logs), logged=late)
+    check(reported(Declares), logged=late)
+
+
+class Unknown(Classification):
+    """Its samples cannot be made up."""
+
+    def example(self, outputs):
+        return None
+
+
+def test_names_that_cannot_be_played_may_be_few():
+    data = blobs((4, 9, 3))
+    data.task = Unknown()
+    found = reported(data=data, task=Unknown())
+    check(found, train={"local/any": 0.5}, logged={"any": 1.0})
+    for what in ("train", "logged"):
+        names = {f"local/{number}": 1.0 for number in range(65)}
+        with pytest.raises(ReportError, match="65 names of a "):
+            check(found, **{what: names})
+    with pytest.raises(ReportError, match=parts("'other/ce', which no phase has")):
+        check(found, train={"other/ce": 0.5})
+
+
+def test_playing_leaves_the_method_as_it_was():
+    found = contexts(FedPer(mlp(), optimizer=SGD), blobs((4, 9, 3)))
+    before = {name: value.clone() for name, value in found.module.state_dict().items()}
+    Reported(found)
+    after = found.module.state_dict()
+    assert all(after[name].equal(value) for name, value in before.items())
