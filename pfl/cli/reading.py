@@ -150,7 +150,13 @@ class Reading:
         if self._walk is None or self._walk.is_open:
             self._import_own()
             self._walk = self._walked(Imported(self.trust))
-        content = {k: v for k, v in self._walk.merged.content.items() if k in SECTIONS}
+        # A file may have the command's own arguments, which flags override.
+        in_files, flags = (
+            {item.keys[0] for item in self.settings if item.is_flag is flag}
+            for flag in (False, True)
+        )
+        kept = {*SECTIONS, *(in_files - flags)}
+        content = {k: v for k, v in self._walk.merged.content.items() if k in kept}
 
         def is_merged(flag: str) -> bool:
             keys = keys_of(flag)

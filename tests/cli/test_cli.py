@@ -76,6 +76,16 @@ def experiment(*words):
     return Experiment.parse("fit", ["--config", "c.yaml", *words])
 
 
+def test_a_file_may_have_arguments_of_the_command_itself():
+    for name in ("one", "other"):
+        Path(f"{name}.ckpt").touch()
+    Path("c.yaml").write_text("ckpt_path: one.ckpt\n")
+    words = ["--config", "quickstart", "--config", "c.yaml"]
+    assert Experiment.parse("fit", words).values.ckpt_path == "one.ckpt"
+    words.append("--ckpt_path=other.ckpt")
+    assert Experiment.parse("fit", words).values.ckpt_path == "other.ckpt"
+
+
 def newest():
     """Return the folder of the newest run."""
     return max(Path("runs").glob("*/*"), key=lambda path: path.name)

@@ -97,7 +97,7 @@ def test_optimisers_in_the_form_of_lightning_are_told_before_the_run(capsys):
 def test_a_folder_for_runs_that_cannot_be_made_is_told(capsys):
     Path("file").touch()
     assert fit("pass", "--loop.default_root_dir=file") == 2
-    told = "pfl fit: error: the run's folder file/mine_digits/ ~ directory) ~ default_root_dir\n"
+    told = "pfl fit: error: --loop.default_root_dir: expected a folder, but file is a file\n"
     assert says(capsys.readouterr().err, told)
 
 

@@ -86,10 +86,9 @@ def test_only_training_batches_drawn_with_an_rng_are_augmented():
         ({"mean": [0.5, 0.5]}, "mean ~ 2 ~ 1 channels"),
     ],
 )
-def test_what_does_not_fit_the_data_is_refused_at_setup(arguments, message):
-    data = digits(partition=IID(), **({"num_clients": 5} | arguments))
+def test_what_does_not_fit_the_data_is_refused(arguments, message):
     with pytest.raises(ValueError, match=parts(message)):
-        data.setup()
+        digits(partition=IID(), **({"num_clients": 5} | arguments)).setup()
 
 
 def test_a_federation_without_any_test_sample_is_refused():

@@ -8,6 +8,7 @@ from pathlib import Path
 from lightning_modules.fedper import FedPer
 from pfl.core.data import members
 from pfl.core.types import Cohort
+from pfl.engines import threads
 from pfl.engines.transport import wire
 from pfl.extras.sites.loopback import Loopback, LoopbackEngine, made
 from pfl.extras.sites.transport import SiteError
@@ -34,7 +35,9 @@ class Recorded(LoopbackEngine):
 
     def open_transport(self, contexts):
         whole = contexts.replica(self.data)
-        self.at = made(whole, members(whole.data), Path(self.folder))
+        clients = members(whole.data)
+        together = threads.unsupported_reason(whole, len(clients)) is None
+        self.at = made(whole, clients, Path(self.folder), together)
         engine = self
 
         class Transport(Loopback):
@@ -44,7 +47,7 @@ class Recorded(LoopbackEngine):
                 engine.calls.append(Call(client, verb, content, answer))
                 return engine.after(client, verb, content, answer) if engine.after else answer
 
-        return Transport(self.at)
+        return Transport(self.at, together)
 
     def of(self, verb):
         return [call for call in self.calls if call.verb == verb]
