@@ -51,7 +51,7 @@ CONCERNS: Mapping[str, str] = {
     "clients held out, newcomers": "held_out|newcomer|welcome|unseen",
     "states at sites": "elsewhere|ticket|simulates",
     "stacking": "vectoriz|stacked",
-    "bounded memory": "kept_memory|mapped",
+    "bounded memory": r"kept_memory|(?-i:\bRoom\b)|leave_memory|empty_alike",
     "portable bits": "portable|rounding",
     "networks for each client": "variant",
     "public data": "public_of|needs_public|public_split",

@@ -11,7 +11,7 @@ from datamodules.checks import require
 from datamodules.files import progress
 from pfl.core.seeds import scoped
 from pfl.core.state import nbytes
-from pfl.disk.mapped import empty
+from pfl.disk.room import Room
 
 
 def decoded(
@@ -37,17 +37,15 @@ def decoded(
     with scoped(0):
         for number, sample in enumerate(progress(samples, f"Decoding {count:,} samples", count)):
             if not whole:
-                mapped = nbytes(sample) * count > memory * 1e9
-                whole = {name: _empty(count, value, mapped) for name, value in sample.items()}
+                room = Room(nbytes(sample) * count, memory * 1e9)
+                whole = {
+                    name: room.empty(torch.Size([count, *value.shape]), value)
+                    for name, value in sample.items()
+                }
             _check(sample, whole, number)
             for name, value in sample.items():
                 whole[name][number] = value
     return whole
-
-
-def _empty(count: int, like: Tensor, mapped: bool) -> Tensor:
-    shape = torch.Size([count, *like.shape])
-    return empty(shape, like.dtype, None) if mapped else torch.empty(shape, dtype=like.dtype)
 
 
 def _check(sample: Mapping[str, Tensor], whole: Mapping[str, Tensor], number: int) -> None:

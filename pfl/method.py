@@ -83,6 +83,6 @@ if TYPE_CHECKING:
     from pfl.core.types import Terms as Terms
     from pfl.core.types import Totals as Totals
     from pfl.core.types import Upload as Upload
-    from pfl.disk.mapped import empty_alike as empty_alike
+    from pfl.disk.room import empty_alike as empty_alike
 else:
     __all__, __getattr__, __dir__ = lazy(__name__, __file__)

@@ -155,7 +155,7 @@ def read(path: Path, checked: bool = True, own: bool = False) -> tuple[Any, dict
         path: The file.
         checked: Whether the checksum is verified, which reads the whole file.
         own: Whether this process may write the file, and nobody else does: its tensors can then
-            leave the memory (:func:`pfl.disk.mapped.leave_memory`).
+            leave the memory (:func:`pfl.disk.room.leave_memory`).
 
     Raises:
         ContainerError: The file was not written by :func:`write`, or was changed since.

@@ -17,7 +17,7 @@ from pfl.core.failure import ExplainedError
 from pfl.core.state import clone, compact, digest, nbytes, to
 from pfl.core.types import Job, Result, State, Ticket
 from pfl.disk import container
-from pfl.disk.mapped import in_file, leave_memory
+from pfl.disk.room import Room, leave_memory
 
 
 class NotHereError(ExplainedError, ValueError):
@@ -198,14 +198,8 @@ class Keeper(MutableMapping[int, State]):
         Raises:
             OSError: There is not enough space.
         """
-        if self._memory is None or nbytes(shared) <= self._memory:
-            return shared
-        self._make_folder()
-        return {name: in_file(value, self._folder) for name, value in shared.items()}
-
-    def _make_folder(self) -> None:
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+        room = Room(nbytes(shared), self._memory, self._folder)
+        return {name: room.hold(value) for name, value in shared.items()}
 
     def _put(self, new: dict[int, State | Ticket]) -> None:
         states = {c: one for c, one in new.items() if not isinstance(one, Ticket)}
@@ -228,7 +222,8 @@ class Keeper(MutableMapping[int, State]):
 
     def _in_file(self, client: int, state: State) -> State:
         """Return a state with its values in a file that is freed together with them."""
-        self._make_folder()
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=".kept-", dir=self._folder)
         os.close(handle)
         file = Path(name)

@@ -25,7 +25,7 @@ from pfl.core.data import ClientSplit, members
 from pfl.core.data_view import DataView, stand_in
 from pfl.core.state import constants, each
 from pfl.core.types import NO_CLIENT, Batch, DataSplit, Inputs, Split
-from pfl.disk import mapped
+from pfl.disk.room import Room
 from pfl.training.context import Context
 from pfl.training.contexts import Contexts
 from pfl.training.excerpt import excerpt
@@ -68,20 +68,21 @@ def _hold(contexts: Contexts, scope: ExitStack, folder: Path | None) -> str:
     _check_data(contexts)
     prefix, part = _prefix(context)
     size = _samples(contexts) * prefix.shape.numel() * next(_floats(part)).element_size()
+    room = Room(size, MOST, folder)
     right, job = play(context)
     with ExitStack() as undo:
         for one in _copies(context.module, part):
             undo.enter_context(_Passing(one, prefix))
         undo.callback(setattr, contexts, "data", data)
         view = DataView.of(data)
-        made = _Features(view, part, prefix, size > MOST, folder)
+        made = _Features(view, part, prefix, room)
         contexts.data = replace(view, split=made, pooled_test=made.pooled_test)
         found, _ = play(context, job)
         if "error" in right or not alike(found, right):
             method = type(context.module).__name__
             raise _NotCachedError(f"{method} has other numbers on features of {prefix}")
         scope.push(undo.pop_all())
-    files = f", {size / 1e6:,.0f} MB in files" if size > MOST else ""
+    files = f", {size / 1e6:,.0f} MB in files" if room.in_files else ""
     return f"cached: {prefix} is computed once for each sample, {tuple(prefix.shape)}{files}"
 
 
@@ -376,15 +377,12 @@ class _Features:
         data: The data.
         part: Computes features of inputs.
         prefix: The prefix.
-        in_files: Whether features are kept in files.
-        folder: Folder of these files.
+        room: Where features lie.
     """
 
-    def __init__(
-        self, data: DataView, part: nn.Module, prefix: _Prefix, in_files: bool, folder: Path | None
-    ) -> None:
+    def __init__(self, data: DataView, part: nn.Module, prefix: _Prefix, room: Room) -> None:
         self._data, self._part, self._prefix = data, part.eval(), prefix
-        self._in_files, self._folder = in_files, folder
+        self._room = room
         self._made: dict[tuple[int, str], ClientSplit | None] = {}
         self._one = threading.RLock()
 
@@ -415,11 +413,7 @@ class _Features:
                 some = _features(part, self._prefix, _fitting(part, batch.x))
                 if not done:
                     shape = torch.Size((len(split), *self._prefix.shape))
-                    found = (
-                        mapped.empty(shape, some.dtype, self._folder)
-                        if self._in_files
-                        else some.new_empty(shape)
-                    )
+                    found = self._room.empty(shape, some)
                 found[done : done + len(some)] = some
                 done += len(some)
                 ys.append(batch.y)

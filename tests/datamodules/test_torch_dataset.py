@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from datamodules import IID, CropFlip, TorchDataset
 from pfl.core.task import Regression
-from pfl.disk.mapped import empty
+from pfl.disk import room
 from tests.helpers.data import batch, held
 from tests.helpers.messages import parts
 from tests.test_configs import parse
@@ -43,8 +43,8 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize("memory", [8.0, 1e-6], ids=["in memory", "in a file"])
 def test_samples_are_those_of_the_data_set(memory, monkeypatch):
     """The 100 samples take 100 * (16 + 8) bytes, more than the 1,000 of a millionth gigabyte."""
-    made = []
-    monkeypatch.setattr("datamodules.decoding.empty", lambda *a: made.append(a) or empty(*a))
+    made, in_file = [], room._in_file
+    monkeypatch.setattr(room, "_in_file", lambda *a: made.append(a) or in_file(*a))
     data = TorchDataset(TensorDataset(X, Y), 1, IID(), memory=memory)
     ids = held(data)
     assert batch(data).x.equal(X[ids])

@@ -12,6 +12,7 @@ from lightning_modules import Ditto, FedAvg, FedAvgP, FedProx, FedSimSup
 from lightning_modules.nets import FrozenParts, LoRA, SplitNet
 from pfl import FederatedLoop
 from pfl.core.seeds import scoped
+from pfl.disk import room
 from pfl.training import features
 from tests.helpers.federation import SGD
 from tests.helpers.toy import blobs
@@ -125,10 +126,9 @@ def test_what_skips_the_blocks_ends_the_prefix_before_them():
 
 def test_large_features_lie_in_files(monkeypatch):
     right = fit(FedAvg(net(), optimizer=SGD))
-    made = []
+    made, in_file = [], room._in_file
     monkeypatch.setattr(features, "MOST", 0)
-    empty = features.mapped.empty
-    monkeypatch.setattr(features.mapped, "empty", lambda *a: made.append(a[0]) or empty(*a))
+    monkeypatch.setattr(room, "_in_file", lambda *a: made.append(a[0]) or in_file(*a))
     run = fit(FedAvg(net(), optimizer=SGD))
     assert run.header["features"].endswith(" MB in files")
     assert {(size, 6) for size in SIZES} <= {*map(tuple, made)}

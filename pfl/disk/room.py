@@ -1,4 +1,4 @@
-"""Large tensors in memory-mapped files: only the parts in use are in memory."""
+"""Room for large tensors: in memory up to a bound, and beyond it in files, mapped to memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -15,17 +16,47 @@ import torch
 from torch import Tensor
 
 
-def in_file(values: Tensor, folder: Path | None) -> Tensor:
-    """Return a copy of a tensor on the CPU, with its values in a file that is deleted with it.
+@dataclass(frozen=True)
+class Room:
+    """Room for tensors that are used together: in memory, or in files if they are too large.
 
-    Args:
-        values: The tensor.
-        folder: Folder of the file; ``None`` uses the system's folder for temporary files.
+    A file is deleted together with its tensor, and only the parts in use are in memory.
 
-    Raises:
-        OSError: There is not enough space.
+    Attributes:
+        size: Bytes of all of them.
+        bound: Bytes up to which they are in memory; ``None`` for no bound.
+        folder: Folder of the files, which is made; ``None`` uses the system's folder for temporary
+            files.
     """
-    return empty(values.shape, values.dtype, folder).copy_(values)
+
+    size: float
+    bound: float | None
+    folder: Path | None = None
+
+    @property
+    def in_files(self) -> bool:
+        """Whether they lie in files."""
+        return self.bound is not None and self.size > self.bound
+
+    def empty(self, shape: torch.Size, like: Tensor) -> Tensor:
+        """Return an uninitialised tensor of another's type, on its device or in a file.
+
+        Raises:
+            OSError: There is not enough space.
+        """
+        if not self.in_files:
+            return like.new_empty(shape)
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        return _in_file(shape, like.dtype, self.folder)
+
+    def hold(self, values: Tensor) -> Tensor:
+        """Return a tensor as it is, or a copy in a file.
+
+        Raises:
+            OSError: There is not enough space.
+        """
+        return self.empty(values.shape, values).copy_(values) if self.in_files else values
 
 
 def empty_alike(values: Tensor) -> Tensor:
@@ -38,15 +69,10 @@ def empty_alike(values: Tensor) -> Tensor:
     name = None if values.device.type != "cpu" else values.untyped_storage().filename
     if name is None:
         return torch.empty(values.shape, dtype=values.dtype, device=values.device)
-    return empty(values.shape, values.dtype, Path(name).parent)
+    return _in_file(values.shape, values.dtype, Path(name).parent)
 
 
-def empty(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor:
-    """Return an uninitialised tensor with its values in a file that is deleted with it.
-
-    Raises:
-        OSError: There is not enough space.
-    """
+def _in_file(shape: torch.Size, dtype: torch.dtype, folder: Path | None) -> Tensor:
     size = shape.numel() * dtype.itemsize
     if size == 0:
         return torch.empty(shape, dtype=dtype)
