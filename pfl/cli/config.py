@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from argparse import ArgumentError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,19 +212,12 @@ def check_fit(module: ClientModule, data: DataSource) -> None:
 
     Raises:
         ValueError: The network does not accept the inputs or has too few outputs, or the optimizer
-            needs a closure.
-        TypeError: The method has several optimizers.
+            needs sparse gradients.
+        TypeError: The method has several optimizers, or one that needs a closure.
     """
     if trains_itself(module.net):
         return  # Only its own loops know what it takes.
-    made = one_optimizer(module, module.configure_optimizers())
-    optimizer = type(made)
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is closure.empty:
-        raise ValueError(
-            f"optimizer {optimizer.__name__} computes the loss several times in a step, which no "
-            "method supports; use one such as torch.optim.SGD"
-        )
+    optimizer = type(one_optimizer(module, module.configure_optimizers()))
     if issubclass(optimizer, torch.optim.SparseAdam):
         raise ValueError(
             f"optimizer {optimizer.__name__} needs sparse gradients, but networks have dense "

@@ -194,7 +194,8 @@ class ClientModule(Learner, ABC):
         self.lr_schedule: LRSchedule = lr_schedule
         self.persist_optimizer = persist_optimizer
         self.stays: Patterns = tuple(f"net.{pattern}" for pattern in stays or ())
-        self._known: dict[Declared, Divided] = {}
+        self._known: dict[int, Divided] = {}
+        self._variant = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Hide the type of ``**options``, and end a base's ``one_model`` where it may be wrong.
@@ -381,10 +382,13 @@ class ClientModule(Learner, ABC):
 
     def take_variant(self, number: int) -> None:
         """Switch to one of several networks (:class:`pfl.core.per_client.Variants`)."""
-        if found := variants(self):
-            for one in found:
-                one.take(number)
-            self._known.clear()
+        for one in variants(self):
+            one.take(number)
+        self._variant = number
+
+    def declare_anew(self) -> None:
+        """Forget what travels and what stays, as a run begins; options may have been changed."""
+        self._known.clear()
 
     def describe(self) -> State:
         """Return named scalars that describe the current model, for analyses; by default none."""
@@ -440,9 +444,9 @@ class ClientModule(Learner, ABC):
         return self.one_model and not keeps and not self.adapt() and self.has_global_model()
 
     def _division(self) -> Divided:
-        """Return what travels and what stays; cached, as the set of entries does not change."""
-        tuples(shared=self.shared, kept=self.kept, extra=self.extra)
-        declared = Declared(self.shared, self.kept, self.stays, self.buffer_policy)
-        if declared not in self._known:
-            self._known[declared] = divide(self, declared)
-        return self._known[declared]
+        """Return what travels and what stays, asked once for each network, as plans are."""
+        if self._variant not in self._known:
+            tuples(shared=self.shared, kept=self.kept, extra=self.extra)
+            declared = Declared(self.shared, self.kept, self.stays, self.buffer_policy)
+            self._known[self._variant] = divide(self, declared)
+        return self._known[self._variant]

@@ -61,7 +61,7 @@ class Noise:
     @classmethod
     def of(cls, phase: Phase, jobs: Sequence[Job], steps: int, device: torch.device) -> Noise:
         """Return the draws that a phase declares (:attr:`pfl.core.types.Phase.noise`)."""
-        keys = [derive(job.seed, "noise", phase.name) for job in jobs] if phase.noise else []
+        keys = [derive(job.seed, "noise", phase.name) for job in jobs]
         return cls(phase.noise, keys, steps, device)
 
     def of_step(self, number: int, clients: int = 1) -> State:

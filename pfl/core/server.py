@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -13,7 +14,8 @@ from typing_extensions import TypeVar
 
 from pfl.core.data import ClientSplit
 from pfl.core.folds import EVERYTHING, Folded, Folds, Mean, Uploads
-from pfl.core.types import Broadcast, ClientInfo, Patterns, State, Upload
+from pfl.core.state import message_size
+from pfl.core.types import Broadcast, ClientInfo, Patterns, Result, State, Upload
 
 
 @dataclass(frozen=True)
@@ -194,13 +196,66 @@ class Server(Generic[StateT]):
         }
 
 
-class Folding(Generic[StateT]):
+class Round(ABC, Generic[StateT]):
+    """A round at the server: it takes the uploads, in ascending order of clients.
+
+    Memory does not grow with the cohort, as the values of an upload are dropped once they are
+    taken, unless they are held (:meth:`held`). A client from which nothing arrives is not there.
+
+    Attributes:
+        holds: Whether the round can finish without some of the uploads.
+        arrived: The uploads that were taken, without their values.
+        unheard: Bytes of further ones that a step of the server withheld.
+        refused: Why the server does not take what clients sent, by client.
+    """
+
+    holds: bool = False
+
+    def __init__(self) -> None:
+        self.arrived: list[Upload] = []
+        self.unheard = 0
+        self.refused: dict[int, Exception] = {}
+
+    def take(self, result: Result) -> Result:
+        """Take the upload of a result; return the result without the upload's values."""
+        if (upload := result.upload) is None:
+            self.unheard += result.unheard
+            return result
+        # Only the number of bytes remains of the values.
+        told = replace(upload, shared={}, extra={}, encoded=message_size(upload))
+        self.arrived.append(told)
+        try:
+            self.add(upload)
+        except Exception as error:
+            self.refused[result.client] = error
+        return replace(result, upload=told)
+
+    def leave_out(self, clients: Collection[int]) -> None:
+        """Count the uploads of some clients no longer."""
+        self.arrived = [one for one in self.arrived if one.client not in clients]
+
+    @abstractmethod
+    def add(self, upload: Upload) -> None:
+        """Add an upload.
+
+        Raises:
+            Exception: It cannot be used; nothing of it was added.
+        """
+
+    def held(self, upload: Upload) -> tuple[int, str]:
+        """Return the bytes of such an upload that wait for the end of the round, and for whom."""
+        return 0, ""
+
+    @abstractmethod
+    def finish(self, without: Collection[int] = ()) -> StateT:
+        """Return the server's state after the round, as if some clients had sent nothing."""
+
+
+class Folding(Round[StateT]):
     """A round of a server: its folds, and the uploads that they have taken.
 
     Attributes:
         folds: What the server declared.
-        holds: Whether all that the server makes of uploads can be made of some of them once more.
-        uploads: Those that arrived, with no values but the numbers that the server reports.
 
     Args:
         server: The server.
@@ -216,26 +271,30 @@ class Folding(Generic[StateT]):
         senders: Sequence[ClientInfo | Upload] = (),
         numbers: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
+        super().__init__()
         self._server, self._state, self._numbers = server, state, numbers
         infos = [ClientInfo(numbers[one.client], one.samples, None) for one in senders]
         self.folds = server.begin(state, infos)
         self.holds = all(isinstance(fold, Uploads) for fold in self.folds.values())
-        self.uploads: list[Upload] = []
+        # By the server's numbers, with no values but those that it reports.
+        self._told: list[Upload] = []
         self._weights: list[float] = []
 
     def add(self, upload: Upload) -> None:
-        """Take an upload.
-
-        Raises:
-            Exception: A fold does not take it.
-        """
+        """Hand an upload to all folds."""
         upload = replace(upload, client=self._numbers[upload.client])
         weight = self._server.weight(upload)
         for fold in self.folds.values():
             fold.add(upload)
         told = {n: value for n, value in upload.extra.items() if n in self._server.reports}
-        self.uploads.append(replace(upload, shared={}, extra=told))
+        self._told.append(replace(upload, shared={}, extra=told))
         self._weights.append(weight)
+
+    def held(self, upload: Upload) -> tuple[int, str]:
+        """Return the bytes of such an upload that wait for the end of the round, and for whom."""
+        held = {name: one.held(upload) for name, one in self.folds.items()}
+        whose = ", ".join(name for name, size in held.items() if size)
+        return sum(held.values()), f"{type(self._server).__name__} ({whose})"
 
     def finish(self, without: Collection[int] = ()) -> StateT:
         """Return the state after the round.
@@ -244,7 +303,7 @@ class Folding(Generic[StateT]):
             without: Clients that are left out, if the folds hold all uploads.
         """
         left_out = {self._numbers[client] for client in without}
-        kept = [n for n, one in enumerate(self.uploads) if one.client not in left_out]
+        kept = [n for n, one in enumerate(self._told) if one.client not in left_out]
         after = self._state
         if kept:
             weights = torch.tensor([self._weights[n] for n in kept], dtype=torch.float64)
@@ -252,7 +311,7 @@ class Folding(Generic[StateT]):
                 name: fold.without(left_out) if isinstance(fold, Uploads) else fold.value()
                 for name, fold in self.folds.items()
             }
-            uploads = [self.uploads[n] for n in kept]
+            uploads = [self._told[n] for n in kept]
             folded = Folded(uploads, weights / weights.sum(), len(uploads), values)
             after = self._server.finish(after, folded)
         return replace(after, round=self._state.round + 1)

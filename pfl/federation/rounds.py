@@ -17,7 +17,7 @@ from pfl.core.devices import repeatable
 from pfl.core.failure import ExplainedError
 from pfl.core.foreign import NeedError
 from pfl.core.seeds import generator
-from pfl.core.server import ServerState
+from pfl.core.server import Round, ServerState
 from pfl.core.types import Cohort, Job, Result, RoundResult
 from pfl.disk.lock import locked
 from pfl.engines import op_threads
@@ -30,7 +30,6 @@ from pfl.federation.settings import Settings
 from pfl.training import client_round
 from pfl.training.context import Context
 from pfl.training.contexts import Contexts
-from pfl.training.gathering import Gathering
 from pfl.training.server_round import Coordinator
 
 
@@ -54,7 +53,7 @@ class Played:
     jobs: Sequence[Job]
     results: Mapping[int, Result]
     failed: Mapping[int, str]
-    gathering: Gathering
+    gathering: Round[ServerState]
     before: ServerState
     after: ServerState
     discarded: Sequence[int]
@@ -182,9 +181,10 @@ class Federation:
         run.cohort = cohort = self.cohort(run.round + 1)
         run.keeper.begin()
         jobs = self._jobs(cohort)
-        senders = [job.info for job in jobs if job.info.client in cohort.uploads]
         goes_on = self.settings.on_nonfinite == "skip" or self.settings.runner.tolerates
-        gathering = Gathering(self.coordinator, run.server, senders)
+        sending = self.coordinator.sending & {*cohort.uploads}
+        senders = [job.info for job in jobs if job.info.client in sending]
+        gathering = self.coordinator.begin(run.server, senders)
         results, failed = self._train(jobs, gathering, done)
         clock.lap("time/train")
         server = self.coordinator.server
@@ -213,12 +213,14 @@ class Federation:
         soundness.check_anything_trained(run)
         # A run that ended by itself was planned to.
         planned = self.settings.rounds if run.round == run.rounds else run.round
-        run.guaranteed = self.coordinator.chain.guaranteed(run.history, planned, run.round)
-        run.header |= run.guaranteed
+        if (guarantee := self.coordinator.chain.guarantee) is not None:
+            run.guaranteed = guarantee.stated(run.history, planned, run.round)
+            run.header |= run.guaranteed
 
     def cohort(self, number: int) -> Cohort:
         """Draw the clients of a round."""
-        rng = self.coordinator.chain.stream(generator(self.settings.seed, "cohort", number))
+        chain, seed = self.coordinator.chain, self.settings.seed
+        rng = chain.stream() if chain.secret else generator(seed, "cohort", number)
         return self.settings.sampler(self.coordinator.eligible, rng, number)
 
     def measured(self) -> Row:
@@ -269,17 +271,20 @@ class Federation:
         return jobs
 
     def _train(
-        self, jobs: Sequence[Job], gathering: Gathering, done: Callable[[Result], None]
+        self, jobs: Sequence[Job], gathering: Round[ServerState], done: Callable[[Result], None]
     ) -> tuple[dict[int, Result], dict[int, str]]:
         """Return the results that count, and why others do not."""
         results, failed, of = {}, {}, {job.info.client: job for job in jobs}
         chain, run = self.coordinator.chain, self.run
+        uploading = {*run.cohort.uploads}
         for arrived in self.settings.runner.train(jobs):
             # By client, as one that fails has no result.
             result = chain.received(of[arrived.client], arrived) if chain.steps else arrived
             shown = chain.shown(result) if chain.steps else result
             if result.finite:
-                results[result.client] = run.keeper.take(gathering.take(result))
+                if result.client in uploading:
+                    result = gathering.take(result)
+                results[result.client] = run.keeper.take(result)
             elif self.settings.on_nonfinite == "stop":
                 raise soundness.error_of(result, run.round + 1)
             else:
@@ -291,19 +296,20 @@ class Federation:
         """Return the round's row of metrics before its tests; warn of suspicious losses."""
         run, number, results = self.run, self.run.round + 1, played.results
         row: Row = {"round": number, **rows.of_training(results, len(played.discarded))}
-        if not played.gathering.uploads:
+        if not played.gathering.arrived:
             lost = played.discarded, played.withheld
             soundness.warn_of_no_upload(*lost, len(results), number)
         soundness.warn_of_losses(run.module, row)
         row |= rows.of_traffic(
-            played.jobs, played.gathering.uploads, played.gathering.unheard, run.history
+            played.jobs, played.gathering.arrived, played.gathering.unheard, run.history
         )
         if (cost := self.settings.cost) is not None:
             row |= cost.of_round(
-                played.jobs, results, played.gathering.uploads, run.seed, run.history
+                played.jobs, results, played.gathering.arrived, run.seed, run.history
             )
         row |= {f"server/{name}": value for name, value in (played.after.report or {}).items()}
-        row |= self.coordinator.chain.witnessed(results, played.after)
+        if (guarantee := self.coordinator.chain.guarantee) is not None:
+            row |= guarantee.witnessed(results, played.after)
         return row | rows.over_clients(results, "log", lambda result: result.logged)
 
     @contextmanager
@@ -333,7 +339,7 @@ class Federation:
                 row |= one.measure(tested)
         if evaluated and not any(name.startswith(("test/", "val/")) for name in row):
             soundness.warn_of_no_score(run.data, clients, self.evaluator.has_global_model)
-        sent = {upload.client for upload in played.gathering.uploads}
+        sent = {upload.client for upload in played.gathering.arrived}
         reported = self.coordinator.reported(played.after)
         for client in clients:
             of_server = {name: v[client] for name, v in reported.items() if client in v}

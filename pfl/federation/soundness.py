@@ -13,11 +13,11 @@ from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
 from pfl.core.failure import JobError, NonFiniteError, clients_text, during, error_line
 from pfl.core.seeds import default_streams
-from pfl.core.server import Server, ServerState
+from pfl.core.server import Round, Server, ServerState
 from pfl.core.state import finite, named
 from pfl.core.types import Result
 from pfl.federation.run import Failures, Row, Run
-from pfl.training.gathering import Gathering
+from pfl.training.server_round import aggregating
 
 # Why a client's result does not count.
 NOT_FINITE = "the loss or the weights are not finite (loop.on_nonfinite: skip)"
@@ -135,7 +135,7 @@ def check_anything_trained(run: Run) -> None:
 
 
 def aggregated(
-    gathering: Gathering, server: Server[Any], before: ServerState, goes_on: bool
+    gathering: Round[Any], server: Server[Any], before: ServerState, goes_on: bool
 ) -> tuple[ServerState, dict[int, str]]:
     """Return the server's state after a round, and the clients without whose uploads it is.
 
@@ -168,17 +168,21 @@ def aggregated(
 
 
 def _aggregate(
-    gathering: Gathering, server: Server[Any], before: ServerState, without: Collection[int] = ()
+    gathering: Round[Any],
+    server: Server[Any],
+    before: ServerState,
+    without: Collection[int] = (),
 ) -> ServerState:
-    after = gathering.finish(without)
+    with aggregating(before):
+        after: ServerState = gathering.finish(without)
     check_aggregate(server, before, after)
     return after
 
 
-def _check_refused(gathering: Gathering, number: int, goes_on: bool) -> None:
+def _check_refused(gathering: Round[Any], number: int, goes_on: bool) -> None:
     """Raise the error of the first refused upload, if the round does not go on without it."""
     refused = gathering.refused
-    if not goes_on or refused.keys() >= {upload.client for upload in gathering.uploads}:
+    if not goes_on or refused.keys() >= {upload.client for upload in gathering.arrived}:
         client, error = next(iter(refused.items()))
         sent = f"what client {client} sent: look there, or {_LEAVE_OUT}"
         with during(f"round {number}, the server's aggregation"), during(sent):
@@ -186,7 +190,7 @@ def _check_refused(gathering: Gathering, number: int, goes_on: bool) -> None:
 
 
 def _without_blamed(
-    gathering: Gathering,
+    gathering: Round[Any],
     server: Server[Any],
     before: ServerState,
     goes_on: bool,
@@ -211,8 +215,8 @@ def _without_blamed(
             return error
 
     number, refused = before.round + 1, gathering.refused
-    senders = {upload.client for upload in gathering.uploads} - refused.keys()
-    if not gathering.can_leave_out:
+    senders = {upload.client for upload in gathering.arrived} - refused.keys()
+    if not gathering.holds:
         raise error
     for client in sorted(senders):
         if not isinstance(after := tried({client}), Exception):
@@ -233,7 +237,7 @@ def _without_blamed(
         raise error
 
 
-def _without(gathering: Gathering, blamed: Mapping[int, Exception], number: int) -> dict[int, str]:
+def _without(gathering: Round[Any], blamed: Mapping[int, Exception], number: int) -> dict[int, str]:
     """Go on without clients, with a warning; return the reasons."""
     causes = {c: _cause(error) for c, error in blamed.items()}
     reasons = {c: f"the server cannot aggregate what it sent ({why})" for c, why in causes.items()}

@@ -20,7 +20,6 @@ from pfl.loop import FederatedLoop
 from pfl.testing.toy import CPU, ToyData, blobs
 from pfl.training import client_round
 from pfl.training.context import Context
-from pfl.training.gathering import aggregated
 from pfl.training.server_round import Coordinator, uploads_of
 
 
@@ -82,7 +81,7 @@ class ToyFederation:
         """Run a round with some clients, by default all: train, keep states, aggregate."""
         results = [self.train(client) for client in clients or range(self.data.num_clients)]
         self.kept.update({result.client: result.kept for result in results})
-        self.state = aggregated(self.coordinator, self.state, uploads_of(results))
+        self.state = self.coordinator.aggregated(self.state, uploads_of(results))
         self.number += 1
         return results
 

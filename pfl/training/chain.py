@@ -20,7 +20,7 @@ from pfl.core.server import ServerState
 from pfl.core.state import digest, message_size
 from pfl.core.types import Broadcast, ClientInfo, ClientStep, Job, Result, State, Upload
 from pfl.training.gradients import GradientRule
-from pfl.training.uplink import Guarantee, Round, Start, UplinkStep, encodes, same_upload, taken
+from pfl.training.uplink import Guarantee, Start, UplinkStep, encodes, same_upload, taken
 
 Merge: TypeAlias = Callable[[ServerState, list[Upload]], ServerState]
 
@@ -36,6 +36,7 @@ class Chain:
         steps: The bound steps.
         guarantee: The step that gives a guarantee, if there is one.
         covers: Whether a step guarantees what the server makes of all uploads.
+        secret: Whether a step draws what nobody may know, so that cohorts are not known either.
         merging: The names of steps that merge uploads, for which all are held.
 
     Args:
@@ -51,7 +52,7 @@ class Chain:
         self._own = self._guaranteeing()
         self.guarantee = None if self._own is None else cast(Guarantee, steps[self._own])
         self.covers = self.guarantee is not None and self.guarantee.covers == "server"
-        self._secret = any(step.secret for step in steps)
+        self.secret = any(step.secret for step in steps)
         # Found once, so that no step can change its mind on where it acts.
         verbs = ("merge", "received", "broadcast")
         self._merges, self._receives, self._broadcasts = map(self._acting, verbs)
@@ -186,8 +187,8 @@ class Chain:
         lines, whose = dict[str, str](), dict[str, str]()
         for name, step in zip(self._names, self.steps, strict=True):
             told = step.described(planned, rounds)
-            if step is self.guarantee:
-                told = self.guaranteed(history, planned, rounds) | told
+            if self.guarantee is not None and step is self.guarantee:
+                told = self.guarantee.stated(history, planned, rounds) | told
             for topic in told:
                 if topic in whose:
                     raise ValueError(
@@ -197,22 +198,6 @@ class Chain:
                 whose[topic] = name
             lines |= told
         return lines
-
-    def guaranteed(
-        self, history: Sequence[Mapping[str, float]], planned: int, rounds: int
-    ) -> dict[str, str]:
-        """Return what was guaranteed in rounds, by what they show; see :meth:`described`."""
-        own = self.guarantee
-        return {} if own is None else own.stated(history, planned, rounds)
-
-    def witnessed(self, results: Mapping[int, Result], after: ServerState) -> dict[str, float]:
-        """Return the columns by which a round shows what is guaranteed.
-
-        Raises:
-            ValueError: It does not show it.
-        """
-        own = self.guarantee
-        return {} if own is None else own.witnessed(results, after)
 
     # The way of a round, from the server to a client and back.
 
@@ -333,17 +318,11 @@ class Chain:
         whose upload an outcome lacks, and one that is thrown away, would tell of a client what is
         not accounted for.
         """
-        return not self.covers and not self._secret
+        return not self.covers and not self.secret
 
-    def stream(self, seeded: torch.Generator) -> torch.Generator:
-        """Return the stream from which a cohort is drawn: the seeded one, or the system's."""
-        if self._secret:
-            return torch.Generator().manual_seed(secrets.randbits(63))
-        return seeded
-
-    def fold(self, state: ServerState) -> Round | None:
-        """Return what takes the uploads of a round in the server's place, if there is such."""
-        return None if self.guarantee is None else self.guarantee.fold(state)
+    def stream(self) -> torch.Generator:
+        """Return a stream of the system's draws, for the cohorts of a run with secret draws."""
+        return torch.Generator().manual_seed(secrets.randbits(63))
 
     @contextmanager
     def _intact(self, at: int, *states: State) -> Iterator[None]:

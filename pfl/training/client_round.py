@@ -16,13 +16,12 @@ from torch import Tensor
 from pfl.core.client import ClientModule
 from pfl.core.data import ClientSplit
 from pfl.core.failure import during
-from pfl.core.state import clone, each_sound, entry, residuals_of
+from pfl.core.state import clone, each_sound, entry
 from pfl.core.types import Job, Pass, Phase, Plan, Result, Scores, Split, State, Upload
 from pfl.training import own_steps
 from pfl.training.batching import chunks, read
 from pfl.training.context import Context
 from pfl.training.metrics import HELD_NUMBERS, Collector, Scorer
-from pfl.training.optimizer_state import of_all_phases
 from pfl.training.own_scores import OwnScorer
 from pfl.training.phases import Tally, rule_of, run_phase
 from pfl.training.received import must_be_moderate
@@ -76,7 +75,9 @@ def finish(
     kept = clone({name: entry(module, name) for name in module.kept_names(job.info)})
     if job.splits and not tally.idle:
         module.personalise(None, job.info)
-    return upload, kept | residuals_of(job.kept) | of_all_phases(job.kept) | optimisers
+    # What optimisers and steps of the uplink keep has a colon, as no entry of a module has.
+    beside = {name: value for name, value in job.kept.items() if ":" in name}
+    return upload, kept | beside | optimisers
 
 
 def results(

@@ -83,6 +83,7 @@ class Context:
         trainable: set[str] | None = None,
         beside_others: bool = False,
     ) -> None:
+        module.declare_anew()
         check_fits(module, data)
         check_types(module, fabric)
         # Moves the module and converts it to the precision. The wrapper that it returns is not

@@ -11,11 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pfl.core.data import ClientSplit
 from pfl.core.ranges import MOST
 from pfl.core.state import Entries
 from pfl.core.types import Batch, ClientStep, Drawn, Job, Outcome, Phase, State
-from pfl.training.batching import Feed, Length, Step, epoch_steps, hold
+from pfl.training.batching import Feed, Length, Step, epoch_steps
 from pfl.training.context import Context
 
 
@@ -130,12 +129,6 @@ class GradientRule(ABC):
     def final(self) -> bool:
         """Whether an upload is not to be changed after training, but by a codec."""
         return False
-
-    def held(
-        self, context: Context, phase: Phase, length: Length, split: ClientSplit
-    ) -> Batch | None:
-        """Return all samples of a phase, if they may be held; see :func:`batching.hold`."""
-        return None if self.secret else hold(context, phase, length, split)
 
     @abstractmethod
     def batches(self, job: Job, phase: Phase, epoch: int, samples: int, count: int) -> list[Tensor]:

@@ -117,7 +117,7 @@ def run_phase(context: Context, job: Job, phase: Phase, split: ClientSplit, tall
     most = batching.most_steps(context, phase, length, len(split))
     noise = Noise.of(phase, [job], most, fabric.device) if phase.noise else None
     with fabric.autocast():
-        held = rule.held(context, phase, length, split)
+        held = None if rule.secret else batching.hold(context, phase, length, split)
     feed = batching.Feed(job, phase, split, held, noise)
     with prepared(context, phase) as trained:
         optimizer = make_optimizer(module, phase, job.info, trained)

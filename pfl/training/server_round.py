@@ -6,6 +6,7 @@ The server sees only members, numbered from 0 in the order of the data.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
@@ -13,13 +14,13 @@ from typing import Any, cast
 from pfl.core.data import absent_info, info_of, members
 from pfl.core.failure import during
 from pfl.core.seeds import derive
-from pfl.core.server import Folding, Server, ServerState
+from pfl.core.server import Folding, Round, Server, ServerState
 from pfl.core.state import clone, message_size, to
 from pfl.core.types import Broadcast, ClientInfo, Job, Phase, Result, Split, State, Upload
 from pfl.training.chain import Chain
 from pfl.training.context import Context
 from pfl.training.declaration import MethodError
-from pfl.training.uplink import Round, Start, UplinkStep
+from pfl.training.uplink import Start, UplinkStep
 
 # What takes the place of verbs that servers no longer have.
 _REPLACED = {
@@ -184,42 +185,45 @@ class Coordinator:
             splits=splits,
         )
 
-    def expects(self, info: ClientInfo) -> bool:
-        """Return whether a client of a cohort should have something to send.
+    @cached_property
+    def sending(self) -> frozenset[int]:
+        """The clients that should have something to send if they train.
 
         One with a single sample has not where batch norm lets it take no step (``Tally.idle``).
         """
-        return info.samples > 1 or not self._couples
-
-    @cached_property
-    def _couples(self) -> bool:
-        """Whether batch norm couples the samples of a batch in each phase of training."""
         phases = [part for part in self._context.plan if isinstance(part, Phase)]
-        coupled = (
+        coupled = [
             one.split == "train" and self._context.couples_samples(one.evals) for one in phases
-        )
-        return bool(phases) and all(coupled)
+        ]
+        least = 2 if phases and all(coupled) else 1
+        return frozenset(info.client for info in self.clients if info.samples >= least)
 
-    def begin(self, state: ServerState, senders: Sequence[ClientInfo]) -> Round:
+    def begin(self, state: ServerState, senders: Sequence[ClientInfo]) -> Round[ServerState]:
         """Return what takes the uploads of a round; ``senders`` are expected to send."""
-        if (instead := self.chain.fold(state)) is not None:
-            return instead
-        if self.chain.merging:
-            return Together(self, state)
-        return self.folding(state, senders)
+        guarantee = self.chain.guarantee
+        with aggregating(state):
+            found = None if guarantee is None else guarantee.fold(state)
+            if found is None:
+                merges = bool(self.chain.merging)
+                found = Together(self, state) if merges else self.folding(state, senders)
+        found.holds = found.holds and self.chain.repeats
+        return found
 
     def held(self, state: ServerState) -> tuple[int, str]:
         """Return the bytes of each upload that wait for the end of a round, and for whom."""
-        if self.chain.fold(state) is not None:
-            return 0, ""
         module, entries = self._context.module, self._context.template
         extra = {name: entries[name] for name in module.extra if name in entries}
         upload = Upload(0, 1, {name: entries[name] for name in module.shared_names()}, extra)
-        if merging := self.chain.merging:
-            return message_size(upload), " and ".join(merging)
-        held = {name: one.held(upload) for name, one in self.folding(state, []).folds.items()}
-        whose = ", ".join(name for name, size in held.items() if size)
-        return sum(held.values()), f"{type(self.server).__name__} ({whose})"
+        return self.begin(state, []).held(upload)
+
+    def aggregated(self, state: ServerState, uploads: Sequence[Upload]) -> ServerState:
+        """Return the server's state after a round, from all its uploads in ascending order."""
+        senders = [ClientInfo(upload.client, upload.samples, None) for upload in uploads]
+        found = self.begin(state, senders)
+        with aggregating(state):
+            for upload in uploads:
+                found.add(upload)
+            return found.finish()
 
     def folding(
         self, state: ServerState, senders: Sequence[ClientInfo | Upload]
@@ -242,18 +246,23 @@ def _check_verbs(server: Server[Any]) -> None:
             )
 
 
-class Together(Round):
+class Together(Round[ServerState]):
     """A round whose uploads a step of the uplink merges, all at once."""
 
     holds = True
 
     def __init__(self, coordinator: Coordinator, state: ServerState) -> None:
+        super().__init__()
         self._coordinator, self._state = coordinator, state
         self._uploads: list[Upload] = []
 
     def add(self, upload: Upload) -> None:
         """Hold an upload."""
         self._uploads.append(upload)
+
+    def held(self, upload: Upload) -> tuple[int, str]:
+        """Return the bytes of such an upload, which the steps hold."""
+        return message_size(upload), " and ".join(self._coordinator.chain.merging)
 
     def finish(self, without: Collection[int] = ()) -> ServerState:
         """Return the state after the steps' merges, and the server's folds of what they leave."""
@@ -265,6 +274,11 @@ class Together(Round):
         for upload in uploads:
             folding.add(upload)
         return folding.finish()
+
+
+def aggregating(state: ServerState) -> AbstractContextManager[None]:
+    """Note in an error in this scope that it is from the aggregation after a state."""
+    return during(f"round {state.round + 1}, the server's aggregation")
 
 
 def uploads_of(results: Iterable[Result]) -> list[Upload]:

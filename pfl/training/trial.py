@@ -12,7 +12,6 @@ from pfl.core.state import as_real, flattened
 from pfl.core.types import Job, Result, State
 from pfl.training import client_round
 from pfl.training.context import Context, copied, fabric_like
-from pfl.training.gathering import aggregated
 from pfl.training.server_round import Coordinator, uploads_of
 
 TOLERANCE = 1e-9
@@ -46,7 +45,7 @@ def played(context: Context, play: Play) -> Iterator[tuple[str, Tensor]]:
             for (part, name), value in flattened(compared).items():
                 yield f"{part} {name} (client {result.client}, round {number})", value
         kept = {result.client: result.kept for result in results}
-        state = aggregated(coordinator, state, uploads_of(results))
+        state = coordinator.aggregated(state, uploads_of(results))
 
 
 def one_by_one(context: Context, jobs: Sequence[Job]) -> Played:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
 from pfl.core.data import FederatedData
-from pfl.core.server import Server, ServerState
+from pfl.core.server import Round, Server, ServerState
 from pfl.core.state import digest
 from pfl.core.types import Broadcast, ClientInfo, ClientStep, Cohort, Job, Result, Upload
 
@@ -156,26 +156,6 @@ class UplinkStep(ClientStep, ABC):
         return {}
 
 
-class Round(Protocol):
-    """Takes the uploads of one round, and returns the server's state after it.
-
-    Attributes:
-        holds: Whether it can finish without some of the uploads.
-    """
-
-    holds: bool
-
-    def add(self, upload: Upload) -> None:
-        """Take an upload.
-
-        Raises:
-            Exception: It cannot be used; nothing of it was taken.
-        """
-
-    def finish(self, without: Collection[int] = ()) -> ServerState:
-        """Return the server's state after the round, as if some clients had sent nothing."""
-
-
 class Guarantee(UplinkStep):
     """A step that guarantees something of what a run releases, such as differential privacy.
 
@@ -210,7 +190,7 @@ class Guarantee(UplinkStep):
             ValueError: The trial does not show it.
         """
 
-    def fold(self, state: ServerState) -> Round | None:
+    def fold(self, state: ServerState) -> Round[ServerState] | None:
         """Return what takes the uploads of a round in the server's place; ``None`` if nothing does.
 
         Args:

@@ -60,7 +60,8 @@ class StackedFeed:
         ]
         context = stack.context
         device = context.fabric.device
-        self._noise = Noise.of(phase, stack.jobs[: len(steps)], len(steps[0]), device)
+        jobs, most = stack.jobs[: len(steps)], len(steps[0])
+        self._noise = Noise.of(phase, jobs, most, device) if phase.noise else None
         self._apart = context.couples_samples(phase.evals)
         with context.fabric.autocast():
             # Mapped inputs are kept if possible, as they would be computed again in each step.
@@ -81,9 +82,9 @@ class StackedFeed:
 
     def inputs(self, number: int) -> StepInputs:
         """Prepare the inputs of a step; must be called once for each step, in order."""
-        return self.schedule.inputs(
-            number, self._noise.of_step(number, self.schedule.shape(number)[0])
-        )
+        clients, _ = self.schedule.shape(number)
+        noise = {} if self._noise is None else self._noise.of_step(number, clients)
+        return self.schedule.inputs(number, noise)
 
     def groups(self, number: int, inputs: StepInputs) -> Iterator[Group]:
         """Make the batches of a step from its inputs."""

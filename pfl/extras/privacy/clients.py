@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pfl.core.devices import wide
 from pfl.core.seeds import derive
-from pfl.core.server import Folding, Server, ServerState
+from pfl.core.server import Folding, Round, Server, ServerState
 from pfl.core.state import finite
 from pfl.core.types import NO_CLIENT, Broadcast, ClientInfo, Job, Result, State, Upload
 from pfl.extras.privacy import accountant, draws
@@ -23,7 +23,7 @@ from pfl.extras.privacy.difference import bounded, norm
 from pfl.extras.privacy.refusal import sent_extra
 from pfl.extras.privacy.terms import Terms
 from pfl.federation.sampling import BernoulliSampler, UniformSampler
-from pfl.training.uplink import Round, Start
+from pfl.training.uplink import Start
 
 # By which a clipped difference may be longer than the clip.
 _ROUNDING = 1e-6
@@ -169,7 +169,7 @@ class ClientAccount(Account):
         """Hide the upload: a private client's message is for the sum alone and is not a model."""
         return replace(result, upload=None)
 
-    def fold(self, state: ServerState) -> Round:
+    def fold(self, state: ServerState) -> Round[ServerState]:
         """Return what sums the differences of a round.
 
         Raises:
@@ -235,16 +235,15 @@ class ClientAccount(Account):
             value.add_(piece.view(value.shape), alpha=deviation)
 
 
-class _NoisySum(Round):
+class _NoisySum(Round[ServerState]):
     """The sum of the clipped differences of a round, to which the account adds noise.
 
     The uploads are the received differences in ascending order of clients, perhaps none. All
     clients received the same message.
     """
 
-    holds = False
-
     def __init__(self, account: ClientAccount, state: ServerState) -> None:
+        super().__init__()
         self._account, self._state = account, state
         self._received = account.received_by(state).shared
         self._clip = account.clip(state)

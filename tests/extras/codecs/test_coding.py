@@ -21,7 +21,6 @@ from pfl.federation.sampling import UniformSampler
 from pfl.testing.federation import ToyFederation, fit
 from pfl.testing.toy import mlp, normed
 from pfl.training import client_round
-from pfl.training.gathering import aggregated
 from pfl.training.server_round import uploads_of
 from pfl.training.uplink import UplinkStep
 from tests.helpers.extras import LOOPBACK, needs
@@ -49,7 +48,7 @@ def round_of(found):
         result = client_round.train(found.context, job)
         played.append((job, plain, found.coordinator.chain.received(job, result)))
     found.kept.update({result.client: result.kept for _, _, result in played})
-    found.state = aggregated(found.coordinator, found.state, uploads_of(r for _, _, r in played))
+    found.state = found.coordinator.aggregated(found.state, uploads_of(r for _, _, r in played))
     found.number += 1
     return played
 

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from pfl.core.server import Round
 from pfl.extras.privacy import clients, clip
 from pfl.extras.privacy.clients import ClientAccount
 from pfl.extras.privacy.difference import bounded
@@ -42,12 +43,11 @@ def by_samples(change, most):
     return replace(short, shared={n: v * change.samples for n, v in short.shared.items()})
 
 
-class Counts:
+class Counts(Round):
     """The sum of a round, which ends in another way; it counts who came."""
 
-    holds = False
-
     def __init__(self, own, state, end):
+        super().__init__()
         self.own, self.sum, self.count, self.end = own, fold(own, state), 0, end
 
     def add(self, upload):
