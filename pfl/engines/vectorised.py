@@ -15,9 +15,9 @@ from pfl.core.failure import during
 from pfl.core.learner import Learner
 from pfl.core.types import Job, Phase, Result, Scores
 from pfl.engines.guard import disagreement
-from pfl.engines.memory import capacity
 from pfl.engines.sequential import SequentialEngine
 from pfl.engines.stack import round as stack_round
+from pfl.engines.stack.capacity import capacity
 from pfl.engines.stack.optimizer import ELEMENTWISE
 from pfl.training.context import Context
 from pfl.training.contexts import Contexts
@@ -48,7 +48,7 @@ class VectorisedEngine(SequentialEngine):
     Args:
         clients: Largest number of clients in a stack; ``None`` uses as many clients of the largest
             size as fit into half of the memory that is free when the run starts
-            (``pfl.engines.memory``).
+            (``pfl.engines.stack.capacity``).
         tested: Largest number of clients in a stack that is tested without training before it,
             which needs less memory; ``None`` is as in training.
 

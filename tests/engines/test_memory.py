@@ -17,6 +17,7 @@ from pfl.core.data import info_of
 from pfl.core.types import Job
 from pfl.engines import memory
 from pfl.engines.sequential import SequentialEngine
+from pfl.engines.stack import capacity
 from pfl.engines.stack import round as stack_round
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.sampling import UniformSampler
@@ -41,8 +42,8 @@ def images(clients, samples, size=32):
 
 @pytest.mark.parametrize(("room", "size"), [(6.9, 3), (0.1, 1)])
 def test_it_takes_what_fits_in_half_of_the_free_memory(room, size, monkeypatch):
-    monkeypatch.setattr(memory, "of_client", lambda context: 1000)
-    monkeypatch.setattr(memory, "free", lambda device: int(room * 1000))
+    monkeypatch.setattr(capacity, "of_client", lambda context: 1000)
+    monkeypatch.setattr(capacity, "free", lambda device: int(room * 1000))
     chunks = []
     train = stack_round.train
     monkeypatch.setattr(
@@ -95,7 +96,7 @@ def test_what_a_client_is_said_to_need_is_what_it_takes(build):
     data = images(4, 40)
     context = Context(FedAvg(build(), optimizer=HEAVY), data, Fabric(accelerator="cpu"))
     taken = (peak(context, 4) - peak(context, 2)) / 2
-    assert taken / 1.1 < memory.of_client(context) < 2.5 * taken
+    assert taken / 1.1 < capacity.of_client(context) < 2.5 * taken
 
 
 def test_free_memory_keeps_within_a_container(tmp_path, monkeypatch):
@@ -112,7 +113,7 @@ def test_free_memory_keeps_within_a_container(tmp_path, monkeypatch):
 def test_fixed_steps_hold_their_draws_once_more(monkeypatch):
     """Five draws of all 57 weights of an MLP with 5 inputs, 6 units and 3 outputs."""
     ctx = context(PFedBayes(toy.mlp(), inner_steps=5), blobs())
-    before = memory.of_client(ctx)
+    before = capacity.of_client(ctx)
     monkeypatch.setattr(devices, "repeats", lambda device: True)
     weights = 5 * 6 + 6 + 6 * 3 + 3
-    assert memory.of_client(ctx) - before == 5 * weights * 4
+    assert capacity.of_client(ctx) - before == 5 * weights * 4
