@@ -6,7 +6,7 @@ arXiv 2212.01197; the authors' released code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -100,6 +100,11 @@ class FedALA(fl.ClientModule):
             fl.Dimension("mix_lr", 0.1, 1.0, log=True),
             fl.Dimension("mix_percent", choices=(20.0, 40.0, 80.0)),
         )
+
+    @property
+    def kept_later(self) -> Mapping[str, Sequence[float]]:
+        """W is learned for long in a client's second round, and for one epoch in later ones."""
+        return {"visits": (1, 2)}
 
     def plan(self) -> fl.Plan:
         """Declare learning W, mixing, training, and storing the trained network."""

@@ -7,7 +7,7 @@ arXiv 1910.03581; the authors' code.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -106,6 +106,11 @@ class FedMD(fl.ClientModule):
     def space(cls) -> Sequence[fl.Dimension]:
         """Return the epochs of a digest."""
         return (fl.Dimension("digest_epochs", choices=(1, 2, 5)),)
+
+    @property
+    def kept_later(self) -> Mapping[str, Sequence[float]]:
+        """Only a client's first round has the first trainings."""
+        return {"started": (1,)}
 
     def plan(self) -> fl.Plan:
         """Declare the first training or a digest, a revisit, and a pass for the logits."""

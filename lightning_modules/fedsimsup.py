@@ -207,7 +207,7 @@ class FedSimSup(fl.ClientModule):
         """Return a phase that trains one network, for one kind of clients or for all."""
         length: fl.Count = self.lengths[name]
         if kind is not None:
-            length = partial(_of_kind, kind, self.lengths[name])
+            length = partial(self._of_kind, kind, self.lengths[name])
         return fl.Phase(
             name=name + ending,
             objective=self.losses,
@@ -218,6 +218,10 @@ class FedSimSup(fl.ClientModule):
             evals=(still, f"{still}.*"),
             optimizer=self.rates[name],
         )
+
+    def _of_kind(self, kind: int, length: float, entries: fl.State, info: fl.ClientInfo) -> float:
+        """Return a phase's length for clients of one kind, zero for the others."""
+        return length if self.group(info) == kind else 0
 
     def _with_logits(self, still: str, batch: fl.Batch) -> fl.Inputs:
         """Return the inputs, and the logits of the network that is not trained."""
@@ -277,11 +281,6 @@ def _labels(kinds: Sequence[nn.Module]) -> tuple[str, ...]:
         name if names.count(name) == 1 else f"{name}-{names[: place + 1].count(name)}"
         for place, name in enumerate(names)
     )
-
-
-def _of_kind(kind: int, length: float, entries: fl.State, info: fl.ClientInfo) -> float:
-    """Return a phase's length for clients of one kind, zero for the others."""
-    return length if int(entries["kind"]) == kind else 0
 
 
 @dataclass(frozen=True, kw_only=True)

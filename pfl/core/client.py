@@ -256,6 +256,16 @@ class ClientModule(Learner, ABC):
         """
         return ()
 
+    @property
+    def kept_later(self) -> Mapping[str, Sequence[float]]:
+        """Values, from a client's second round on, of kept entries on which its plan depends.
+
+        A server sees no kept entry of a site. With these values it knows the largest number of
+        steps and samples that the site can report. One of several that give the same lengths is
+        enough. Without the declaration such a report of any length is believed.
+        """
+        return {}
+
     def take_task(self, task: Task) -> None:
         """Take the task of the data, as none was given; a method may refuse it."""
         self.task = task

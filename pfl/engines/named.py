@@ -18,9 +18,9 @@ from pfl.imports.plugins import Plugin
 if TYPE_CHECKING:
     from pfl.engines.base import Engine
 
-_GROUP = "pfl.engines"
+GROUP = "pfl.engines"
 OWN: Mapping[str, Plugin] = {
-    name: Plugin(_GROUP, name, f"pfl.engines.{name}", kind)
+    name: Plugin(GROUP, name, f"pfl.engines.{name}", kind)
     for name, kind in {
         **{"auto": "AutoEngine", "sequential": "SequentialEngine"},
         **{"threads": "ThreadsEngine", "vectorised": "VectorisedEngine"},
@@ -29,7 +29,7 @@ OWN: Mapping[str, Plugin] = {
 _POINTS = {
     **plugins.settle(
         "engine",
-        ((one.name, one, one) for one in plugins.installed(_GROUP)),
+        ((one.name, one, one) for one in plugins.installed(GROUP)),
         {name: one.path for name, one in OWN.items()},
     ),
     **OWN,
@@ -82,7 +82,7 @@ def make_engine(name: str, workers: int | None = None) -> Engine:
     if workers is None:
         return engine()
     if "workers" not in declared(engine):
-        others = (one for one in NAMES if _POINTS[one].module.startswith(f"{_GROUP}."))
+        others = (one for one in NAMES if _POINTS[one].module.startswith(f"{GROUP}."))
         takers = ", ".join(one for one in others if "workers" in declared(engine_class(one)))
         raise ValueError(f"the engine {name} has no workers; workers={workers} is for {takers}")
     return engine(workers=workers)

@@ -101,11 +101,28 @@ def multiplications(context: Context) -> Multiplications:
         return Multiplications(2**62, math.inf)
     context.set_mode(None)
     counter = FlopCounterMode(display=False)
+    counter.mod_tracker = _Whole()  # type: ignore[assignment]
     calls = _Calls()  # type: ignore[no-untyped-call]
     with torch.inference_mode(), context.fabric.autocast(), calls, counter:
         context.module(an_input(context.data))
     total = counter.get_total_flops() // 2
     return Multiplications(total, total / max(1, calls.counted))
+
+
+class _Whole:
+    """Stands in for torch's tracker of modules: all operations are those of the whole network.
+
+    That tracker asks the inputs of modules for their gradients, which parameters do not have here
+    that other weights are computed from (``torch.nn.utils.parametrize``).
+    """
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None:
+        """Begin to count."""
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]

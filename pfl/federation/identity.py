@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pfl.core.execution import Execution
+from pfl.engines.named import GROUP as ENGINES
+from pfl.engines.named import OWN
 from pfl.imports import hints, plugins, signatures, sources, stubs
-from pfl.imports.plugins import PACKAGES
+from pfl.imports.plugins import PACKAGES, Plugin
 
 Identity: TypeAlias = dict[str, Any]
 
@@ -45,7 +47,7 @@ _FILES = {"path", "source"}
 # Options for such a folder; that of any other data set is only where a known set lies.
 _FOLDERS = {"ImageFolder.root", "DomainFolder.root"}
 # Settings that name a plug-in by its entry point, with the groups of these.
-_BY_NAME = {"loop.engine": "pfl.engines", "data.metrics": "pfl.metrics"}
+_BY_NAME = {"loop.engine": ENGINES, "data.metrics": "pfl.metrics"}
 # Keys in which the replicates of one setting differ.
 _REPLICATES = {"seed", "data.split_seed"}
 
@@ -68,18 +70,23 @@ def beside(config: Mapping[str, Any], noise: str | None) -> dict[str, Any]:
         config: Its resolved configuration.
         noise: The generator of its noise; ``None`` if it draws none.
     """
-    used = [
-        plugin
-        for key, group in _BY_NAME.items()
-        for plugin in plugins.installed(group)
-        if plugin.name in _words(_at(config, key))
-    ]
+    used = [*_named(config)]
     paths = {*_paths(config), *(plugin.path for plugin in used)}
     packages = {path.partition(".")[0] for path in paths}
     groups = (*plugins.GROUPS, *_BY_NAME.values(), "pfl.callbacks", "pfl.evaluations", "pfl.uplink")
     used += (one for one in plugins.installed(*groups) if one.module.partition(".")[0] in packages)
     recorded = sources.recorded(sorted(paths))
     return {"noise": noise, "sources": recorded, "plugins": plugins.versions(used)}
+
+
+def _named(config: Mapping[str, Any]) -> Iterator[Plugin]:
+    """Yield the plug-ins that a configuration names by entry points, if the names are theirs."""
+    for key, group in _BY_NAME.items():
+        points = ((one.name, one, one) for one in plugins.installed(group))
+        own = {name: one.path for name, one in OWN.items()} if group == ENGINES else {}
+        kind = group.removeprefix("pfl.").removesuffix("s")
+        brought, words = plugins.settle(kind, points, own), _words(_at(config, key))
+        yield from (plugin for name, plugin in brought.items() if name in words)
 
 
 def of_run(config: Mapping[str, Any], recorded: Mapping[str, Any] | None = None) -> Identity:

@@ -29,6 +29,7 @@ from pfl.core.batch_norms import batch_norms, read_counters
 from pfl.core.client import ClientModule
 from pfl.core.constants import is_frozen, lazy_copy
 from pfl.core.data_view import stand_in
+from pfl.core.devices import on_host
 from pfl.core.failure import error_line, failure_line
 from pfl.core.seeds import everything_scoped
 from pfl.core.server import Server
@@ -40,7 +41,7 @@ from pfl.training.contexts import Contexts
 from pfl.training.declaration import MethodError, wrapped
 from pfl.training.excerpt import excerpt, scaled
 from pfl.training.own_scores import OwnScorer
-from pfl.training.reach import NOT_PERSISTENT, Leaf, Place, Reach, lengthened
+from pfl.training.reach import NOT_PERSISTENT, CopyError, Leaf, Place, Reach, lengthened
 from pfl.training.server_round import Coordinator
 from pfl.training.trial import largest_difference, of_pairs, one_by_one, played
 
@@ -54,6 +55,13 @@ COUNTS = (
 
 # Factors of weights and inputs, for what two short rounds do not reach.
 SIZES = (1e3, 0.0)
+# Factor of the weights with which the second client begins.
+_LATER = 1.25
+
+_UNSEEDED = (
+    "which no seed of the run sets: equal runs will differ. Take a layer of dropout, Phase.noise, "
+    "or a generator of pfl.core.seeds"
+)
 
 # What computes with entries, where a method has its own.
 _COMPUTING = ("plan", "adapt", "upload", "receive", "personalise", "server")
@@ -180,7 +188,9 @@ def _check_played(context: Context) -> str:
     """Refuse what is remembered in the wrong place; return what must be told, or nothing."""
     try:
         used = _Player(context)
-        used.play(used.first)
+        numbers = used.play(used.first)
+    except CopyError as error:
+        raise MethodError(f"{error}{_then(context, error.name, False)}") from error
     except Exception as error:
         # The run may go on, as with larger batches; otherwise it says why, with the client.
         return (
@@ -196,7 +206,17 @@ def _check_played(context: Context) -> str:
     stretched = used.reach()
     if used.changed or used.places(used.start, stretched):
         _check_changed(context, used, once, stretched)
-    return _forgotten_text(context, used, forgotten) if forgotten else ""
+    method, told = type(context.module).__name__, []
+    if used.drew and not context.own_nets:
+        told.append(f"{method} draws from {' and '.join(sorted(used.drew))}, {_UNSEEDED}")
+    elif not alike(used.replay(used.first), numbers) and on_host(context.fabric.device):
+        told.append(
+            f"{method} gives other numbers each time that it is played from the same start: it "
+            f"draws from a source of its own or remembers something out of sight, {_UNSEEDED}"
+        )
+    if forgotten:
+        told.append(_forgotten_text(context, used, forgotten))
+    return "; ".join(filter(None, told))
 
 
 def _check_changed(context: Context, used: _Player, once: Reach, stretched: Reach) -> None:
@@ -292,6 +312,7 @@ class _Player:
             or an optimiser changed.
         values: The values that they had then.
         kept: What the last client kept.
+        drew: Sources of random numbers that no seed of a run sets, from which a play drew.
 
     Args:
         context: The context.
@@ -300,7 +321,7 @@ class _Player:
 
     def __init__(self, context: Context, played: _Player | None = None) -> None:
         if played is not None:
-            played.start.restore()
+            played.start.restore(cached=False)
         self.start: Reach
         self._context = small = excerpt(context)
         module = small.module
@@ -312,17 +333,32 @@ class _Player:
         self.changed: set[str] = set()
         self.values: State = {}
         self.kept: State = {}
+        self.drew: set[str] = set()
         self._trained: Reach | None = None
         small.plan, small.adapt = self._watching(small.plan), self._watching(small.adapt)
         self.start = Reach(module)
         if played is None:
             coordinator = Coordinator(small, rounds=2, seed=0)
             state = coordinator.start()
-            self.first, self.second = (
+            self.first, second = (
                 coordinator.job(state, client, 1, {}, ("test",)) for client in (1, 0)
             )
+            self.second = self._later(second)
         else:
             self.first, self.second = played.first, played.second
+
+    def _later(self, job: Job) -> Job:
+        """Return a job whose client begins with other weights, as in a later round."""
+
+        def moved(values: State) -> State:
+            return {n: v * _LATER if averages(v) else v for n, v in values.items()}
+
+        small, sent = self._context, job.broadcast
+        weights = small.trainable & {*small.module.kept_names(job.info)}
+        if sent is not None:
+            sent = replace(sent, shared=moved(sent.shared))
+        kept = moved({name: small.template[name] for name in weights})
+        return replace(job, broadcast=sent, kept=kept)
 
     def reach(self) -> Reach:
         """Return what the next job finds."""
@@ -372,12 +408,14 @@ class _Player:
         """Play a test, a client's round and a test; return all numbers."""
         small = self._context
         with everything_scoped(0, small.fabric.device):
+            streams = _default_streams()
             before = self._test(job)
             result = client_round.train(small, job)
             if small.own_nets:
                 self._trained = Reach(small.module)
             self._compare({n: v for n, v in small.template.items() if n in small.trainable})
             after = self._test(job)
+            self.drew |= {who for who, now in _default_streams().items() if now != streams[who]}
         self.kept = result.kept
         upload = result.upload
         parts: dict[str, State] = {
@@ -463,6 +501,12 @@ class _Player:
             return call
 
         return wrapped(plan, watch) if self._watched else plan
+
+
+def _default_streams() -> Mapping[str, str]:
+    """Return the states of the default streams of Python and NumPy."""
+    states = {"Python's": random.getstate(), "NumPy's": np.random.get_state()}
+    return {f"{who} default stream": repr(state) for who, state in states.items()}
 
 
 def _culprit(context: Context, used: _Player, names: Sequence[str], right: Numbers) -> str:

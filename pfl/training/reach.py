@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import functools
+import gc
 import random
 import sys
 import types
+import warnings
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
@@ -24,7 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from pfl.core.constants import lazy_copy, shared_memory
+from pfl.core.failure import error_line
 from pfl.core.state import equal
+from pfl.training.declaration import MethodError
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 Put: TypeAlias = Callable[[Any], None]
@@ -42,7 +47,22 @@ _LIBRARIES = {
     *("numpy", "pfl", "lightning_modules", "datamodules", "jsonargparse", "torchmetrics"),
 }
 _MOST = 100_000  # values
+# Flags of CPython: a class that code has made, and none of those whose attributes are fixed.
+_WRITTEN = 1 << 9
+_CHANGEABLE = _WRITTEN | 1 << 8
 NOT_PERSISTENT = "the buffer (not persistent)"
+
+
+class CopyError(MethodError):
+    """Something in a module cannot be copied.
+
+    Attributes:
+        name: Its full name.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.name = name
 
 
 @dataclass(frozen=True)
@@ -93,6 +113,7 @@ class Reach:
         self.has_code = False
         self._seen = {id(root)}
         self._undo: list[Callable[[], Any]] = []
+        self._fills: list[Callable[[], Any]] = []
         self._left, self._outside = _MOST, False
         self._classes: dict[type, None] = {}
         children = dict(root.named_modules())
@@ -114,9 +135,13 @@ class Reach:
                 self._class(kind)
             done.update(left)
 
-    def restore(self) -> None:
-        """Give everything outside of the module the values that it had."""
-        for undo in self._undo:
+    def restore(self, cached: bool = True) -> None:
+        """Give everything outside of the module the values that it had.
+
+        Args:
+            cached: Whether functions forget what they have cached, if that is more than before.
+        """
+        for undo in (*self._undo, *(self._fills if cached else ())):
             undo()
 
     def _module(self, path: str, module: nn.Module, root: bool = False) -> None:
@@ -142,7 +167,7 @@ class Reach:
     def _kinds(self, kind: type) -> None:
         """Note a class of the user's and its bases, whose attributes all its objects share."""
         for one in kind.__mro__:
-            if not _of_library(one.__module__):
+            if not _of_library(one.__module__) and one.__flags__ & _CHANGEABLE == _WRITTEN:
                 self._classes[one] = None
 
     def _class(self, kind: type) -> None:
@@ -196,10 +221,7 @@ class Reach:
             if isinstance(value, kinds):
                 yield from way(self, value, path, put)
                 return
-        if type(value).__module__ == "itertools":
-            yield path, Leaf(repr(value), value, None)
-        else:
-            yield from self._object(value, path)
+        yield from self._object(value, path)
 
     def _array(self, value: Any, path: str, put: Put | None) -> Iterator[tuple[str, Leaf]]:  # noqa: ANN401
         mark = (str(value.dtype), value.shape, value.tobytes())
@@ -286,8 +308,8 @@ class Reach:
             return
         self.has_code = True
         before, self._outside = self._outside, True
-        names = value.__code__.co_freevars
-        for name, cell in zip(names, value.__closure__ or (), strict=True):
+        free = value.__code__.co_freevars
+        for name, cell in zip(free, value.__closure__ or (), strict=True):
             try:
                 held = cell.cell_contents
             except ValueError:  # It has not been set.
@@ -296,15 +318,38 @@ class Reach:
         yield from self._leaves(value.__defaults__, path, None)
         yield from self._parts(value.__kwdefaults__ or {}, path, True)
         yield from self._parts(vars(value), path, True)
-        for name in _names(value.__code__):
-            held = value.__globals__.get(name, _PLAIN)
-            # Code that it calls is looked at, too.
-            if isinstance(held, type):
-                self._kinds(held)
-            elif held is not _PLAIN and not isinstance(held, types.ModuleType):
-                again = partial(_put_item, value.__globals__, name)
-                yield from self._leaves(held, _joined(path, name), again)
+        names = [*_names(value.__code__)]
+        here = value.__globals__
+        named = (here.get(name) for name in names)
+        files = [one for one in named if isinstance(one, types.ModuleType)]
+        # Variables of the user's other files, too.
+        for table in (here, *(vars(one) for one in files if not _of_library(one.__name__))):
+            for name in names:
+                held = table.get(name, _PLAIN)
+                # Code that it calls is looked at, too.
+                if isinstance(held, type):
+                    self._kinds(held)
+                elif held is not _PLAIN and not isinstance(held, types.ModuleType):
+                    again = partial(_put_item, table, name)
+                    yield from self._leaves(held, _joined(path, name), again)
         self._outside = before
+
+    def _cache(self, value: Any, path: str, put: Put | None) -> Iterator[tuple[str, Leaf]]:  # noqa: ANN401
+        """Yield what a function has cached, and what its code remembers."""
+        info = value.cache_info()
+        if self._outside:
+            self._fills.append(partial(_clear_cache, value, info))
+        yield _joined(path, "cache_info()"), Leaf((info.misses, info.currsize), value, None)
+        yield from self._leaves([*_cached(value)], path, None)
+        yield from self._leaves(value.__wrapped__, path, None)
+
+    def _running(
+        self, value: types.GeneratorType[Any, Any, Any], path: str, put: Put | None
+    ) -> Iterator[tuple[str, Leaf]]:
+        """Yield how far a generator is, and the variables of its code."""
+        frame = value.gi_frame
+        yield _joined(path, "next()"), Leaf(frame and frame.f_lasti, value, None)
+        yield from self._parts({} if frame is None else frame.f_locals, path, None)
 
     def _container(self, value: Any, path: str, put: Put | None) -> Iterator[tuple[str, Leaf]]:  # noqa: ANN401
         if self._outside and not isinstance(value, tuple | frozenset):
@@ -341,7 +386,9 @@ class Reach:
         """Yield what makes a copy of an object, and the attributes that it can be given."""
         yield from self._parts(getattr(value, "__dict__", {}), path, True)
         made: Any = ()
-        with suppress(Exception):  # Some cannot be copied, such as locks and threads.
+        # Some cannot be copied, such as locks and threads; some later not any more (itertools).
+        with suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             made = value.__reduce_ex__(4)
             if self._outside:
                 self._undo.append(partial(_give_content, value, copy.deepcopy(made)))
@@ -365,6 +412,8 @@ _WAYS = (
     (_GENERATORS, Reach._generator),
     (nn.Module, Reach._loose_module),
     (types.FunctionType, Reach._function),
+    (functools._lru_cache_wrapper, Reach._cache),
+    (types.GeneratorType, Reach._running),
     (types.MethodType, Reach._method),
     (partial, Reach._partial),
     ((Mapping, list, tuple, deque, set, frozenset), Reach._container),
@@ -381,14 +430,45 @@ def duplicate(module: ModuleT, memo: dict[int, Any] | None = None) -> ModuleT:
     These are tensors in attributes that were computed from parameters, as those of the older weight
     norm, and the hooks of parameters. Frozen parameters take no memory of their own, unless one of
     the two is written to.
+
+    Raises:
+        CopyError: An attribute cannot be copied; the message names it.
     """
     known = {**shared_memory(module), **(memo or {})}
     for value in Reach(module).loose:
         if not value.is_leaf:
             known.setdefault(id(value), value.detach().clone())
-    copied = copy.deepcopy(module, known)
+    try:
+        copied = copy.deepcopy(module, {**known})
+    except Exception:
+        _check_copies(module, known)
+        raise
     give_hooks(copied, hooks_of(module))
     return copied
+
+
+def _check_copies(module: nn.Module, memo: dict[int, Any]) -> None:
+    """Refuse an attribute that cannot be copied.
+
+    Raises:
+        CopyError: There is one.
+    """
+    parts = dict(module.named_modules())
+    # Each part is looked at in its own place.
+    known = {**memo, **{id(part): part for part in parts.values()}}
+    for path, part in parts.items():
+        for name, value in vars(part).items():
+            try:
+                copy.deepcopy(value, {**known})
+            except Exception as error:
+                kind, full = type(value).__name__, _joined(path, name)
+                raise CopyError(
+                    f"{_kind(value)} {full!r} cannot be copied ({error_line(error)}), but clients "
+                    f"are trained on copies of the network: make the {kind} anew in each forward, "
+                    f'and for what it remembers, write self.register_buffer("{name}", ...) in '
+                    f"{type(part).__name__}",
+                    full,
+                ) from error
 
 
 def hooks_of(module: nn.Module) -> Hooks:
@@ -473,6 +553,23 @@ def _put_item(table: Any, key: object, value: object) -> None:  # noqa: ANN401
 
 def _put_cell(cell: types.CellType, value: object) -> None:
     cell.cell_contents = value
+
+
+def _cached(function: Any) -> Iterator[Any]:  # noqa: ANN401
+    """Yield what a function has cached, which only the garbage collector shows."""
+    apart = (type, types.FunctionType)
+    for held in gc.get_referents(function):
+        if isinstance(held, dict) and held is not vars(function):
+            # That of an unbounded cache itself, which must stay as it is.
+            yield from held.values()
+        elif not isinstance(held, (*apart, dict)):
+            yield held
+
+
+def _clear_cache(function: Any, info: Any) -> None:  # noqa: ANN401
+    """Forget what a function has cached, if it has cached more since."""
+    if function.cache_info().misses != info.misses:
+        function.cache_clear()
 
 
 def _write(target: Tensor, value: Tensor) -> None:

@@ -5,17 +5,18 @@ The names are those of one step of each phase, played on placeholders before the
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 import torch
 from torch import Tensor
 
 from pfl.core.client import ClientModule
-from pfl.core.data_view import DataView
+from pfl.core.data import ClientSplit
+from pfl.core.data_view import DataView, Subset
 from pfl.core.ranges import MOST
 from pfl.core.seeds import generator, scoped
 from pfl.core.state import clone, each, equal, matches, tensors
@@ -49,8 +50,8 @@ class Reported:
     _logged: set[str] = field(init=False, default_factory=set)
     # Phases that need more than placeholders, whose terms can have any name.
     _open: set[str] = field(init=False, default_factory=set)
-    # Entries that no played phase or pass changes; none if one could not be played.
-    _fixed: set[str] = field(init=False)
+    # For each part of a plan, the entries that no part before it changes.
+    _unchanged: dict[str, set[str]] = field(init=False, default_factory=dict)
     _largest: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +60,6 @@ class Reported:
         # What travels is the same in all networks.
         self.first = contexts.first
         double = any(value.dtype == torch.float64 for value in self.first.template.values())
-        self._fixed = {*self.first.template}
         self._largest = MOST if double else torch.finfo(torch.float32).max
         split = _placeholders(contexts.first)
         with warnings.catch_warnings(), scoped(0):
@@ -71,33 +71,35 @@ class Reported:
         phases = [part.name for part in context.plan if isinstance(part, Phase)]
         self._open |= {*phases}
         if split is None:
-            self._fixed.clear()
             return
         count = context.data.num_classes
         counts = None if count is None else torch.bincount(split.targets, minlength=count)
         job = Job(ClientInfo(0, len(split), counts, 1, 1), {}, None, 0)
         played = _copied(context, split)
         played.load({})
-        before, missed = clone(played.entries), False
+        before = clone(played.entries)
+        unchanged = {*before}
         with played.isolated(job):
             for part in played.plan:
+                self._unchanged[part.name] = self._unchanged.get(part.name, unchanged) & unchanged
                 tally = Tally()
                 try:
+                    some = _some(part, played.entries, job.info, split)
                     if isinstance(part, Pass):
-                        client_round.run_pass(played, job, part, split, tally)
-                        continue
-                    once = replace(part, epochs=1, steps=None, until=None, subset=None, share=1.0)
-                    run_phase(played, job, once, split, tally)
+                        client_round.run_pass(played, job, part, some, tally)
+                    else:
+                        once = replace(part, epochs=1, steps=None, until=None, share=1.0)
+                        run_phase(played, job, once, some, tally)
                 except Exception:
                     # What the placeholders are not good for is no mistake of the method.
-                    missed = True
+                    unchanged = set()
                     continue
                 if tally.steps:
                     self._open.discard(part.name)
                 self._terms |= {*tally.terms.sums}
                 self._logged |= {*tally.logged.sums}
-        now = played.entries
-        self._fixed &= {name for name in before if not missed and equal(before[name], now[name])}
+                now = played.entries
+                unchanged = {name for name in unchanged if equal(before[name], now[name])}
 
     def check(
         self,
@@ -119,7 +121,7 @@ class Reported:
         Raises:
             ReportError: Steps or samples are too many, or a name is not that of a loss or a log.
         """
-        complaints = chain(
+        complaints = itertools.chain(
             self._of_amounts(job, steps, samples),
             self._of_numbers(steps, [*train.items(), *logged.items()]),
             self._of_losses([*train]),
@@ -167,18 +169,26 @@ class Reported:
 
     def _most(self, job: Job) -> tuple[float, float]:
         """Return the largest numbers of steps and samples of a job's plan."""
+        amounts = [self._amounts(job, kept) for kept in self._kept(job)]
+        steps, samples = zip(*amounts, strict=True)
+        return max(steps), max(samples)
+
+    def _amounts(self, job: Job, kept: State) -> tuple[float, float]:
+        """Return these numbers for a client with some values of what it keeps."""
         steps = samples = 0.0
-        context, known = self.contexts.declared(job.info.client), self._known(job)
+        context, known = self.contexts.declared(job.info.client), self._received(job) | kept
         for part in context.plan:
             if not isinstance(part, Phase):
                 continue
+            unchanged = self._unchanged.get(part.name, set())
+            entries = {name: value for name, value in known.items() if name in unchanged}
             try:
-                length = batching.length(part, known, job.info)
+                length = batching.length(part, entries, job.info)
             except Exception:
                 # It depends on what only the client knows.
                 return math.inf, math.inf
-            # A subset has no more samples, and until ends a phase early.
-            count = len(context.samples_of(replace(part, subset=None), job.info, {}))
+            # Until ends a phase early.
+            count = _samples(context, part, job.info, entries)
             if not count or not length:
                 continue
             own = batching.most_steps(context, part, length, count)
@@ -192,13 +202,33 @@ class Reported:
                 samples += own * min(count, batching.batch_size(context, part, count))
         return steps, samples
 
-    def _known(self, job: Job) -> State:
-        """Return the entries that a client has just received, and that no phase changes."""
-        module, sent = self.first.module, job.broadcast
-        if sent is None or type(module).receive is not ClientModule.receive:
+    def _received(self, job: Job) -> State:
+        """Return the entries that a client has just received."""
+        sent = job.broadcast
+        if sent is None or type(self.first.module).receive is not ClientModule.receive:
             return {}
-        received = {**sent.shared, **sent.extra}
-        return {name: value for name, value in received.items() if name in self._fixed}
+        return {**sent.shared, **sent.extra}
+
+    def _kept(self, job: Job) -> Iterator[State]:
+        """Yield the values of what a client keeps that may decide how long it trains."""
+        context = self.contexts.declared(job.info.client)
+        later = context.module.kept_later
+        first = {name: context.template[name] for name in later}
+        if job.ticket is None:
+            yield first | {name: value for name, value in job.kept.items() if name in later}
+            return
+        for values in itertools.product(*later.values()):
+            pairs = zip(first.items(), values, strict=True)
+            yield {name: torch.full_like(value, number) for (name, value), number in pairs}
+
+
+def _samples(context: Context, phase: Phase, info: ClientInfo, entries: State) -> int:
+    """Return the largest number of samples that a phase sees in an epoch."""
+    try:
+        return len(context.samples_of(phase, info, entries))
+    except Exception:
+        # Which they are only the client knows; they are no more than all.
+        return len(context.samples_of(replace(phase, subset=None), info, {}))
 
 
 def _too_many(what: str, names: Sequence[str]) -> Iterator[str]:
@@ -225,6 +255,16 @@ def _placeholders(context: Context) -> _Placeholders | None:
         return _Placeholders(each(drawn, blank(len(y))), y)
     except ValueError:
         return None
+
+
+def _some(
+    part: Phase | Pass, entries: State, info: ClientInfo, split: _Placeholders
+) -> ClientSplit:
+    """Return the placeholders that a part of a plan sees: as many as its subset has at most."""
+    if part.subset is None:
+        return split
+    positions = part.subset(entries, info)[: len(split)]
+    return Subset(split, positions.clamp(max=len(split) - 1))
 
 
 def _copied(context: Context, split: _Placeholders) -> Context:

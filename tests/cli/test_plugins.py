@@ -314,6 +314,41 @@ def test_a_run_counts_as_one_of_its_plug_ins_versions(install, capsys):
     assert identity.beside({"model": {"class_path": "FedAvg"}}, None)["plugins"] == {}
 
 
+THING = {"class_path": "brought.Thing"}
+# Configurations that use a plug-in of a group, of whose thing the name is "thing".
+USES = {
+    "methods": {"model": THING},
+    "nets": {"model": {"class_path": "FedAvg", "init_args": {"net": THING}}},
+    "data": {"data": THING},
+    "metrics": {"data": {"class_path": "Digits", "init_args": {"metrics": ["thing"]}}},
+    "engines": {"loop": {"engine": "thing"}},
+    "uplink": {"loop": {"uplink": [THING]}},
+    "callbacks": {"loop": {"callbacks": [THING]}},
+    "evaluations": {"loop": {"evaluations": [THING]}},
+}
+
+
+@pytest.mark.parametrize("group", [*USES, "commands", "pictures", "budgets"])
+def test_a_run_counts_as_one_of_the_version_of_each_groups_plug_in_that_it_uses(group, install):
+    """No run uses commands, pictures and budgets of owners."""
+    config, digests = USES.get(group, {"model": {"class_path": "FedAvg"}}), []
+    for package, version in (("somebodys", "1.2"), ("Somebodys", "1.3")):
+        points = f"[pfl.{group}]\nthing = brought:Thing\n"
+        install(package, points, version=version, brought="class Thing:\n    pass\n")
+        recorded = identity.beside(config, None)
+        assert recorded["plugins"] == ({"somebodys": version} if group in USES else {})
+        digests.append(identity.digest(identity.of_run(config, recorded)))
+    assert (digests[0] != digests[1]) == (group in USES)
+
+
+def test_a_run_counts_as_none_of_a_plug_in_whose_name_is_the_projects(install):
+    points = "[pfl.engines]\nthreads = brought:Thing\n[pfl.metrics]\nright = brought:Thing\n"
+    install("somebodys", points, brought="class Thing:\n    pass\n")
+    install("other", "[pfl.metrics]\nright = other_metric:Right\n")
+    for config in ({"loop": {"engine": "threads"}}, {"data": {"metrics": ["right"]}}):
+        assert identity.beside(config, None)["plugins"] == {}
+
+
 ENGINE = """
 from pfl.engines.sequential import SequentialEngine
 

@@ -27,6 +27,26 @@ def test_mean_of_equal_states_is_that_state(seed, sizes):
     assert torch.equal(mean["w"], value["w"])
 
 
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 999), min_size=2, max_size=9))
+def test_a_mean_from_which_one_is_missing_is_that_of_the_others_but_for_its_rounding(seed, sizes):
+    """Sums are divided at the end, in double precision, so that the last bit may be another one.
+
+    Both ways make at most n + 2 roundings of terms whose sum is as large as the mean of absolute
+    values; then they are rounded to single precision.
+    """
+    rng, known = generator(seed), sum(sizes)
+    states = [{"w": torch.randn(7, generator=rng)} for _ in sizes]
+    left = [*zip(states, sizes, strict=True)][:-1]
+    late, total = state.RunningMean(), sum(size for _, size in left)
+    for one, size in left:
+        late.add(one, size / known)
+    weights = torch.tensor([size for _, size in left], dtype=torch.float64)
+    mean = state.weighted_mean([one for one, _ in left], weights / weights.sum())["w"].double()
+    sizes_of = sum(one["w"].double().abs() * size / total for one, size in left)
+    allowed = mean.abs() * 2.0**-23 + sizes_of * (len(sizes) + 2) * 2.0**-52
+    assert ((late.value(total / known)["w"] - mean).abs() <= allowed).all()
+
+
 def test_mean_needs_a_weight_for_each_state():
     with pytest.raises(ValueError, match=parts("0 states ~ 0 weights")):
         state.weighted_mean([], torch.ones(0))

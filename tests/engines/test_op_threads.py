@@ -7,8 +7,11 @@ import json
 import pytest
 import torch
 from lightning.fabric import Fabric
+from torch import nn
+from torch.nn.utils import parametrizations
 
 from lightning_modules.fedavg import FedAvg
+from pfl.core.seeds import scoped
 from pfl.engines import op_threads
 from pfl.engines.op_threads import OpThreads, multiplications
 from pfl.training.context import Context
@@ -55,6 +58,27 @@ def test_a_recurrent_network_has_many_short_operations(torchs):
     counted = multiplications(context(FedAvg(Recurrent())))
     assert counted.total > 100 * 20 * 60
     assert counted.operation < 2 * 20 * 60 + 100 * 60 / 3
+
+
+@pytest.mark.parametrize(
+    ("norm", "least"),
+    [
+        # A norm is no multiplication of the list; an orthogonal matrix has several.
+        (parametrizations.weight_norm, 48),
+        (parametrizations.spectral_norm, 48),
+        (parametrizations.orthogonal, 49),
+    ],
+)
+@pytest.mark.parametrize("engine", ["sequential", "threads", "processes"])
+def test_weights_that_are_computed_from_others_are_counted(norm, least, engine, torchs):
+    def net():
+        with scoped(0):
+            layers = nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)
+            return nn.Sequential(norm(layers[0]), layers[1], norm(layers[2]))
+
+    assert multiplications(context(FedAvg(net()))).total >= least
+    alone, found = (fit(FedAvg(net(), optimizer=SGD), one, 1) for one in ("sequential", engine))
+    assert found.fingerprint == alone.fingerprint
 
 
 def test_the_first_client_with_data_is_counted_as_in_a_test():

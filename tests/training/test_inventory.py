@@ -229,6 +229,23 @@ def test_what_cannot_be_played_is_told_in_one_line():
     assert not any("\n" in str(one.message) for one in told)
 
 
+@pytest.mark.parametrize(
+    ("draw", "source"),
+    [
+        (random.random, "Python's default stream"),
+        (np.random.rand, "NumPy's default stream"),
+        (lambda: np.random.default_rng().random(), "a source of its own"),
+    ],
+)
+def test_numbers_that_no_seed_sets_are_told(draw, source):
+    net = zoo.net(None, lambda self, h: h * float(draw()))
+    streams = random.getstate(), np.random.get_state()[1].copy()
+    with pytest.warns(UserWarning, match=f"FedAvg .*{source}.*, which no seed of the run sets"):
+        check_states(contexts(FedAvg(net, optimizer=SGD), blobs(SIZES)))
+    assert streams[0] == random.getstate()
+    assert (streams[1] == np.random.get_state()[1]).all()
+
+
 def test_a_batch_norm_that_reads_its_counter_keeps_it():
     module = FedAvg(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, momentum=None)))
     assert module.kept_names() == ("net.1.num_batches_tracked",)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
 from torch import nn
 
 from lightning_modules.feddbe import FedDBE
+from lightning_modules.fedmd import FedMD
 from lightning_modules.fedper import FedPer
 from pfl.core.task import Classification
-from pfl.core.types import Broadcast, ClientInfo, Job, Pass
+from pfl.core.types import Broadcast, ClientInfo, Job, Pass, Ticket
 from pfl.training.reported import Reported, ReportError
 from tests.helpers.federation import SGD, contexts
 from tests.helpers.messages import parts
@@ -40,8 +42,8 @@ def reported(kind=FedPer, data=None, **options):
     return Reported(found)
 
 
-def check(found, client=1, size=9, sent=None, **said):
-    job = Job(ClientInfo(client, size, None, 1, 2), {}, sent, 0)
+def check(found, client=1, size=9, sent=None, ticket=None, **said):
+    job = Job(ClientInfo(client, size, None, 1, 2), {}, sent, 0, ticket=ticket)
     values = {"steps": 3, "samples": 9, "train": {"local/ce": 0.5}, "logged": {}}
     found.check(job, **{**values, **said})
 
@@ -66,9 +68,10 @@ def test_the_length_of_a_plan_that_depends_on_what_is_received_is_known():
 
 
 class Alternates(FedPer):
-    """Trains in every second participation, and longer if the server says so."""
+    """Trains in every second participation; what it counts changes after its training."""
 
     kept = (*FedPer(mlp()).kept, "turn")
+    first = False
 
     def __init__(self, *given, **options):
         super().__init__(*given, **options)
@@ -77,13 +80,84 @@ class Alternates(FedPer):
     def plan(self):
         (phase,) = super().plan()
         turn = Pass(name="turn", then=lambda totals: {"turn": self.turn + 1})
-        return [replace(phase, epochs=lambda own, info: int(own["turn"]) % 2), turn]
+        phase = replace(phase, epochs=lambda own, info: int(own["turn"]) % 2)
+        return [turn, phase] if self.first else [phase, turn]
 
 
-@pytest.mark.parametrize("sent", [None, Broadcast({"turn": torch.tensor(1)})])
-def test_the_length_of_a_plan_that_depends_on_what_a_client_keeps_is_not_known(sent):
-    """Nor if the plan itself changes what was received."""
-    check(reported(Alternates), sent=sent, steps=10**6, samples=10**7)
+class CountsFirst(Alternates):
+    first = True
+
+
+class Foretells(Alternates):
+    """The server knows that each client trains in its second participation, or in the third."""
+
+    kept_later: ClassVar = {"turn": (1, 2)}
+
+
+TOO_MUCH = {"steps": 4, "samples": 10}
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"), [(Alternates, None), (CountsFirst, Broadcast({"turn": torch.tensor(1)}))]
+)
+def test_the_length_of_a_plan_that_depends_on_what_a_client_keeps_is_not_known(kind, sent):
+    """Nor if an earlier part of the plan changes what was received."""
+    check(reported(kind), sent=sent, steps=10**6, samples=10**7)
+
+
+def test_what_was_received_is_known_until_the_plan_changes_it():
+    check(reported(Alternates), sent=Broadcast({"turn": torch.tensor(1)}))
+    with pytest.raises(ReportError, match="4 steps, but its plan has 3"):
+        check(reported(Alternates), sent=Broadcast({"turn": torch.tensor(1)}), **TOO_MUCH)
+    with pytest.raises(ReportError, match="3 steps, but its plan has 0"):
+        check(reported(Alternates), sent=Broadcast({"turn": torch.tensor(2)}))
+
+
+def test_the_length_of_a_plan_that_depends_on_what_a_client_keeps_may_be_declared():
+    """At first a client has the initial values; later, the plan is the longest that is possible."""
+    found, later = reported(Foretells), Ticket("0" * 64, 1)
+    with pytest.raises(ReportError, match="3 steps, but its plan has 0"):
+        check(found)
+    check(found, ticket=later)
+    with pytest.raises(ReportError, match="4 steps, but its plan has 3"):
+        check(found, ticket=later, **TOO_MUCH)
+
+
+def public(**options):
+    """Return the reports of FedMD; the first client's five samples are the public ones."""
+    options = {"public_epochs": 2, "private_epochs": 3, "digest_batch_size": 4, **options}
+    return reported(FedMD, blobs((5, 9, 3)), public_samples=5, epochs=1, **options)
+
+
+def logits(value, rows=5):
+    return {"consensus": torch.full((rows, 3), value)}
+
+
+def test_a_round_of_distillation_has_the_length_that_its_history_gives():
+    """Nine samples are three steps an epoch, five public ones two."""
+    found, later = public(), Ticket("0" * 64, 1)
+    unknown, known = Broadcast(logits(math.nan)), Broadcast(logits(0.5))
+    cases = (
+        # First trainings alone; both; a digest and a revisit.
+        (None, unknown, 2 * 2 + 3 * 3, 2 * 5 + 3 * 9),
+        (None, known, 2 * 2 + 3 * 3 + 2 + 3, 2 * 5 + 3 * 9 + 5 + 9),
+        (later, known, 2 + 3, 5 + 9),
+    )
+    for ticket, sent, steps, samples in cases:
+        most = {"ticket": ticket, "sent": sent, "steps": steps, "train": {"revisit/ce": 0.5}}
+        check(found, samples=samples, **most)
+        with pytest.raises(ReportError, match=f"{samples + 1} samples, but its plan has {samples}"):
+            check(found, samples=samples + 1, **most)
+
+
+def test_a_subset_that_the_server_sends_bounds_the_samples():
+    """Of five public samples, two are digested."""
+    found = public(align_samples=2)
+    sent = Broadcast(logits(0.5, 2), {"known": torch.tensor([0, 3]), "wanted": torch.arange(2)})
+    most = {"ticket": Ticket("0" * 64, 1), "sent": sent, "steps": 1 + 3}
+    check(found, samples=2 + 9, train={"revisit/ce": 0.5}, **most)
+    with pytest.raises(ReportError, match="12 samples, but its plan has 11"):
+        check(found, samples=12, train={"revisit/ce": 0.5}, **most)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,13 @@ that refuses it; a network without one must have the numbers of the plain loop.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import queue
 import random
+import tempfile
+import threading
+import types
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -338,6 +343,96 @@ def number_of_iterator():
         lambda self: setattr(self, "order", itertools.count()),
         lambda self, h: h * min(1.0, next(self.order) / 10),
     )
+
+
+another_file = types.ModuleType("another_file")
+
+
+@specimen(refused=r"another_file|calls")
+def number_of_another_file():
+    another_file.calls = 0
+
+    def change(self, h):
+        another_file.calls += 1
+        return h * min(1.0, another_file.calls / 10)
+
+    return net(None, change)
+
+
+@specimen(refused=r"scale")
+def cache_of_a_method():
+    class Own(Step):
+        @functools.cache  # noqa: B019
+        def scale(self):
+            return float(self.line.weight.detach().norm())
+
+        def change(self, h):
+            return h / self.scale()
+
+    return nn.Sequential(Own(), nn.Linear(6, 3))
+
+
+@specimen(refused=r"net\.0\.scale")
+def cache_of_first_weights():
+    def change(self, h):
+        if self.scale is None:
+            self.scale = float(self.line.weight.detach().norm())
+        return h / self.scale
+
+    return net(lambda self: setattr(self, "scale", None), change, train_only=False)
+
+
+@specimen(refused=r"net\.0\.order")
+def iterator_in_a_circle():
+    return net(
+        lambda self: setattr(self, "order", itertools.cycle([0.1, 0.5, 1.0])),
+        lambda self, h: h * next(self.order),
+    )
+
+
+@functools.lru_cache
+def _calls(name):
+    return [0]
+
+
+@specimen(refused=r"change")
+def number_in_a_cache():
+    _calls.cache_clear()
+
+    def change(self, h):
+        _calls("all")[0] += 1
+        return h * min(1.0, _calls("all")[0] / 10)
+
+    return net(None, change)
+
+
+@functools.cache
+def _line(length):
+    return torch.linspace(0, 1, length)
+
+
+@specimen()
+def cache_of_lengths():
+    return net(None, lambda self, h: h + _line(h.shape[1]), train_only=False)
+
+
+shares = (number / 10 for number in range(10**6))
+
+
+@specimen(refused=r"shares|change")
+def generator_of_file():
+    return net(None, lambda self, h: h * min(1.0, next(shares) / 100))
+
+
+@specimen(
+    refused=r"'net\.0\.order' cannot be copied .*register_buffer",
+    generator=lambda: (number / 10 for number in range(10**6)),
+    lock=threading.Lock,
+    queue=queue.SimpleQueue,
+    file=tempfile.TemporaryFile,
+)
+def attribute_that_cannot_be_copied(make):
+    return net(lambda self: setattr(self, "order", make()), lambda self, h: h)
 
 
 # Integers and truth values among the entries.

@@ -69,7 +69,7 @@ def at_sites(data: FederatedData, sites: Mapping[int, Known], real: bool = True)
         )
 
     def split(client: int, name: DataSplit) -> ClientSplit:
-        if client not in sites:
+        if client not in sites or name == "public":
             return data.split(client, name)
         counts = sites[client].label_counts if name == "train" else None
         return _Distant(client, getattr(sites[client].sizes, name, 0), counts)

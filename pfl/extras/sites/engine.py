@@ -181,11 +181,10 @@ class RemoteEngine(CarriedEngine):
         try:
             return self._call(client, task, form, order, check, job.broadcast)
         except LostStateError as error:
-            if self.on_lost == "stop":
+            if self.on_lost == "stop" or job.ticket is None:
                 raise
             warnings.warn(f"{error}; it restarts from the initial values", stacklevel=2)
-            order = replace(order, kept=None)
-            return self._call(client, task, form, order, check, job.broadcast)
+            return self.ask(replace(job, ticket=None), task, form, common)
 
     def _call(
         self,

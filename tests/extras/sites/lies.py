@@ -16,6 +16,9 @@ WEIGHT = "shared:net.backbone.0.weight"
 class Liar(Recorded):
     """Client 1 answers the questions of one kind in round 2 with a lie.
 
+    Attributes:
+        lies: The answers that it gave then.
+
     Args:
         folder: The sites' folder.
         lie: Makes of an answer and the earlier answers to the verb another one.
@@ -24,14 +27,15 @@ class Liar(Recorded):
 
     def __init__(self, folder, lie, verb="train", **options):
         super().__init__(folder, after=self.told, **options)
-        self.lie, self.verb, self.earlier = lie, verb, []
+        self.lie, self.verb, self.earlier, self.lies = lie, verb, [], []
 
     def told(self, client, verb, content, answer):
         if verb != self.verb:
             return answer
         question = container.unpack(content)[0][verb]
         if (client, question["round"]) == (1, 2 if verb != "hello" else 0):
-            return self.lie(answer, self.earlier)
+            self.lies.append(self.lie(answer, self.earlier))
+            return self.lies[-1]
         self.earlier.append((client, answer))
         return answer
 

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 
+from lightning_modules.fedmd import FedMD
 from lightning_modules.fedpac import FedPAC
 from lightning_modules.fedproto import FedProto
 from lightning_modules.ifca import IFCA
@@ -21,6 +22,7 @@ from tests.extras.sites.lies import (
     Rounds,
     again,
     entry,
+    fails,
     fills,
     says,
 )
@@ -71,6 +73,19 @@ def check_discarded(make, lie, tmp_path):
 @pytest.mark.parametrize("name", TRAINING)
 def test_a_lie_about_training_discards_the_client(name, tmp_path):
     check_discarded(small, TRAINING[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a step more than its plan has", "a sample more than it has"])
+def test_a_lie_about_a_plan_that_depends_on_what_is_kept_discards_the_client(name, tmp_path):
+    check_discarded(lambda: build(FedMD, mlp(), optimizer=SGD), TRAINING[name], tmp_path)
+
+
+def test_a_site_that_says_again_and_again_that_its_state_is_lost_is_discarded(tmp_path):
+    """It is asked once more, to start from the initial values."""
+    engine = Liar(tmp_path, fails(), on_error="absent", on_lost="initial")
+    _, failed = ran(small, engine)
+    assert [[*clients] for clients in failed] == [[], [1], []]
+    assert len(engine.lies) == 2
 
 
 @pytest.mark.parametrize("name", EXTRAS)
