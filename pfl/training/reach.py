@@ -318,11 +318,14 @@ class Reach:
         yield from self._leaves(value.__defaults__, path, None)
         yield from self._parts(value.__kwdefaults__ or {}, path, True)
         yield from self._parts(vars(value), path, True)
-        names = [*_names(value.__code__)]
-        here = value.__globals__
+        yield from self._globals(value, path)
+        self._outside = before
+
+    def _globals(self, value: types.FunctionType, path: str) -> Iterator[tuple[str, Leaf]]:
+        """Yield what a function's code names, in its own file and in the user's other files."""
+        here, names = value.__globals__, [*_names(value.__code__)]
         named = (here.get(name) for name in names)
         files = [one for one in named if isinstance(one, types.ModuleType)]
-        # Variables of the user's other files, too.
         for table in (here, *(vars(one) for one in files if not _of_library(one.__name__))):
             for name in names:
                 held = table.get(name, _PLAIN)
@@ -332,7 +335,6 @@ class Reach:
                 elif held is not _PLAIN and not isinstance(held, types.ModuleType):
                     again = partial(_put_item, table, name)
                     yield from self._leaves(held, _joined(path, name), again)
-        self._outside = before
 
     def _cache(self, value: Any, path: str, put: Put | None) -> Iterator[tuple[str, Leaf]]:  # noqa: ANN401
         """Yield what a function has cached, and what its code remembers."""
