@@ -34,6 +34,7 @@ class DataReader(ClientData):
         default_std: Standard deviation of these inputs, used if ``std`` is not given.
         learns: What is learnt from the data for those of clients that join later.
         published: Number of samples of the data set, if it is always the same.
+        usual_task: Name of the task if none is given; empty if the data tell it.
         source_argument: Argument with the file or folder of the data, if data of other clients may
             replace it (:meth:`FederatedDataModule.adopt`).
     """
@@ -42,6 +43,7 @@ class DataReader(ClientData):
     default_std: ClassVar[Sequence[float]] = (0.5,)
     learns: ClassVar[type[Learnt]] = Learnt
     published: ClassVar[int | None] = None
+    usual_task: ClassVar[str] = "classification"
     source_argument: ClassVar[str | None] = None
     loss: LossOptions | None
     _task: Task | None

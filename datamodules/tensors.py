@@ -75,6 +75,7 @@ class TensorData(FederatedDataModule):
     """
 
     source_argument: ClassVar[str | None] = "source"
+    usual_task: ClassVar[str] = ""
 
     def __init__(
         self,

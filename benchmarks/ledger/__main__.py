@@ -1,11 +1,12 @@
 """Write the ledger's page, and keep runs in its folder.
 
-``python -m benchmarks.ledger`` compares full-length runs with the papers: it writes a page, a JSON
-file and pictures from the runs in the ledger, and its numbers on other pages. With ``--keep`` it
-first adds the finished runs of a table; all other flags are then those of pfl fit, as they were
-given to pfl table (``--loop.default_root_dir=DIR/runs/tables`` for runs of another clone). With
-``--run NAME`` it first makes runs that the page lists as open, and keeps them; other flags are
-those of pfl fit, such as ``--config configs/folders/cifar10.yaml`` for images in a folder.
+``python -m benchmarks.ledger`` compares full-length runs with the papers: from the runs in the
+ledger it writes a page in Markdown, all numbers as a page of ``pfl report`` (``ledger.html``) and
+as a JSON file, pictures, and its numbers on other pages. With ``--keep`` it first adds the finished
+runs of a table; all other flags are then those of pfl fit, as they were given to pfl table
+(``--loop.default_root_dir=DIR/runs/tables`` for runs of another clone). With ``--run NAME`` it
+first makes runs that the page lists as open, and keeps them; other flags are those of pfl fit, such
+as ``--config configs/folders/cifar10.yaml`` for images in a folder.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except (UsageError, FileError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
-    print(f"{len(ledger.judged)} cells: wrote {options.out / 'ledger.md'}")
+    print(f"{len(ledger.judged)} cells: wrote {options.out / 'ledger.md'} and ledger.html")
     return 0
 
 

@@ -1,28 +1,19 @@
-"""The page of the ledger, its JSON file and picture, and its numbers on other pages."""
+"""The pages of the ledger, its JSON file and picture, and its numbers on other pages."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from benchmarks.ledger.judge import (
-    HERE,
-    Ledger,
-    Record,
-    by,
-    counts,
-    hangs_on,
-    paper_readings,
-    ranges,
-)
+from benchmarks.ledger.judge import HERE, Ledger, Record, counts, hangs_on, ranges
+from benchmarks.ledger.numbers import pct, signed
 from benchmarks.ledger.picture import THEMES, forest
-from benchmarks.ledger.readings import FIELDS, TAKEN, Reading
+from benchmarks.ledger.report import report
 from benchmarks.ledger.wanted import lacking
 from pfl.disk.writing import write as write_text
 from pfl.disk.writing import written
@@ -34,7 +25,7 @@ _PART = re.compile(r"(<!-- ledger: ([\w-]+) -->\n).*?(<!-- end of ledger -->)", 
 
 
 def write(ledger: Ledger, out: Path) -> None:
-    """Write the page, the JSON file and the pictures into a folder.
+    """Write the pages, the JSON file and the pictures into a folder.
 
     If it is the documentation's, with pages of methods, fill in the parts of its pages and of the
     README beside it that stand between ``<!-- ledger: NAME -->`` and ``<!-- end of ledger -->``.
@@ -52,6 +43,7 @@ def write(ledger: Ledger, out: Path) -> None:
             with written(out / f"ledger_{name}.svg") as file:
                 save(forest(ledger.judged, theme), file, "svg")
     write_text(out / "ledger.md", text(ledger, "page"))
+    write_text(out / "ledger.html", report(ledger))
     pages = [*out.glob("**/*.md"), out.parent / "README.md"] if (out / "methods").is_dir() else []
     for page in pages:
         before = page.read_text(encoding="utf-8")
@@ -72,9 +64,9 @@ def text(ledger: Ledger, name: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    known.filters |= {"pct": pct, "signed": signed, "counts": counts, "rms": rms}
+    known.filters |= {"pct": pct, "signed": signed, "counts": counts}
     known.filters |= {"ranges": ranges, "span": span, "hangs_on": hangs_on}
-    known.globals |= {"paper_readings": paper_readings, "fields": FIELDS, "lacking": lacking}
+    known.globals |= {"lacking": lacking}
     known.tests["known"] = math.isfinite
     template = name if name in ("page", "headline") else "method"
     return known.get_template(f"{template}.md.j2").render(ledger=ledger, paper=name).rstrip() + "\n"
@@ -84,21 +76,3 @@ def span(numbers: tuple[int, int]) -> str:
     """Return a range in words."""
     low, high = numbers
     return f"{low}" if low == high else f"{low} to {high}"
-
-
-def pct(value: float | None, half: float | None = None) -> str:
-    """Return a fraction in per cent, with the number after its ± if there is one."""
-    if value is None or math.isnan(value):
-        return "-"
-    return f"{100 * value:.2f}" + ("" if pct(half) == "-" else f" ± {pct(half)}")
-
-
-def signed(value: float, half: float | None = None) -> str:
-    """Return a difference in points, with half its interval if that is known."""
-    return ("+" if value >= 0 else "") + pct(value, half)
-
-
-def rms(rows: Sequence[Record], reading: Reading = TAKEN) -> float:
-    """Return the root mean square of differences to printed numbers, by a reading."""
-    squares = [by(row, reading)["difference"] ** 2 for row in rows]
-    return math.sqrt(sum(squares) / len(squares)) if squares else math.nan

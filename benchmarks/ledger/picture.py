@@ -10,7 +10,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from benchmarks.ledger.judge import Record
 from pfl.extras.papers.agreement import MARGIN
 
-_WIDTH = 6.4  # inches
+WIDTH = 6.4  # inches
 _LINE = 0.21  # inches
 # Colours of text, of what is within the margin, and of cells by their verdict.
 _KINDS = ("text", "margin", "equal", "different", "undecided")
@@ -27,23 +27,33 @@ _SAID = {
 }
 
 
-def forest(rows: Sequence[Record], colours: Mapping[str, str]) -> Figure:
+# Colours for which a page of pfl report has its own, by the theme of the reader.
+OF_PAGE = {**THEMES["light"], "text": "#000000", "margin": "#e5e5e5"}
+
+
+def forest(rows: Sequence[Record], colours: Mapping[str, str], width: float = WIDTH) -> Figure:
     """Draw a line for each judged cell of the papers' own methods: its difference and interval.
 
-    Those on the partitions of released code come first. The background is transparent.
+    Those on the partitions of released code come first. The background is transparent. Labels are
+    above their lines where the picture is narrow.
     """
     own = [row for row in rows if row["own"]]
     own.sort(key=lambda row: (row["partition"] != "released", row["paper"].lower()))
-    size, layout = (_WIDTH, _LINE * (len(own) + 9)), ConstrainedLayoutEngine()
-    figure, text = Figure(figsize=size, layout=layout, facecolor="none"), colours["text"]
+    narrow = width < WIDTH
+    size = (width, _LINE * (len(own) * (1 + narrow) + 9 + 3 * narrow))
+    layout, text = ConstrainedLayoutEngine(), colours["text"]
+    figure = Figure(figsize=size, layout=layout, facecolor="none")
     released = sum(row["partition"] == "released" for row in own)
     axes = figure.subplots(subplot_kw={"facecolor": "none", "ylim": (len(own) - 0.4, -0.6)})
     axes.axvspan(-100 * MARGIN, 100 * MARGIN, color=colours["margin"], linewidth=0)
     axes.axvline(0, color=text, linewidth=0.8)
     if 0 < released < len(own):
-        axes.axhline(released - 0.5, color=text, linewidth=0.6, linestyle=":")
-    axes.set_yticks(range(len(own)), map(_label, own))
+        axes.axhline(released - (0.75 if narrow else 0.5), color=text, linewidth=0.6, linestyle=":")
+    axes.set_yticks(range(len(own)), [] if narrow else map(_label, own))
     for line, row in enumerate(own):
+        if narrow:
+            place = axes.get_yaxis_transform()
+            axes.text(0, line - 0.45, _label(row), color=text, va="center", transform=place)
         verdict, middle = row["verdict"], 100 * row["difference"]
         shown = colours[verdict]
         half = 100 * (row["half"] or 0)
@@ -64,7 +74,8 @@ def forest(rows: Sequence[Record], colours: Mapping[str, str]) -> Figure:
     known = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     order = [name for name in (*_SAID.values(), "other readings") if name in known]
     handles = [known[name] for name in order]
-    figure.legend(handles, order, loc="outside upper center", ncols=2, labelcolor=text)
+    columns = 1 if narrow else 2
+    figure.legend(handles, order, loc="outside upper center", ncols=columns, labelcolor=text)
     return figure
 
 

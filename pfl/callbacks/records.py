@@ -71,7 +71,7 @@ class Records(Analysis):
             "rounds": run.rounds,
             "header": run.header,
             "decided": run.decided,
-            "method": _about(run.module),
+            "method": about(type(run.module)),
             **identity.beside(yaml.safe_load(run.config or "{}"), run.noise),
         }
         here = environment()
@@ -152,9 +152,9 @@ def _brought(own: Collection[str]) -> dict[str, bool]:
     return plugins.settle("record", found, dict.fromkeys(own, "environment.json"))
 
 
-def _about(module: ClientModule) -> dict[str, str]:
+def about(method: type[ClientModule]) -> dict[str, str]:
     """Return the name of a method, what sets it apart, and its paper; empty without a record."""
-    record: MethodRecord | None = vars(type(module)).get("record")
+    record: MethodRecord | None = vars(method).get("record")
     if record is None:
         return {}
     key = re.sub(r"\W+", "_", record.name.lower())

@@ -12,9 +12,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from inspect import isroutine
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
+from pfl.core.words import Ending
 from pfl.disk.form import formed
 from pfl.disk.nearest import hint
 from pfl.disk.yaml_text import ambiguous, shipped
@@ -24,6 +26,7 @@ from pfl.imports.plugins import Plugin
 _TYPES = {
     **{"text": str, "text or null": str | None, "path": Path},
     "bool or null": bool | None,
+    "png or null": Annotated[str | None, Ending(".png")],
     **{"float": float, "float or null": float | None},
     **{"int": int, "int or null": int | None, "int or text": int | str, "lower": str.lower},
 }
@@ -225,7 +228,9 @@ def _parser(name: str, command: Command) -> argparse.ArgumentParser:
     )
     for argument, how in command.typed_arguments.items():
         # Only jsonargparse accepts unions of types.
-        plain = {key: value for key, value in how.items() if key != "type" or callable(value)}
+        made_by = how.get("type")
+        simple = isinstance(made_by, type) or isroutine(made_by)
+        plain = {key: value for key, value in how.items() if key != "type" or simple}
         if plain.get("type") in (int, float):
             plain["type"] = _as_in_files(plain["type"])
         made.add_argument(argument, **plain)

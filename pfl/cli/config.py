@@ -94,9 +94,11 @@ class Experiment:
         """The data module, prepared and divided among the clients."""
         with explained(self.settings, *REFUSALS, part="data"):
             waits.lap("imports")
-            data: DataSource = self.make("data", self.values.data)
-            data.prepare_data()
-            data.setup()
+            kind = self.values.data.class_path.rpartition(".")[2]
+            with waits.said(f"reading the data of {kind}"):
+                data: DataSource = self.make("data", self.values.data)
+                data.prepare_data()
+                data.setup()
             waits.lap("data")
         return data
 

@@ -20,6 +20,8 @@ SAMPLER = "pfl.federation.sampling.UniformSampler"  # if no other is named
 METHOD = "pfl.core.client.ClientModule"
 TASK = "pfl.core.task.Task"
 DATA = "datamodules.reader.ClientData"
+DIVIDED = "datamodules.base.FederatedDataModule"
+STOPPING = "pfl.callbacks.early_stopping.EarlyStopping"
 NETWORK = "torch.nn.modules.module.Module"
 # Flags that take no value.
 SWITCHES = ("help", "print_config")
@@ -85,7 +87,7 @@ class ArgumentsError(ValueError):
 
     Args:
         what: What is wrong.
-        names: The arguments that this depends on.
+        names: The arguments that this depends on, as dotted keys.
     """
 
     def __init__(self, what: str, names: Sequence[str]) -> None:

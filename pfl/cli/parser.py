@@ -32,7 +32,7 @@ from pfl.cli.commands import CONFIG_HELP, LOOP_DEFAULTS, SEED, SEED_HELP, Comman
 from pfl.cli.kinds import FROM_DATA
 from pfl.core.client import ClientModule
 from pfl.disk.yaml_text import YamlError, dumped, loaded
-from pfl.imports.hints import declared, inherited
+from pfl.imports.hints import bare, declared, inherited
 from pfl.imports.plugins import PACKAGES
 from pfl.loop import FederatedLoop
 
@@ -173,7 +173,7 @@ def _parser(command: str, parser_class: Callable[..., Parser]) -> Parser:
         parser_mode=MODE,
     )
     for name, how in verb.typed_arguments.items():
-        parser.add_argument(name, **how)
+        parser.add_argument(name, **{key: bare(value) for key, value in how.items()})
     parser.add_argument("--config", action="config", help=CONFIG_HELP)
     parser.add_argument("--seed", type=int, default=SEED, help=SEED_HELP)
     # The seed is no option of the loop, as the method's initial weights depend on it too.

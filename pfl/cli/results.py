@@ -13,21 +13,22 @@ from pathlib import Path
 from pfl.cli.explain import UsageError, explained
 from pfl.disk.writing import no_link, write
 from pfl.results import names, sheets
+from pfl.results.analyses import no_picture, told
 from pfl.results.find import PLOTS, common_score, find_runs
 from pfl.results.runs import RunFolder
-from pfl.results.settings import Setting, group
+from pfl.results.settings import Setting, group, labelled
 
 
 def plot(options: argparse.Namespace) -> None:
     """Plot runs."""
     with explained((), ValueError, OSError):
         runs = _find_runs(options.runs)
+        folder = options.out or no_link(_beside(runs) / PLOTS)
+        _check_metric(runs, options.metric)
+        _check_pictures(runs, options.only or ())
+        metric = options.metric or common_score(runs)
         from pfl.results import pictures
 
-        folder = options.out or no_link(_beside(runs) / PLOTS)
-        metric = options.metric or common_score(runs)
-        for run in runs if options.metric else ():
-            run.evaluated(metric)
         drawn = pictures.draw(_settings(runs), options.only, metric, options.at)
         missing = [f"{picture.name}: {picture.refusal}" for picture in drawn if picture.refusal]
         if options.only and missing:
@@ -48,7 +49,10 @@ def compare(options: argparse.Namespace) -> None:
         if file.suffix == ".csv" and (file.parent / "environment.json").is_file():
             raise UsageError(f"--out {file}: the CSV files of this folder are a run's own records")
     with explained((), ValueError, OSError):
-        settings = _settings(_find_runs(options.runs))
+        runs = _find_runs(options.runs)
+        settings = _settings(runs)
+        _check_metric(runs, options.metric)
+        labelled(settings, options.reference)
         from pfl.results.compare import compare as compare_settings
         from pfl.results.compare_sheets import sheets as comparison_sheets
 
@@ -87,6 +91,25 @@ def cite(options: argparse.Namespace) -> None:
         from pfl.results.cited import bibliography
 
         print(bibliography(runs))
+
+
+def _check_metric(runs: Sequence[RunFolder], metric: str | None) -> None:
+    """Check that all runs have the score that is asked for."""
+    for run in runs if metric is not None else ():
+        run.evaluated(metric)
+
+
+def _check_pictures(runs: Sequence[RunFolder], only: Sequence[str]) -> None:
+    """Check the names of pictures as far as sources tell them.
+
+    Raises:
+        UsageError: There is no such picture.
+    """
+    others = told() if only else None
+    known = {*names.WORDS["pictures"], *(others or ()), *(n for run in runs for n in run.reported)}
+    for name in only if others is not None else ():
+        if name not in known:
+            raise UsageError(f"{name}: {no_picture(name, known)}")
 
 
 def _find_runs(paths: Sequence[str]) -> list[RunFolder]:

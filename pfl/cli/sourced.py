@@ -8,7 +8,8 @@ from inspect import Parameter
 from typing import Any
 
 from pfl.cli.explain import UserSettings
-from pfl.cli.kinds import ArgumentsError
+from pfl.cli.kinds import DATA, TASK, ArgumentsError
+from pfl.core.checks import no_option
 from pfl.disk.nearest import nearest
 from pfl.imports import guards, hints, modules, plugins, signatures, stubs
 from pfl.imports.plugins import PACKAGES
@@ -50,7 +51,7 @@ class Sources:
             LookupError: There is no such class, it may not be named, or it does not fit.
         """
         made = self._at(name, declared) if "." in name else self._named(name, declared)
-        if made is not None:
+        if isinstance(made, type):
             _check_fits(made, name, declared)
         return made
 
@@ -61,7 +62,7 @@ class Sources:
             raise LookupError(error.what) from error
         if not is_path(path) or modules.lacks(path):
             raise LookupError(no_class(path, declared, modules.names_of(path), stubs.stub))
-        return stubs.stub(path)
+        return stubs.stub(path) or stubs.routine(path)
 
     def _named(self, name: str, declared: Any) -> Any:
         bases = [*hints.classes(declared)]
@@ -91,9 +92,33 @@ class Sources:
 
     def check_given(self, made: Any, given: Mapping[str, Any]) -> None:
         """Check the arguments of a class as the head of its constructor would."""
-        refusal = guards.refusal(made, given) if self.tells_all(made) else None
-        if refusal is not None:
+        if not self.tells_all(made):
+            return
+        if (refusal := guards.refusal(made, given)) is not None:
             raise ArgumentsError(refusal.what, refusal.names)
+        if isinstance(options := given.get("loss"), Mapping) and stubs.stub(DATA) in made.__mro__:
+            _check_loss(made, given.get("task"), options)
+
+
+def _check_loss(data: type, task: Any, options: Mapping[str, Any]) -> None:
+    """Check the options of a loss, if the task is known before the data are read.
+
+    Raises:
+        ArgumentsError: The task has no such option, or refuses its value.
+    """
+    named = signatures.constant(data, "usual_task") if task is None else task
+    paths = (
+        path for name, home in modules.named().items() if name.lower() == named for path in home
+    )
+    base = stubs.stub(TASK)
+    kind = next((one for one in map(stubs.stub, paths) if one and base in one.__mro__), None)
+    if kind is None or (known := signatures.parameters(kind)) is None:
+        return
+    for name in options:
+        if name not in known:
+            raise ArgumentsError(no_option(kind.__name__, name, known), [f"loss.{name}"])
+    if (refusal := guards.refusal(kind, options)) is not None:
+        raise ArgumentsError(refusal.what, [f"loss.{name}" for name in refusal.names])
 
 
 def paths_of(name: str, bases: Sequence[type]) -> list[str]:
@@ -142,7 +167,9 @@ def _check_fits(made: type, name: str, declared: Any) -> None:
     """
     bases = [*hints.classes(declared)]
     if bases and (what := unfit_class(made, name, bases)):
+        # Another package's class may derive from ours by a base that is not read.
         ours = all(base.__module__.startswith(PACKAGES) for base in bases)
+        ours &= not stubs.is_foreign(made)
         read = (not stubs.is_opaque(made) or ours) and not any(map(stubs.is_opaque, bases))
         derived = any(base in made.__mro__ for base in bases)
         # No class of a library is derived from one of ours.

@@ -19,8 +19,10 @@ from pfl.cli import values
 from pfl.cli.commands import LOOP_DEFAULTS, SECTIONS, SEED, Command, Needs
 from pfl.cli.explain import Keys, UsageError, UserSetting, message_at, settings_of
 from pfl.cli.kinds import (
+    DIVIDED,
     LOOP,
     SAMPLER,
+    STOPPING,
     SWITCHES,
     ArgumentsError,
     Kind,
@@ -30,7 +32,7 @@ from pfl.cli.kinds import (
 )
 from pfl.cli.merged import Merged
 from pfl.cli.values import Name, Plain, Within
-from pfl.core.checks import needs_public
+from pfl.core.checks import needs_public, needs_validation
 from pfl.core.places import Place
 from pfl.disk.nearest import hint
 from pfl.engines import named
@@ -115,8 +117,11 @@ class Walk:
                     if isinstance(path, str) and not values_of.get("download"):
                         self._check_place((*keys, name), place, path, kind)
             except ArgumentsError as error:
-                about = [name for name in error.names if name in given]
-                raise self._at((*keys, *about[:1]), str(error)) from error
+                about = [name.split(".") for name in error.names]
+                about = [[], *(names for names in about if names[0] in given)][:2]
+                raise self._at((*keys, *about[-1]), str(error)) from error
+            if kind.made is self._lookup.base(STOPPING) and reads:
+                self._check_monitored(keys, str(values_of.get("monitor")))
 
     def completed(self) -> Mapping[str, Any]:
         """Return the configuration with the plain defaults that sources tell."""
@@ -308,6 +313,17 @@ class Walk:
         given = any(item.keys[:2] == ("data", "public") for item in self._given)
         if data is not None and "public" in data.types and not given:
             raise self._at(keys, needs_public(method))
+
+    def _check_monitored(self, keys: Keys, monitor: str) -> None:
+        """Check that there are validation data if a score on them is monitored."""
+        data, given = self._kinds.get(("data",)), self.merged.arguments(("data",))
+        if data is None or not monitor.startswith("val/"):
+            return
+        divided = self._lookup.base(DIVIDED) in data.made.__mro__
+        # A file with a partition may have a part for validation.
+        drawn = isinstance(given.get("partition"), Mapping) and "val_fraction" in data.types
+        if divided and drawn and not {**data.usual, **given}["val_fraction"]:
+            raise self._at(keys, needs_validation(monitor))
 
     def _at(self, keys: Keys, what: str) -> UsageError:
         there = settings_of(self._given, keys) or settings_of(self._given, keys[:-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from inspect import isfunction
@@ -210,6 +210,19 @@ def needs_public(who: str) -> str:
         f"{who} needs public data, and the data have none: set data.public to a data set that "
         "belongs to no client"
     )
+
+
+def needs_validation(monitor: str) -> str:
+    """Return the message about a score on validation data, of which there are none."""
+    return (
+        f"EarlyStopping monitors {monitor!r}, and there are no validation data: set "
+        "data.val_fraction, such as 0.1, or monitor a score on test data"
+    )
+
+
+def no_option(task: str, name: str, known: Iterable[str]) -> str:
+    """Return the message about an option of a loss that a task does not have."""
+    return f"{task} has no option {name!r}, only {', '.join(known) or 'its own loss'}"
 
 
 def check_overrides(kind: type, *bases: type) -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pfl.core import criteria
-from pfl.core.checks import finite, not_negative, positive, within
+from pfl.core.checks import finite, no_option, not_negative, positive, within
 from pfl.core.criteria import defined, exact, pinball, wide
 from pfl.core.failure import ExplainedError
 
@@ -94,10 +94,7 @@ class Task(ABC):
         known = [*map(_argument, fields(self))]
         for name in options:
             if name not in known:
-                raise ValueError(
-                    f"loss: {type(self).__name__} has no option {name!r}, only "
-                    f"{', '.join(known) or 'its own loss'}"
-                )
+                raise ValueError(f"loss: {no_option(type(self).__name__, name, known)}")
         values = {n: tuple(v) if isinstance(v, list) else v for n, v in options.items()}
         try:
             return type(self)(**{**self.options(), **values})

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from threading import Timer
 
 
 class Waits:
@@ -66,6 +67,24 @@ def lap(topic: str) -> None:
     """Count to a topic what the user of a command has waited for since the last lap."""
     if (waits := _COMMAND.get()) is not None:
         waits.lap(topic)
+
+
+@contextmanager
+def said(what: str, after: float = 1.0) -> Iterator[None]:
+    """Say on stderr what the user of a command waits for in this scope, if it takes long.
+
+    Args:
+        what: What it is, such as ``reading the data``.
+        after: Seconds after which it is said.
+    """
+    timer = Timer(after, print, [f"{what} ..."], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    if _COMMAND.get() is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def of_run() -> Waits:

@@ -78,6 +78,24 @@ class Folder(Word):
             raise ValueError(f"expected a folder, but {file} is a file")
 
 
+@dataclass(frozen=True)
+class Ending(Word):
+    """The name of a file.
+
+    Attributes:
+        ending: What it ends in, such as ``.png``.
+    """
+
+    ending: str
+
+    def check(self, value: object, closed: bool) -> None:
+        """Refuse a name with another ending, and what lies below a file."""
+        if isinstance(value, str):
+            if Path(value).suffix != self.ending:
+                raise ValueError(f"{value}: the picture is a {self.ending} file")
+            Folder().check(str(Path(value).parent), closed)
+
+
 def _has_driver() -> bool:
     """Return ``True`` if the driver of a GPU is there, without which torch cannot use any."""
     if Path("/dev/kfd").exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -14,9 +15,11 @@ from pfl.imports.plugins import PACKAGES
 
 # Packages whose source is read: this project's, and torch.
 _READ = (*(name.rstrip(".") for name in PACKAGES), "torch")
-# Packages of which only the names of their classes are read.
-_LISTED = ("torchmetrics", "torchvision")
+# Packages whose modules have no names but those that their sources spell.
+_SPELT = ("torchmetrics", "torchvision")
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+# Words of a source that may give a module names which it does not spell.
+_HIDDEN = re.compile(r"\b(globals|vars|setattr|exec|eval|sys\.modules|__dict__|__getattr__)\b")
 
 
 class Module:
@@ -25,17 +28,20 @@ class Module:
     Args:
         name: Its dotted name.
         file: Its file.
+        foreign: Whether it is neither of a package that is read nor of the working folder.
     """
 
-    def __init__(self, name: str, file: Path) -> None:
+    def __init__(self, name: str, file: Path, foreign: bool = False) -> None:
         self.name = name
+        self.foreign = foreign
         self.classes: dict[str, ast.ClassDef] = {}
         self.functions: dict[str, ast.FunctionDef] = {}
         self.aliases: dict[str, ast.expr] = {}
         self.imports: dict[str, str] = {}
         self.stars: list[str] = []
         self._package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        for statement in _flat(ast.parse(file.read_text(encoding="utf-8")).body):
+        self._text = file.read_text(encoding="utf-8")
+        for statement in _flat(ast.parse(self._text).body):
             self._enter(statement)
 
     def _enter(self, statement: ast.stmt) -> None:
@@ -73,7 +79,15 @@ class Module:
             if one is not None
             for named in (*one.classes, *one.functions, *one.aliases, *one.imports)
         }
-        return None in stars or bool({name, "__getattr__"} & known)
+        told = None not in stars and not {name, "__getattr__"} & known
+        return not told or any(one is not None and one.hides(name) for one in (self, *stars))
+
+    def hides(self, name: str) -> bool:
+        """Return ``True`` if a foreign module may have a name by other means than a statement."""
+        if not self.foreign or is_spelt(self.name):
+            return False
+        spelt = re.search(rf"\b{re.escape(name)}\b", self._text)
+        return bool(spelt or _HIDDEN.search(self._text))
 
     def every_star(self) -> list[Module | None]:
         """Return the modules from which everything is imported, at any depth."""
@@ -109,9 +123,13 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 @cache
 def _folder(package: str) -> Path | None:
-    """Return the folder of an installed package."""
-    spec = find_spec(package)
-    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+    """Return the folder of an installed package; ``None`` for anything else."""
+    spec = None
+    with suppress(ValueError):  # modules of the interpreter's own have no spec
+        spec = find_spec(package)
+    if spec is None or spec.origin is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.origin).parent
 
 
 def _own_folder(top: str) -> Path | None:
@@ -130,26 +148,31 @@ def module(name: str, listed: bool = False) -> Module | None:
 
     Args:
         name: Its dotted name.
-        listed: Whether the packages count of which only names are read.
+        listed: Whether modules of all installed packages count, which are foreign.
     """
     top, *rest = name.split(".")
     if not all(part.isidentifier() for part in (top, *rest)):
         return None
-    read = (*_READ, *_LISTED) if listed else _READ
-    folder = _folder(top) if top in read else _own_folder(top)
+    file = _file(_folder(top) if top in _READ else _own_folder(top), rest)
+    foreign = file is None and listed and top not in _READ
+    if foreign:
+        file = _file(_folder(top), rest)
+    return None if file is None else _parsed(name, file, foreign, file.stat().st_mtime_ns)
+
+
+def _file(folder: Path | None, parts: list[str]) -> Path | None:
+    """Return the file of a module below the folder of its package."""
     if folder is None:
         return None
-    place = folder.joinpath(*rest)
-    for file in (place / "__init__.py", place.with_suffix(".py")):
-        if file.is_file():
-            return _parsed(name, file, file.stat().st_mtime_ns)
-    return None
+    place = folder.joinpath(*parts)
+    files = (place / "__init__.py", place.with_suffix(".py"))
+    return next((file for file in files if file.is_file()), None)
 
 
 @cache
-def _parsed(name: str, file: Path, changed: int) -> Module | None:
+def _parsed(name: str, file: Path, foreign: bool, changed: int) -> Module | None:
     try:
-        return Module(name, file)
+        return Module(name, file, foreign)
     except (SyntaxError, ValueError):
         return None
 
@@ -206,6 +229,11 @@ def names_of(path: str) -> list[str]:
 def is_read(home: str) -> bool:
     """Return ``True`` for a module of a package whose source is what will be imported."""
     return home.partition(".")[0] in _READ
+
+
+def is_spelt(home: str) -> bool:
+    """Return ``True`` for a module of a package whose sources spell all that it has."""
+    return home.partition(".")[0] in _SPELT
 
 
 def assigned(statement: ast.stmt) -> list[str]:

@@ -11,10 +11,12 @@ from typing import Any
 
 from pfl.imports import modules
 from pfl.imports.modules import Module
-from pfl.imports.stubs import UnreadableError, evaluated, is_stub
+from pfl.imports.stubs import Routine, UnreadableError, evaluated, is_stub, routine
 
 # The arguments of a class or a function by name; those without a declared type have no annotation.
 Parameters = Mapping[str, Parameter]
+# Names in the types that are taken from another package; evaluating others would read much of it.
+_PLAIN = {"int", "float", "str", "bool", "Optional", "Union"}
 
 
 def constant(kind: Any, name: str) -> Any:
@@ -50,12 +52,17 @@ def constructors(kind: type) -> Iterator[tuple[Module, ast.FunctionDef, set[str]
 
 
 @cache
-def parameters(kind: type) -> Parameters | None:
+def parameters(kind: type | Routine) -> Parameters | None:
     """Return the arguments of a stand-in, those that it passes on to its bases too.
 
     ``None`` if only running the source would tell.
     """
-    return _along(kind.__mro__)
+    if isinstance(kind, type):
+        return _along(kind.__mro__)
+    module, node = kind.source
+    # Those of torchvision register a builder, and leave its arguments as they are.
+    kept = not node.decorator_list or modules.is_spelt(module.name)
+    return _of_function(module, node, ()) if kept else None
 
 
 def _along(line: tuple[type, ...]) -> Parameters | None:
@@ -63,7 +70,7 @@ def _along(line: tuple[type, ...]) -> Parameters | None:
     first, *rest = line
     if first in (object, dict):
         return {}
-    if "opaque" in vars(first):
+    if "opaque" in vars(first) or vars(first)["remade"]:
         return None
     module, node = vars(first)["source"]
     after = tuple(rest)
@@ -94,7 +101,9 @@ def _parameter(
 ) -> Parameter:
     declared: Any = Parameter.empty
     value: Any = Parameter.empty
-    if hint is not None:
+    if module.foreign and not _is_plain(hint):
+        declared = Any
+    elif hint is not None:
         try:
             declared = evaluated(module, hint)
         except UnreadableError:
@@ -107,6 +116,18 @@ def _parameter(
     return Parameter(name, Parameter.KEYWORD_ONLY, default=value, annotation=declared)
 
 
+def _is_plain(hint: ast.expr | None) -> bool:
+    """Return ``True`` for the annotation of plain values."""
+    kinds = (ast.Name, ast.Load, ast.BinOp, ast.BitOr, ast.Subscript, ast.Tuple, ast.Constant)
+    inner = [] if hint is None else [*ast.walk(hint)]
+    return bool(inner) and all(
+        isinstance(one, kinds)
+        and (not isinstance(one, ast.Name) or one.id in _PLAIN)
+        and (not isinstance(one, ast.Constant) or one.value is None)
+        for one in inner
+    )
+
+
 class _Written(str):
     """A default as the source writes it, if it is not a plain value."""
 
@@ -117,13 +138,16 @@ class _Written(str):
 def _of_function(
     module: Module, function: ast.FunctionDef, after: tuple[type, ...]
 ) -> Parameters | None:
-    """Return the arguments of a constructor, and of the one that it passes others on to."""
+    """Return the arguments of a constructor, and of the one that it passes others on to.
+
+    So of a function, which has no bases.
+    """
     given = function.args
-    positional = [*given.posonlyargs, *given.args][1:]
+    positional = [*given.posonlyargs, *given.args][bool(after) :]
     late = zip(reversed(positional), chain(reversed(given.defaults), repeat(None)), strict=False)
     pairs = [*reversed([*late]), *zip(given.kwonlyargs, given.kw_defaults, strict=True)]
     own = {one.arg: _parameter(module, one.arg, one.annotation, value) for one, value in pairs}
-    inner = _along(after) or {}
+    inner = (_along(after) or {}) if after else {}
     for name, one in own.items():
         if one.annotation is Parameter.empty and name in inner:
             own[name] = one.replace(annotation=inner[name].annotation)
@@ -141,11 +165,8 @@ def _passed_on(
     """Return the arguments that a constructor takes as ``**options`` for those that it calls."""
     if function.args.kwarg is None:
         return {}
-    options, found = function.args.kwarg.arg, dict[str, Parameter]()
-    uses = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == options]
-    calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
-    calls = [call for call in calls if any(word.value in uses for word in call.keywords)]
-    if len(calls) < len(uses):
+    calls, found = _passing(module, function, function.args.kwarg.arg)
+    if calls is None:
         return None
     for call in calls:
         taken = _taken(module, call.func, after)
@@ -156,6 +177,21 @@ def _passed_on(
     return found
 
 
+def _passing(
+    module: Module, function: ast.FunctionDef, options: str
+) -> tuple[list[ast.Call] | None, dict[str, Parameter]]:
+    """Return the calls to which options are passed on, and those that are taken out by name.
+
+    There are no such calls to tell of where options are used otherwise.
+    """
+    uses = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == options]
+    calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
+    looks = _looks(module, calls, options) if module.foreign else []
+    calls = [call for call in calls if any(word.value in uses for word in call.keywords)]
+    taken = {name: _parameter(module, name, None, ast.Constant(None)) for name in looks if name}
+    return (calls if len(calls) + len(looks) >= len(uses) else None), taken
+
+
 def _taken(module: Module, called: ast.expr, after: tuple[type, ...]) -> Parameters | None:
     """Return the arguments of what a constructor calls, if that is a class."""
     if ast.unparse(called) == "super().__init__":
@@ -163,5 +199,34 @@ def _taken(module: Module, called: ast.expr, after: tuple[type, ...]) -> Paramet
     try:
         made = evaluated(module, called)
     except UnreadableError:
-        return None
-    return parameters(made) if is_stub(made) else None
+        made = routine(f"{module.name}.{ast.unparse(called)}")
+    return parameters(made) if is_stub(made) or isinstance(made, Routine) else None
+
+
+def _looks(module: Module, calls: list[ast.Call], options: str) -> list[str]:
+    """Return the option that each call takes out of all; empty for one that only looks at them."""
+    found = []
+    for call in calls:
+        match call:
+            case ast.Call(func=ast.Attribute(value=of), args=[ast.Constant(str(key)), _]):
+                found += [key] * (ast.unparse(of) == options)
+            case ast.Call(args=[ast.Name(id=name), *_]) if name == options:
+                found += [""] * _only_looks(module, call.func)
+    return found
+
+
+def _only_looks(module: Module, called: ast.expr) -> bool:
+    """Return ``True`` for a function that takes nothing out of the options that it is given."""
+    made = routine(f"{module.name}.{ast.unparse(called)}")
+    if made is None or not made.source[1].args.args:
+        return False
+    name, harmless, uses = made.source[1].args.args[0].arg, list[ast.expr](), list[ast.expr]()
+    for one in ast.walk(made.source[1]):
+        match one:
+            case ast.Name():
+                uses += [one] * (one.id == name)
+            case ast.Subscript(value=value):
+                harmless.append(value)
+            case ast.Compare(comparators=several):
+                harmless += several
+    return all(one in harmless for one in uses)

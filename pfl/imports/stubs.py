@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import sys
 from abc import ABC
 from collections.abc import Iterator
 from contextlib import suppress
@@ -54,7 +55,7 @@ def _found(module: Module, name: str) -> Any:
     if module.imports.get(name) == f"{module.name}.{name}":
         raise UnreadableError(name)  # a package imports its own module
     if name in module.imports:
-        return resolved(module.imports[name])
+        return resolved(module.imports[name], module)
     for star in module.every_star():
         if star is not None and name in star.named():
             return _found(star, name)
@@ -78,7 +79,7 @@ def evaluated(module: Module, node: ast.expr) -> Any:
             return _found(module, name)
         case ast.Attribute():
             first, *rest = ast.unparse(node).split(".")
-            return resolved(".".join([module.imports.get(first, first), *rest]))
+            return resolved(".".join([module.imports.get(first, first), *rest]), module)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return Union[evaluated(module, left), evaluated(module, right)]  # noqa: UP007 (of values)
         case ast.List(elts=items):
@@ -118,8 +119,12 @@ def _subscripted(module: Module, outer: Any, inner: ast.expr) -> Any:
         raise UnreadableError(str(error)) from error
 
 
-def resolved(path: str) -> Any:
+def resolved(path: str, near: Module | None = None) -> Any:
     """Return what a dotted path stands for in annotations; a class of other packages is opaque.
+
+    Args:
+        path: The path.
+        near: The module that names it, whose own package is read too.
 
     Raises:
         UnreadableError: It cannot be told.
@@ -127,7 +132,8 @@ def resolved(path: str) -> Any:
     home, _, name = path.rpartition(".")
     if home in _IMPORTED:
         return getattr(import_module(home), name)
-    module = modules.module(home)
+    top = path.partition(".")[0]
+    module = modules.module(home, listed=near is not None and near.name.partition(".")[0] == top)
     if module is not None:
         return _found(module, name)
     if modules.is_read(path):
@@ -144,11 +150,11 @@ def _opaque(path: str) -> type:
 def stub(path: str) -> type | None:
     """Return the stand-in for the class at a dotted path.
 
-    ``None`` if its source is not read, or does not say.
+    ``None`` if there is no source, or it does not say.
     """
     home, _, name = path.rpartition(".")
     try:
-        module = modules.module(home)
+        module = modules.module(home, listed=True)
         made = None if module is None else _found(module, name)
     except UnreadableError:
         return None
@@ -168,13 +174,48 @@ def public_path(kind: type) -> str:
 
 
 def is_opaque(kind: type) -> bool:
-    """Return ``True`` if some base of a stand-in is of a package that is not read."""
-    return any("opaque" in vars(base) for base in kind.__mro__)
+    """Return ``True`` if some base of a stand-in is of a package that is not read.
+
+    Classes of the standard library derive from no other package's.
+    """
+    homes = (base.__module__ for base in kind.__mro__ if "opaque" in vars(base))
+    return any(home.partition(".")[0] not in sys.stdlib_module_names for home in homes)
 
 
 def is_stub(kind: Any) -> bool:
     """Return ``True`` for a stand-in."""
     return isinstance(kind, type) and "source" in vars(kind)
+
+
+def is_foreign(kind: type) -> bool:
+    """Return ``True`` for the stand-in of a class of another installed package."""
+    return is_stub(kind) and bool(vars(kind)["source"][0].foreign)
+
+
+class Routine:
+    """A stand-in for a function.
+
+    Args:
+        module: Its module.
+        node: Its source.
+    """
+
+    def __init__(self, module: Module, node: ast.FunctionDef) -> None:
+        self.__name__ = node.name
+        self.source = (module, node)
+
+
+def routine(path: str) -> Routine | None:
+    """Return the stand-in for the function at a dotted path; ``None`` if there is no source."""
+    home, _, name = path.rpartition(".")
+    module = modules.module(home, listed=True)
+    for one in (module, *module.every_star()) if module is not None else ():
+        if one is not None and name in one.functions:
+            return Routine(one, one.functions[name])
+        elsewhere = one.imports.get(name, path) if one is not None else path
+        if elsewhere != path and (found := routine(elsewhere)) is not None:
+            return found
+    return None
 
 
 def is_base(kind: type) -> bool:
@@ -202,6 +243,7 @@ def _built(module: Module, node: ast.ClassDef) -> type:
         "_is_base": bool({"ABC", "Protocol"} & words),
         "_is_protocol": "Protocol" in words,
         "source": (module, node),
+        "remade": _is_remade(module, node),
     }
     if any("dataclass" in mark for mark in marks):
         content["__dataclass_fields__"] = {}
@@ -216,6 +258,14 @@ def _built(module: Module, node: ast.ClassDef) -> type:
     if {"ABC", "Protocol"} & words or any(hasattr(base, "__abstractmethods__") for base in bases):
         made.__abstractmethods__ = frozenset(_abstract(node, inherited))  # type: ignore[attr-defined]
     return made
+
+
+def _is_remade(module: Module, node: ast.ClassDef) -> bool:
+    """Return ``True`` if a foreign class may take other arguments than its constructor spells."""
+    functions = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+    start = functions.get("__init__")
+    made_otherwise = node.keywords or "__new__" in functions or (start and start.decorator_list)
+    return module.foreign and bool(made_otherwise)
 
 
 def _abstract(node: ast.ClassDef, inherited: set[str]) -> set[str]:
@@ -236,4 +286,5 @@ def _bases(module: Module, node: ast.ClassDef) -> Iterator[type]:
             made = evaluated(module, plain)
         except UnreadableError:
             made = None
-        yield made if is_stub(made) else resolved(f"elsewhere.{ast.unparse(plain).split('.')[-1]}")
+        known = isinstance(made, type) and {"source", "opaque"} & vars(made).keys()
+        yield made if known else resolved(f"elsewhere.{ast.unparse(plain).split('.')[-1]}")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from pfl.imports import plugins
+from pfl.disk.nearest import nearest
+from pfl.imports import modules, plugins
 from pfl.imports.plugins import Plugin, PluginError
 from pfl.results.files import RunError, read_table
 from pfl.results.runs import At, RunFolder
 from pfl.results.settings import Setting
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # The table of each setting that has one, by its label.
 Tables: TypeAlias = Mapping[str, pd.DataFrame]
@@ -88,6 +92,27 @@ def brought(own: Mapping[str, str]) -> Mapping[str, Kind]:
             plugin.check(typed, "a module whose PICTURES maps names to kinds of pictures")
             found += ((name, plugin, _guarded(plugin, one)) for name, one in pictures.items())
     return plugins.settle("picture", found, own)
+
+
+def no_picture(name: str, known: Iterable[str]) -> str:
+    """Return the message about a picture that runs do not have."""
+    return f"no run reported {name!r} for its clients{nearest(name, known)}"
+
+
+def told() -> set[str] | None:
+    """Return the names of the pictures of extras and plug-ins by their sources, without an import.
+
+    ``None`` if some source does not tell.
+    """
+    names = set[str]()
+    for plugin in plugins.installed("pfl.pictures"):
+        module = modules.module(plugin.path, listed=True)
+        match None if module is None else module.aliases.get("PICTURES"):
+            case ast.Dict(keys=keys) if all(isinstance(key, ast.Constant) for key in keys):
+                names |= {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+            case _:
+                return None
+    return names
 
 
 def _guarded(plugin: Plugin, kind: Kind) -> Kind:

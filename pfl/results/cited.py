@@ -13,11 +13,14 @@ from pfl.results.runs import RunFolder
 def methods(runs: Sequence[RunFolder]) -> dict[str, Sequence[Part]]:
     """Return the section on methods; none if no run has a method with a record of its own."""
     known = told(runs)
-    if not known:
-        return {}
+    return section(known) if known else {}
+
+
+def section(known: Mapping[str, Mapping[str, str]]) -> dict[str, Sequence[Part]]:
+    """Return the section on methods, of what is known of each by name."""
     words = {name: one["apart"].replace("`", "") for name, one in known.items()}
     cells = [[name, f"{said[0].upper()}{said[1:]}."] for name, said in words.items()]
-    cited = Text(bibliography(runs), "BibTeX")
+    cited = Text(_entries(known), "BibTeX")
     return {"Methods": [rows(Sheet("", ["", ""], cells), words=True), cited]}
 
 
@@ -29,7 +32,11 @@ def told(runs: Sequence[RunFolder]) -> dict[str, Mapping[str, str]]:
 
 def bibliography(runs: Sequence[RunFolder]) -> str:
     """Return the BibTeX entries of the papers of the runs' methods, and of the project."""
-    entries = [one["bibtex"] for one in told(runs).values() if "bibtex" in one]
+    return _entries(told(runs))
+
+
+def _entries(known: Mapping[str, Mapping[str, str]]) -> str:
+    entries = [one["bibtex"] for one in known.values() if "bibtex" in one]
     return "\n\n".join([*entries, _of_project()])
 
 

@@ -14,7 +14,7 @@ from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.paired import Paired, adjusted, paired
 from pfl.results.runs import At, RunFolder
-from pfl.results.settings import Setting
+from pfl.results.settings import Setting, labelled
 from pfl.results.statistics import Estimate
 
 Pairs: TypeAlias = Literal["clients", "replicates"]
@@ -71,7 +71,7 @@ def compare(
     runs = [run for setting in settings for run in setting.runs]
     _check_finished(runs)
     metric = common_score(runs) if metric is None else metric
-    base = _find_reference(settings, reference)
+    base = labelled(settings, reference)
     others = [setting for setting in settings if setting is not base]
     tests = _tests(others, base, metric, at)
     estimates = {setting.label: _estimates(setting, metric, at) for setting in settings}
@@ -92,14 +92,6 @@ def _check_finished(runs: Sequence[RunFolder]) -> None:
         if not run.finished:
             planned = run.environment.get("rounds", "more")
             raise RunError(f"the run {run.path} is not finished (round {run.round} of {planned})")
-
-
-def _find_reference(settings: Sequence[Setting], label: str | None) -> Setting:
-    """Return the setting of a label, by default the first."""
-    by_label = {setting.label: setting for setting in settings}
-    if label is not None and label not in by_label:
-        raise RunError(f"there is no setting {label!r} among {', '.join(by_label)}")
-    return settings[0] if label is None else by_label[label]
 
 
 def _record(

@@ -84,12 +84,15 @@ def pictures(settings: Sequence[Setting], metric: str) -> Pictures:
     """Draw the pictures that suit some runs, each for a wide and for a narrow screen."""
     wide, narrow = draw(settings, metric=metric), draw(settings, metric=metric, width=NARROW)
     return Pictures(
-        [
-            (_svg(one, one.figure, "wide") + _svg(other, other.figure, "narrow"), one.caption)
-            for one, other in zip(wide, narrow, strict=True)
-            if one.figure is not None and other.figure is not None
-        ]
+        [both(one, other) for one, other in zip(wide, narrow, strict=True) if one.figure]
     )
+
+
+def both(wide: Picture, narrow: Picture) -> tuple[Markup, str]:
+    """Return a picture for a wide and for a narrow screen, and its caption."""
+    screens = (("wide", wide), ("narrow", narrow))
+    drawn = [_svg(one, one.figure, name) for name, one in screens if one.figure is not None]
+    return Markup("").join(drawn), wide.caption
 
 
 def _svg(picture: Picture, figure: Figure, screen: str) -> Markup:

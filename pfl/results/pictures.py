@@ -9,10 +9,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from pfl.disk.nearest import nearest
 from pfl.disk.writing import written
 from pfl.results import matrices, plots
-from pfl.results.analyses import Kind, brought
+from pfl.results.analyses import Kind, brought, no_picture
 from pfl.results.files import RunError
 from pfl.results.find import common_score
 from pfl.results.names import WORDS
@@ -84,8 +83,7 @@ def draw(
         for name in names:
             try:
                 if name not in known:
-                    what = f"no run reported {name!r} for its clients{nearest(name, known)}"
-                    raise RunError(what)
+                    raise RunError(no_picture(name, known))
                 figure = known[name].draw(settings, metric, at)
                 drawn.append(Picture(name, figure, caption=known[name].caption))
             except RunError as error:

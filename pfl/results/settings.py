@@ -9,6 +9,7 @@ from itertools import accumulate
 import numpy as np
 import pandas as pd
 
+from pfl.disk.nearest import nearest
 from pfl.federation import identity
 from pfl.federation.identity import STARTED, Identity
 from pfl.results import names
@@ -163,3 +164,16 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
         alone = (end for end in ends if sum(f".{one}".endswith(f".{end}") for one in keys) == 1)
         short[key] = next(alone, key)
     return short
+
+
+def labelled(settings: Sequence[Setting], label: str | None) -> Setting:
+    """Return the setting of a label, by default the first.
+
+    Raises:
+        RunError: There is none.
+    """
+    by_label = {setting.label: setting for setting in settings}
+    if label is not None and label not in by_label:
+        near = nearest(label, by_label)
+        raise RunError(f"there is no setting {label!r} among {', '.join(by_label)}{near}")
+    return settings[0] if label is None else by_label[label]

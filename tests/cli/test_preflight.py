@@ -155,6 +155,38 @@ SLIPS = {
         [*QUICK, "--model.net=torchvision.models.resnet19"],
         "'torchvision.models.resnet19'; did you mean 'torchvision.models.resnet18'",
     ),
+    "an argument of a function of torchvision": (
+        [*QUICK, "--model.net=torchvision.models.resnet18", "--model.net.progres=false"],
+        "resnet18 has no argument 'progres'; did you mean 'progress'",
+    ),
+    "one that is passed on": (
+        [*QUICK, "--model.net=torchvision.models.vit_b_16", "--model.net.image_sise=32"],
+        "vit_b_16 has no argument 'image_sise'; did you mean 'image_size'",
+    ),
+    "a class of another package": (
+        [*QUICK, "--model.net=jsonargparse.ArgumentParser"],
+        "jsonargparse.ArgumentParser is not a subclass of Module",
+    ),
+    "no class of another package": (
+        [*QUICK, "--data=sklearn.linear_model.LogisticRegresion"],
+        "there is no class 'sklearn.linear_model.LogisticRegresion'",
+    ),
+    "an option of another task's loss": (
+        [*QUICK, "--data.loss.huber=1"],
+        "--data.loss.huber: Classification has no option 'huber', only class_weights",
+    ),
+    "a value of the loss": (
+        [*QUICK, "--data.loss.focal=-1"],
+        "--data.loss.focal: focal must not be negative",
+    ),
+    "a score without its data": (
+        [*QUICK, "--loop.callbacks+=EarlyStopping"],
+        "--loop.callbacks+: ~ 'val/personal/acc', and there are no validation data",
+    ),
+    "a file of a picture": (
+        ["data", "inspect", *QUICK[1:], "--out=a.tiff"],
+        "--out: a.tiff: the picture is a .png file",
+    ),
 }
 
 
@@ -171,6 +203,9 @@ def _own_module(own_folder):
     (own_folder / "own.py").write_text(OWN)
     # What it has, only an import tells.
     (own_folder / "mine.py").write_text("from elsewhere import Data, Mine\n")
+    (own_folder / "derived.py").write_text(
+        "from datamodules import Digits\nclass Data(Digits): ...\n"
+    )
 
 
 @pytest.mark.parametrize("case", SLIPS)
@@ -223,6 +258,15 @@ RIGHT = {
     "file of a partition": ["--data.partition", "partition"],
     "metrics": ["--data.metrics=[torchmetrics.AUROC, {metric: torchmetrics.F1Score, name: f}]"],
     "a builder of torchvision": ["--model.net=torchvision.models.resnet18"],
+    "what a builder passes on": [
+        "--model.net=torchvision.models.resnet18",
+        "--model.net.width_per_group=32",
+    ],
+    "what a builder takes out": [
+        "--model.net=torchvision.models.vit_b_16",
+        "--model.net.image_size=32",
+    ],
+    "a class that is derived from another package's": ["--data", "derived.Data"],
     "a class beside a path": ["--data.partition=Dirichlet", "--data.partition.alpha=0.5"],
     "what only the parser knows": ["--loop.progress=yes", "--loop.devices=auto"],
     "class after arguments": ["--config", "after.yaml"],

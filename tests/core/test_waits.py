@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from pfl.core import waits
@@ -49,3 +51,12 @@ def test_a_second_run_of_a_command_counts_from_the_end_of_the_first_ones_start(p
 
 def test_a_process_knows_how_long_it_has_been_running():
     assert 0.0 <= waits._since_start() < 10**6
+
+
+def test_what_takes_long_is_said_while_a_command_waits_for_it(capsys):
+    for after in (0.01, 60.0):
+        with waits.of_command(is_process=False), waits.said(f"reading for {after} s", after):
+            time.sleep(0.1)
+    with waits.said("nobody waits", 0.01):
+        time.sleep(0.1)
+    assert capsys.readouterr().err == "reading for 0.01 s ...\n"

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.ledger.judge import by, counts, hangs_on, ranges
-from benchmarks.ledger.page import rms, text
+from benchmarks.ledger.numbers import rms
+from benchmarks.ledger.page import text
 from benchmarks.ledger.readings import Assumption, Paper, Reading, is_open, readings
 from tests.ledger.known import ledger, run, seeds
 

@@ -111,7 +111,7 @@ def test_finished_runs_are_kept_and_compared(work, capsys):
     summaries = [RunFolder.read(folder).summary["summary"] for _, folder in entries]
     found = [summary["test/personal/acc_weighted/last"] for summary in summaries]
     assert row["ours"] == pytest.approx(sum(found) / 2, rel=1e-5)
-    assert f"{100 * row['ours']:.2f}" in Path("docs/ledger.md").read_text()
+    assert f">{100 * row['ours']:.2f}</td>" in Path("docs/ledger.html").read_text()
     first = [file.read_bytes() for file in sorted(Path("docs").iterdir())]
     assert main([]) == 0
     assert [file.read_bytes() for file in sorted(Path("docs").iterdir())] == first
@@ -240,7 +240,10 @@ def test_runs_with_other_settings_stand_apart(work, capsys):
     assert says(capsys.readouterr().err, "data.max_samples: not as ~ --departure")
     assert keep("--seeds", "0", "--data", "MNIST") == 2
     assert says(capsys.readouterr().err, "FedPer, beta=0.1: data: not as ~ --departure")
-    before, picture = Path("docs/ledger.md").read_text(), Path("docs/ledger_light.svg").read_text()
+    before, picture = (
+        Path("docs/ledger.html").read_text(),
+        Path("docs/ledger_light.svg").read_text(),
+    )
     assert keep(*rounds, "--departure", "Three rounds, five units") == 0
     (first, _), (second, _) = kept()
     assert second.key == f"{first.key}_three-rounds-five-units"
@@ -248,10 +251,19 @@ def test_runs_with_other_settings_stand_apart(work, capsys):
     assert [(row["experiment"], row["verdict"]) for row in found[1:]] == [
         ("Three rounds, five units", "")
     ]
-    after = Path("docs/ledger.md").read_text()
-    assert after.partition("\n## Experiments\n")[0] == before.partition("\n## Experiments\n")[0]
-    assert "| FedPer, beta 0.1 (own) | Three rounds, five units |" in after
+    after, heading = (
+        Path("docs/ledger.html").read_text(),
+        "<h2>Runs with settings that no reading has</h2>",
+    )
+    cells = "<h2>Cells of FedAS</h2>"
+    assert _section(after, cells) == _section(before, cells) != ""
+    assert heading not in before
+    assert "Three rounds, five units" in _section(after, heading)
     assert Path("docs/ledger_light.svg").read_text() == picture
+
+
+def _section(page, heading):
+    return page.partition(heading)[2].partition("</section>")[0]
 
 
 def test_runs_of_another_clone_are_kept_from_its_folder(work, tmp_path, monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,10 +79,25 @@ def test_report_of_a_folder_is_of_all_its_runs(runs, capsys):
     assert capsys.readouterr().out.rstrip().endswith(bibliography([]))
 
 
+def test_slips_wait_neither_for_pictures_nor_for_statistics(runs):
+    slips = (
+        ["plot", "runs", "--only", "curvs"],
+        ["plot", "runs", "--metric", "acc"],
+        ["compare", "runs", "--metric", "acc"],
+        ["compare", "runs", "--reference", "x"],
+    )
+    calls = "\n".join(f"assert main({words!r}) == 2" for words in slips)
+    code = f"import sys\nfrom pfl.__main__ import main\n{calls}\n"
+    code += "print({'torch', 'matplotlib', 'scipy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["plot", "nothing"], "there is no folder nothing"),
+        (["plot", "runs", "--only", "curvs"], "did you mean 'curves'?"),
         (["report", "empty"], "empty is not a run folder"),
         (["compare", "runs", "--reference", "x"], "there is no setting 'x' among FedAS, FedAvg"),
         (["compare", "runs", "--metric", "acc"], "has no column 'acc'"),

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 
-from pfl.cli import catalogue
 from pfl.cli.explain import UsageError
+from pfl.cli.kinds import METHOD
 from pfl.disk.nearest import nearest
-from pfl.imports import signatures, stubs
+from pfl.imports import modules, signatures, stubs
 
 # Short options and the long ones that mean the same.
 _LONG = {
@@ -38,6 +38,13 @@ _SAID = {
 # Those of single methods, and what they may be called in a method here.
 _OF = {"mu": ("mu", "proximity"), "tau": ("tau",), "pls": ("personal_epochs",)}
 _NETWORKS = {"cnn": "CNN2", "dnn": "MLP", "resnet18": "ResNet18", "resnet": "ResNet18"}
+# The folders that PFLlib's generators write.
+_DATA = (
+    *("MNIST", "EMNIST", "FEMNIST", "FashionMNIST", "Cifar10", "Cifar100", "TinyImagenet"),
+    *("Omniglot", "Digit5", "DomainNet", "AGNews", "SogouNews", "Shakespeare", "AmazonReview"),
+    *("HAR", "PAMAP2", "iWildCam", "Camelyon17", "COVIDx", "kvasir", "Flowers102", "GTSRB"),
+    *("Country211", "StanfordCars"),
+)
 # Where, what it is called and how often change no result.
 _NO_MATTER = {"dev", "did", "go", "ncl", "nb", "sfn", "nc", "data", "m", "algo", "t", "pv"}
 _NOTES = (
@@ -55,6 +62,9 @@ def translate(options: argparse.Namespace) -> None:
     """
     given = _given(options.command)
     settings = {**_DEFAULTS, **given}
+    folder = options.dataset / settings["data"]
+    if not folder.is_dir():
+        _check_data(settings["data"], folder)
     command = ["pfl fit", *_flags(settings, options.dataset)]
     if int(settings["t"]) > 1:
         command.append("--seed=$seed")
@@ -66,6 +76,21 @@ def translate(options: argparse.Namespace) -> None:
         print(f"cannot be said: {line}")
     for line in _NOTES:
         print(f"note: {line}")
+    if not folder.is_dir():
+        print(f"note: there is no folder {folder} yet: give PFLlib's folder dataset as --dataset.")
+
+
+def _check_data(name: str, folder: Path) -> None:
+    """Refuse data that are not there, and are misspelt.
+
+    Raises:
+        UsageError: No generator of PFLlib writes a folder of this name, but one of a similar name.
+    """
+    # Folders of several partitions are often called MNIST-0.1, and older generators wrote mnist.
+    base = re.split(r"[-_.]", name)[0].lower()
+    known = any(base == one.lower() for one in _DATA)
+    if not known and (near := nearest(name, _DATA)):
+        raise UsageError(f"-data {name}: there is no folder {folder}{near}")
 
 
 def _given(command: str) -> dict[str, str]:
@@ -118,11 +143,15 @@ def _method(given: str) -> str:
     Raises:
         UsageError: There is none.
     """
-    known = {_letters(one.name): one.name for one in catalogue.listed("methods")}
-    if (found := known.get(_letters(given))) is None:
-        close = nearest(given, known.values())
-        raise UsageError(f"-algo {given}: there is no such method{close}")
-    return found
+    exported, base = modules.module("lightning_modules"), stubs.stub(METHOD)
+    names = [] if exported is None else exported.names()
+    for name in names:
+        made = (
+            stubs.stub(f"lightning_modules.{name}") if _letters(name) == _letters(given) else None
+        )
+        if made is not None and base in made.__mro__:
+            return name
+    raise UsageError(f"-algo {given}: there is no such method{nearest(given, names)}")
 
 
 def _letters(name: str) -> str:

@@ -62,6 +62,12 @@ def test_a_line_of_a_script_of_the_shell_is_read_up_to_its_redirection(capsys):
     assert "cannot be said: -m ResNet18 is torchvision's" in command
 
 
+@pytest.mark.parametrize("name", ["MNIST-0.1", "mnist", "Ours"])
+def test_a_folder_that_is_elsewhere_is_told(name, capsys):
+    _, said = translated(f"main.py -data {name}", capsys)
+    assert f"there is no folder dataset/{name} yet" in said
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -69,6 +75,7 @@ def test_a_line_of_a_script_of_the_shell_is_read_up_to_its_redirection(capsys):
         ("main.py -algo FedPre", "-algo FedPre ~ did you mean 'FedPer'"),
         ("main.py -m Transformer", "-m Transformer ~ pfl list nets"),
         ("main.py -data", "options come in pairs"),
+        ("main.py -data MNISTT", "there is no folder dataset/MNISTT; did you mean 'MNIST'"),
     ],
 )
 def test_other_commands_are_refused(capsys, words, message):
