@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -202,9 +201,7 @@ class FederatedDataModule(DataReader):
         Doubts about the data are warnings.
         """
         holdings = self.division.holdings
-        if "reading" not in vars(self):
-            for doubt in self.reading.doubts:
-                warnings.warn(doubt, stacklevel=2)
+        self.tell()
         if self._learnt is not None:
             held = [(holding.train, holding.test) for holding in holdings]
             self._learnt.check(type(self.task).__name__, held, self.client_names)

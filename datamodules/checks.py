@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 # Maximum number of bytes of a data set that is read into memory.
@@ -28,6 +29,19 @@ def existing(path: str | Path, key: str = "", hint: str = "") -> Path:
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        prefix, suffix = f"{key}: " if key else "", f"; {hint}" if hint else ""
-        raise FileNotFoundError(f"{prefix}there is no file {file}{suffix}")
+        prefix, hint = f"{key}: " if key else "", hint or _instead(str(path), file)
+        raise FileNotFoundError(f"{prefix}there is no file {file}{f'; {hint}' if hint else ''}")
     return file
+
+
+def _instead(given: str, file: Path) -> str:
+    """Return what may be meant by the path of a file that does not exist."""
+    if "://" in given:
+        return f"it is an address: download the file (curl -LO {given}), and give its path"
+    if any(sign in file.name for sign in "*?[") and (found := sorted(file.parent.glob(file.name))):
+        return f"{len(found)} files are called so, such as {found[0]}: give one, or join them first"
+    beside = [one.name for one in file.parent.iterdir()] if file.parent.is_dir() else []
+    plain = file.stem.casefold()
+    alike = [name for name in beside if Path(name).stem.casefold() == plain]
+    alike = sorted(alike) or get_close_matches(file.name, beside, 1)
+    return f"there is {file.parent / alike[0]}" if alike else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -57,19 +58,38 @@ def _weights(words: int) -> NDArray[np.uint64]:
     return weights
 
 
+def turned(pixels: NDArray[np.uint8], kept: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return an (n,) hash of each image, (n, C, H, W), and of its mirrored and turned copies.
+
+    Args:
+        pixels: The images.
+        kept: Their hashes, which are those of images that are like no other.
+    """
+    found = kept.copy()
+    # Images that differ in the sum of a channel are no copies.
+    sums = hashes(pixels.sum((2, 3), dtype=np.int64))
+    _, same, counts = np.unique(sums, return_inverse=True, return_counts=True)
+    if len(some := np.flatnonzero(counts[same] > 1)):
+        views = [pixels[some], pixels[some, :, ::-1]]
+        views += [view[..., ::-1] for view in views]
+        if pixels.shape[2] == pixels.shape[3]:
+            views += [view.swapaxes(2, 3) for view in views]
+        found[some] = np.min([hashes(view) for view in views], axis=0)
+    return found
+
+
 def flat(pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return an (n,) mask of the images, (n, C, H, W), that are of a single colour."""
-    found = np.zeros(len(pixels), bool)
-    if pixels.shape[2] * pixels.shape[3] < 2:
-        return found
-    part = max(1, _PART // max(1, pixels[:1].nbytes))
-    for start in range(0, len(pixels), part):
-        some = pixels[start : start + part]
+
+    def of(some: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        if some[0, 0].size < 2:
+            return np.zeros(len(some), bool)
         # The first row tells nearly all of them.
-        same = (some[:, :, :1] == some[:, :, :1, :1]).all((1, 2, 3))
+        same: NDArray[np.bool_] = (some[:, :, :1] == some[:, :, :1, :1]).all((1, 2, 3))
         same[same] = (some[same] == some[same][:, :, :1, :1]).all((1, 2, 3))
-        found[start : start + part] = same
-    return found
+        return same
+
+    return _in_parts(pixels, of)
 
 
 def ended(pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -77,19 +97,27 @@ def ended(pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
     Those whose first row is of a single colour, too, have a border.
     """
-    height, width = pixels.shape[2:]
-    found = np.zeros(len(pixels), bool)
-    if height < 8 or width < 2:
-        return found
-    part = max(1, _PART // max(1, pixels[:1].nbytes))
-    for start in range(0, len(pixels), part):
-        some = pixels[start : start + part]
+
+    def of(some: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        if some.shape[2] < 8 or some.shape[3] < 2:
+            return np.zeros(len(some), bool)
         last = some[:, :, -1:, :1]
-        same = (some[:, :, -1:] == last).all((1, 2, 3))
-        same[same] = (some[same][:, :, -(height // 4) :] == last[same]).all((1, 2, 3))
+        same: NDArray[np.bool_] = (some[:, :, -1:] == last).all((1, 2, 3))
+        lower = some[same][:, :, -(some.shape[2] // 4) :]
+        same[same] = (lower == last[same]).all((1, 2, 3))
         same[same] = (some[same][:, :, :1] != some[same][:, :, :1, :1]).any((1, 2, 3))
-        found[start : start + part] = same
-    return found
+        return same
+
+    return _in_parts(pixels, of)
+
+
+def _in_parts(
+    pixels: NDArray[np.uint8], of: Callable[[NDArray[np.uint8]], NDArray[np.bool_]]
+) -> NDArray[np.bool_]:
+    """Return what a function says of each image, some at a time."""
+    part = max(1, _PART // max(1, pixels[:1].nbytes))
+    starts = range(0, len(pixels), part)
+    return np.concatenate([of(pixels[one : one + part]) for one in starts] or [np.zeros(0, bool)])
 
 
 def digests(inputs: Inputs) -> NDArray[np.uint64]:
@@ -139,10 +167,12 @@ class Rich:
         distinct = values.reshape(len(values), -1)[self._first][:, :_COLUMNS].astype(np.float64)
         count, copies = len(distinct), len(values) - len(self._first)
         bits, fine = 0.0, False
+        # Of single and of half precision; others keep seven decimals.
+        error = {"float32": 2.0**-23, "float16": 2.0**-10}.get(str(values.dtype), 0.0)
         for column in distinct.T:
             counts = np.unique(column, return_counts=True)[1]
             if len(counts) >= 0.9 * count:
-                bits, fine = bits + _resolution(column), True
+                bits, fine = bits + _resolution(column, error), True
             else:
                 bits += collision_bits(counts)
         margin = _MARGIN if copies < _SEVERAL else 0.7 * _MARGIN
@@ -156,12 +186,18 @@ def collision_bits(counts: NDArray[np.integer]) -> float:
     return -float(np.log2(np.square(counts / counts.sum()).sum()))
 
 
-def _resolution(column: NDArray[np.float64]) -> float:
-    """Return the bits of a column's values: its range in units of its last decimal."""
+def _resolution(column: NDArray[np.float64], error: float) -> float:
+    """Return the bits of a column's values: its range in units of its last decimal.
+
+    Args:
+        column: (n,) numbers.
+        error: By which share of it a number was rounded to its type.
+    """
     # Of a normal distribution as of a uniform one.
     span = 3.5 * float(column.std())
     for decimals in range(7):
         scaled = column * 10**decimals
-        if np.allclose(scaled, np.round(scaled), rtol=0, atol=1e-4):
+        rounded = 1e-4 + error * float(np.abs(scaled).max())
+        if np.allclose(scaled, np.round(scaled), rtol=0, atol=rounded):
             return float(np.log2(span * 10**decimals + 1))
     return 32.0

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules import record
@@ -50,7 +51,7 @@ def completed(
         targets.domains,
         _sides(division, len(targets)),
         rule.test_protocol,
-        _twice({"class": contents.class_names if targets.has_classes else ()}),
+        _twice(contents.class_names if targets.has_classes else ()),
         ignored=_ignored(contents, rule),
         natural=natural and targets.domains is not None,
         held=np.array([[len(h.train), len(h.val), len(h.test)] for h in division.members]),
@@ -84,9 +85,13 @@ def _with_content(found: Record, inputs: Inputs, rows: Ints) -> Record:
     kept = digests(inputs) if seen is None or not len(seen.digests) else seen.digests
     if not len(kept):
         return found
-    # Samples that are not in use are unlike any other.
-    spread = np.arange(len(rows), dtype=np.uint64)
-    spread[used] = kept[rows[used]]
+
+    def spread(of: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        # Samples that are not in use are unlike any other.
+        every = np.arange(len(rows), dtype=np.uint64)
+        every[used] = of[rows[used]]
+        return every
+
     rich = Rich(inputs, kept)
     groups = [] if found.division is None else [found.division.labels, found.division.clients]
     named = [one for one in groups if one is not None]
@@ -97,7 +102,13 @@ def _with_content(found: Record, inputs: Inputs, rows: Ints) -> Record:
         same = (bool((one[places] == one[places[0]]).all()) for one in named)
         return rich(rows[places], sum(b for b, one in zip(bits, same, strict=True) if one))
 
-    return replace(found, digests=spread, rich=copied)
+    mirrored = seen.turned if seen is not None and len(seen.turned) else kept[:0]
+    return replace(
+        found,
+        digests=spread(kept),
+        turned=spread(mirrored) if len(mirrored) else mirrored,
+        rich=copied,
+    )
 
 
 def by_client(
@@ -120,12 +131,9 @@ def _counts(names: Sequence[Any], numbers: Ints) -> dict[str, int]:
     return dict(zip(map(str, names), counts, strict=True))
 
 
-def _twice(names: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:
-    """Return the names that stand twice among those of a kind."""
-    return {
-        kind: [name for name, count in Counter(map(str, given)).items() if count > 1]
-        for kind, given in names.items()
-    }
+def _twice(names: Sequence[Any]) -> list[str]:
+    """Return the names that stand twice among some."""
+    return [name for name, count in Counter(map(str, names)).items() if count > 1]
 
 
 def _sides(division: Division, count: int) -> Ints:

@@ -20,7 +20,7 @@ from datamodules.files import decode, decode_once, readable
 from datamodules.finding import SUFFIXES, files_digest
 from datamodules.listed import read_list
 from datamodules.pictures import Shape
-from datamodules.record import Pictures, Record
+from datamodules.record import Notes, Pictures, Record
 from datamodules.targets import Catalogue, Ints, Targets
 from pfl.core.places import Place
 from pfl.core.types import Inputs
@@ -42,11 +42,7 @@ class Listing:
         num_train: Number of official training files; all files if there is no official test set.
         domains: Name of each file's domain, if the data set has domains.
         empty: Names of classes without a file.
-        left_out: Unused files and folders, and why.
-        facts: Findings for the report, one line each.
-        links: Links that lead out of the folder or back into it, and what was done.
-        unread: Parts that hold samples and are not read, with what to do.
-        nested: Folders of a class with images in several folders.
+        notes: What else there is in the folder.
         owners: What each file belongs to besides its class, such as a lesion, by name.
     """
 
@@ -55,11 +51,7 @@ class Listing:
     num_train: int
     domains: Sequence[str] = ()
     empty: Sequence[str] = ()
-    left_out: Sequence[tuple[str, str]] = ()
-    facts: Sequence[str] = ()
-    links: Sequence[tuple[str, str]] = ()
-    unread: Sequence[str] = ()
-    nested: Sequence[str] = ()
+    notes: Notes = field(default_factory=Notes)
     owners: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def take(self, keep: Sequence[int], left_out: Iterable[tuple[str, str]] = ()) -> Listing:
@@ -71,7 +63,7 @@ class Listing:
             num_train=sum(i < self.num_train for i in keep),
             domains=[self.domains[i] for i in keep] if self.domains else (),
             empty=sorted({*self.classes, *self.empty} - {self.classes[i] for i in keep}),
-            left_out=[*self.left_out, *left_out],
+            notes=replace(self.notes, left_out=[*self.notes.left_out, *left_out]),
             owners={name: [every[i] for i in keep] for name, every in self.owners.items()},
         )
 
@@ -230,14 +222,12 @@ class FileData(FederatedDataModule):
         seen = self._seen
         whole = seen is not None and len(seen.flat) == len(listing.files)
         ids = np.arange(len(listing.files)) if whole else self.division.samples()
+        facts = [f"{channels} channels of {height}x{width} pixels", *listing.notes.facts]
+        unread = [*listing.notes.unread, *self._beside_val(listing)]
         return Record(
             f"{len(listing.files):,} images",
             str(self.root),
-            (f"{channels} channels of {height}x{width} pixels", *listing.facts),
-            tuple(listing.left_out),
-            links=tuple(listing.links),
-            unread=(*listing.unread, *self._beside_val(listing)),
-            nested=tuple(listing.nested),
+            replace(listing.notes, facts=facts, unread=unread),
             pictures=seen,
             identifiers={name: np.array(values) for name, values in owners.items()},
             place=lambda row: listing.files[row],
@@ -247,7 +237,7 @@ class FileData(FederatedDataModule):
 
     def _beside_val(self, listing: Listing) -> Iterable[str]:
         """Return a line if validation images are for testing, and others are drawn."""
-        taken = [fact for fact in listing.facts if "val" in fact.rpartition(": ")[2].lower()]
+        taken = [fact for fact in listing.notes.facts if "val" in fact.rpartition(": ")[2].lower()]
         if taken and self.rule.val_fraction:
             yield (
                 f"val_fraction: {self.rule.val_fraction} is drawn from the training images, as "

@@ -30,7 +30,7 @@ _CHUNK = 64
 # Maximum number of further unreadable files listed in an error.
 _NAMED = 20
 # What is noted of each image beside its cached pixels.
-_NOTED = ("digests", "flat", "ended", "side", "cut")
+_NOTED = ("digests", "turned", "flat", "ended", "side", "cut")
 T = TypeVar("T")
 
 
@@ -76,7 +76,7 @@ def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> tuple[Tensor
     """
     form = shape.of(files[0])
     path = cache.with_name(f"{cache.name}-{'x'.join(map(str, form))}.npy")
-    notes = path.with_suffix(".seen.npz")
+    notes = path.with_suffix(".noted.npz")
     if not path.exists() or not notes.exists():
         _build(path, notes, files, shape, form)
     with reading_cache(path):

@@ -5,58 +5,54 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from datamodules import formats
+from datamodules.record import Notes
 
 # Hidden files, and the folders that macOS adds to archives, hold no samples.
 HIDDEN = (".", "__MACOSX")
 # So many files of other names are looked into.
 _LOOKED = 200
+_OUT = "{} is a link out of the folder, to {}, whose images are read: copy them, or remove it"
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
 
 
-@dataclass
-class Found:
-    """What a search in a folder has found besides image files.
-
-    Attributes:
-        others: Other files, except hidden ones.
-        links: Links that lead out of the folder or back into it, and what was done.
-    """
-
-    others: list[str] = field(default_factory=list)
-    links: list[tuple[str, str]] = field(default_factory=list)
-
-
-def image_files(folder: Path, found: Found | None = None) -> list[str]:
+def image_files(folder: Path, notes: Notes | None = None) -> list[str]:
     """List the paths of all image files in a folder and below it, sorted.
 
     The paths are strings, because a million ``Path`` objects take many seconds. Links are followed,
-    but not back into a folder that they are in. Hidden files and folders are left out.
+    but not back into a folder that they are in. Hidden files and folders are left out. Links and
+    other files are noted.
 
     Raises:
         ValueError: The folder cannot be read.
     """
-    found = Found() if found is None else found
-    linked: list[str] = []
-    files = sorted(_walk(str(folder), (os.path.realpath(folder),), found, linked))
+    told, linked = Notes() if notes is None else notes, list[str]()
+    files = sorted(_walk(str(folder), (os.path.realpath(folder),), told, linked))
     images = [file for file in files if os.path.splitext(file)[1].lower() in SUFFIXES]
-    found.others += [file for file in files if os.path.splitext(file)[1].lower() not in SUFFIXES]
     # If most are links, they are meant to be.
     if linked and 2 * len(linked) < len(files):
-        first = min(linked)
-        found.links.append(
-            (
-                first,
-                f"and {len(linked) - 1} other files are links out of the folder: copy the files",
-            )
+        told.unread.append(
+            f"{min(linked)} and {len(linked) - 1} other files are links out of the folder: copy "
+            "the files"
         )
+    if notes is not None and len(images) < len(files):
+        others = [file for file in files if os.path.splitext(file)[1].lower() not in SUFFIXES]
+        notes.left_out += [(file, "not an image in a known format") for file in others]
+        note_images(others, "are images, but are not named so: add .png, .jpg, ...", notes)
     return images
 
 
-def _walk(folder: str, chain: tuple[str, ...], found: Found, linked: list[str]) -> Iterator[str]:
+def note_images(files: Sequence[str], why: str, notes: Notes) -> None:
+    """Note those of some unread files that are images, whatever their names say."""
+    kinds = {"PNG", "JPEG", "TIFF", "WebP", "BMP"}
+    some = [file for file in files[:_LOOKED] if os.path.isfile(file)]
+    if images := [file for file in some if formats.name_of(Path(file)) in kinds]:
+        notes.unread.append(f"{len(images)} files (first {images[0]}) {why}")
+
+
+def _walk(folder: str, chain: tuple[str, ...], notes: Notes, linked: list[str]) -> Iterator[str]:
     """Yield the files in a folder and below; ``chain`` are the real paths of the folders above."""
     try:
         entries = [*os.scandir(folder)]
@@ -65,25 +61,26 @@ def _walk(folder: str, chain: tuple[str, ...], found: Found, linked: list[str]) 
     for entry in entries:
         if entry.name.startswith(HIDDEN):
             continue
-        if entry.is_symlink() and not os.path.exists(entry.path):
-            found.links.append(
-                (entry.path, "is a link to nothing, and is not read: copy its file, or remove it")
+        link, real = entry.is_symlink(), f"{chain[-1]}/{entry.name}"
+        if link:
+            real = os.path.realpath(entry.path)
+        if link and not os.path.exists(entry.path):
+            notes.unread.append(
+                f"{entry.path} is a link to nothing, and is not read: copy its file, or remove it"
             )
-            continue
-        if not entry.is_dir():
-            if entry.is_symlink() and not _within(os.path.realpath(entry.path), chain[0]):
+        elif not entry.is_dir():
+            if link and not _within(real, chain[0]):
                 linked.append(entry.path)
             yield entry.path
-            continue
-        real = os.path.realpath(entry.path) if entry.is_symlink() else f"{chain[-1]}/{entry.name}"
-        if entry.is_symlink() and any(_within(one, real) for one in chain):
-            found.links.append((entry.path, "is a link back to a folder that it is in, and is not "
-                                "followed: remove it"))  # fmt: skip
-            continue
-        if entry.is_symlink() and not _within(real, chain[0]):
-            found.links.append((entry.path, f"is a link out of the folder, to {real}, whose images "
-                                "are read: copy them, or remove it"))  # fmt: skip
-        yield from _walk(entry.path, (*chain, real), found, linked)
+        elif link and any(_within(one, real) for one in chain):
+            notes.unread.append(
+                f"{entry.path} is a link back to a folder that it is in, and is not followed: "
+                "remove it"
+            )
+        else:
+            if link and not _within(real, chain[0]):
+                notes.unread.append(_OUT.format(entry.path, real))
+            yield from _walk(entry.path, (*chain, real), notes, linked)
 
 
 def _within(path: str, folder: str) -> bool:
@@ -91,41 +88,40 @@ def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-def links_out(folders: Sequence[Path]) -> list[tuple[str, str]]:
-    """Return those of some folders beside each other that alone are links out of theirs."""
-    found = [
-        (str(one), f"is a link out of the folder, to {os.path.realpath(one)}, whose images are "
-         "read: copy them, or remove it")
-        for one in folders
-        if one.is_symlink() and not _within(os.path.realpath(one), os.path.realpath(one.parent))
-    ]  # fmt: skip
-    # If most are links, they are meant to be.
-    return found if 2 * len(found) <= len(folders) else []
-
-
-def images_by_content(files: Sequence[str]) -> list[str]:
-    """Return those of some files that are images, whatever their names say."""
-    kinds = {"PNG", "JPEG", "TIFF", "WebP", "BMP"}
-    some = [file for file in files[:_LOOKED] if os.path.isfile(file)]
-    return [file for file in some if formats.name_of(Path(file)) in kinds]
-
-
-def subfolders(folder: Path, layout: str) -> list[Path]:
-    """List the folders in a folder, sorted by name.
+def folders_of(folder: Path, layout: str, notes: Notes) -> list[Path]:
+    """List the folders in a folder, sorted by name; a few links out of it are noted.
 
     Raises:
         FileNotFoundError: The folder does not exist or contains no folder.
     """
-    if folder.is_file():
-        kind = formats.name_of(folder)
-        how = f" ({formats.advice(kind, folder)})" if kind else ""
-        raise FileNotFoundError(f"{folder} is a file and no folder{how}; {layout}")
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}; {layout}")
-    folders = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith(HIDDEN))
+    inside = sorted(existing_folder(folder, layout).iterdir())
+    folders = [one for one in inside if one.is_dir() and not one.name.startswith(HIDDEN)]
     if not folders:
         raise FileNotFoundError(f"the folder {folder} contains no folders; {layout}")
+    home = os.path.realpath(folder)
+    links = [(one, os.path.realpath(one)) for one in folders if one.is_symlink()]
+    lines = [_OUT.format(one, real) for one, real in links if not _within(real, home)]
+    # If most are links, they are meant to be.
+    notes.unread += lines if 2 * len(lines) <= len(folders) else []
     return folders
+
+
+def existing_folder(folder: Path, layout: str = "") -> Path:
+    """Return the path of an existing folder.
+
+    Raises:
+        FileNotFoundError: There is none, or a file in its place; the message ends with the layout.
+    """
+    if not folder.is_dir():
+        kind = formats.name_of(folder) if folder.is_file() else ""
+        how = f" ({formats.advice(kind, folder)})" if kind else ""
+        what = (
+            f"{folder} is a file and no folder{how}"
+            if folder.is_file()
+            else (f"there is no folder {folder}")
+        )
+        raise FileNotFoundError("; ".join(filter(None, (what, layout))))
+    return folder
 
 
 def files_digest(root: Path, files: Iterable[str], *, stamps: bool = False) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 from datamodules.filedata import FileData, Listing
-from datamodules.finding import Found, image_files, images_by_content, links_out, subfolders
+from datamodules.finding import HIDDEN, existing_folder, folders_of, image_files, note_images
+from datamodules.record import Notes
 from datamodules.superclasses import CIFAR100
 from datamodules.targets import plain_name
 from pfl.core.places import Place
@@ -96,7 +96,7 @@ class DomainFolder(FileData):
         """
         found = _Found(self.layout)
         for place, part in enumerate(found.parts(self.root)):
-            for domain in subfolders(part, self.layout):
+            for domain in folders_of(part, self.layout, found.notes):
                 for inner, folder in enumerate(found.parts(domain)):
                     found.add(folder, plain_name(domain.name), official=place + inner > 0)
         return found.listing()
@@ -135,11 +135,7 @@ class _Found:
         self._layout = layout
         # (file, class, domain) of training and test files.
         self._files: tuple[list[tuple[str, str, str]], ...] = ([], [])
-        self._left: list[tuple[str, str]] = []
-        self._links: list[tuple[str, str]] = []
-        self._unread: list[str] = []
-        self._nested: list[str] = []
-        self._facts: dict[str, None] = {}
+        self.notes = Notes()
         self.known: frozenset[str] = frozenset()
 
     def parts(self, folder: Path) -> list[Path]:
@@ -172,44 +168,38 @@ class _Found:
                 f"{splits['val'].name} into {splits['train'].name}, or out of it"
             )
         used = [splits.pop("train"), *splits.values()]
-        self._left += [(str(path), "beside train") for path in inner if path not in used]
-        if len(used) > 1:
-            self._facts[f"test images: {used[1].name}"] = None
+        beside = [one for one in sorted(folder.iterdir()) if one not in used]
+        beside = [one for one in beside if not one.name.startswith(HIDDEN)]
+        self.notes.left_out += [(str(one), "beside train") for one in beside]
+        parts = [[str(one) for one in beside if one.is_file()]]
+        parts += [image_files(one) for one in beside if one.is_dir()]
+        for files in parts:
+            why = "lie beside the folders of splits, and are not read: move them into one"
+            note_images(files, why, self.notes)
+        if len(used) > 1 and (fact := f"test images: {used[1].name}") not in self.notes.facts:
+            self.notes.facts.append(fact)
         return used
 
     def add(self, folder: Path, domain: str, official: bool) -> None:
         """Add the files in a folder of classes; a domain's class may be empty."""
-        if not folder.is_dir():
-            raise FileNotFoundError(f"there is no folder {folder}; {self._layout}")
-        inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        inside = sorted(existing_folder(folder, self._layout).iterdir())
+        inside = [path for path in inside if not path.name.startswith(".")]
         loose = [str(path) for path in inside if path.is_file()]
-        self._left += [(file, "not in a class's folder") for file in loose]
-        self._misplaced(
-            loose, "lie beside the folders of the classes, and have no class: move them"
-        )
+        notes = self.notes
+        notes.left_out += [(file, "not in a class's folder") for file in loose]
+        why = "lie beside the folders of the classes, and have no class: move them"
+        note_images(loose, why, notes)
         if domain and not inside:
-            self._left.append((str(folder), "empty"))
-            self._unread.append(f"{folder} is empty: this client has no samples")
+            notes.left_out.append((str(folder), "empty"))
+            notes.unread.append(f"{folder} is empty: this client has no samples")
             return
-        classes = subfolders(folder, self._layout)
-        self._links += links_out(classes)
-        for subfolder in classes:
-            found = Found()
-            images = image_files(subfolder, found)
-            name = plain_name(subfolder.name)
+        for subfolder in folders_of(folder, self._layout, notes):
+            images, name = image_files(subfolder, notes), plain_name(subfolder.name)
             self.known |= {name}
             self._files[official].extend((file, name, domain) for file in images)
-            self._links += found.links
-            self._left += [(file, "not an image in a known format") for file in found.others]
-            self._misplaced(found.others, "are images, but are not named so: add .png, .jpg, ...")
             # A single folder in each class, as in Tiny ImageNet, is not another layout.
             if len({*map(os.path.dirname, images)}) > 1:
-                self._nested.append(str(subfolder))
-
-    def _misplaced(self, files: Sequence[str], why: str) -> None:
-        """Note files that are images and are not read."""
-        if images := images_by_content(files):
-            self._unread.append(f"{len(images)} files (first {images[0]}) {why}")
+                notes.nested.append(str(subfolder))
 
     def listing(self) -> Listing:
         """Return all files, training files first."""
@@ -221,9 +211,5 @@ class _Found:
             len(self._files[0]),
             domains if any(domains) else (),
             sorted(self.known - {*classes}),
-            self._left,
-            [*self._facts],
-            self._links,
-            self._unread,
-            self._nested,
+            self.notes,
         )

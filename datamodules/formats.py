@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def content(path: Path) -> tuple[bytes, str]:
     try:
         with _UNPACK[packed](path) as file:
             found = file.read(limit + 1)
-    except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
+    except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
         raise ValueError(f"{path} is {packed}, and is damaged: {error}; copy it again") from error
     require(
         len(found) <= limit,
@@ -211,7 +212,7 @@ def check_archive(path: Path) -> None:
                     not (text and (entities or odd)),
                     f"{member.filename} in it defines entities, or is not UTF-8",
                 )
-    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError) as error:
         raise ValueError(f"{path} is damaged: {error}; save it again") from error
     except ValueError as error:
         raise ValueError(f"{path} is refused: {error}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -26,7 +25,7 @@ from torch.utils.data import (
 
 from datamodules.checks import require
 from datamodules.reader import ClientData
-from datamodules.record import Division, Record
+from datamodules.record import Division, Notes, Record
 from datamodules.report import Report
 from pfl.core.checks import check_arguments
 from pfl.core.data import ClientSplit
@@ -156,9 +155,7 @@ class LoaderData(ClientData):
 
     def setup(self, stage: str | None = None) -> None:
         """Divide the samples; doubts about them are warnings."""
-        if "reading" not in vars(self):
-            for doubt in self.reading.doubts:
-                warnings.warn(doubt, stacklevel=2)
+        self.tell()
 
     @cached_property
     def reading(self) -> Report:
@@ -169,7 +166,8 @@ class LoaderData(ClientData):
         given = Division(
             {"client": sizes}, None, None, np.empty(0, np.int64), ignored=[*self._set_for_nothing()]
         )
-        return Report.of(Record(f"{total:,} samples", division=given, unread=tuple(self._shared())))
+        notes = Notes(unread=[*self._shared()])
+        return Report.of(Record(f"{total:,} samples", notes=notes, division=given))
 
     def _set_for_nothing(self) -> Iterator[str]:
         """Yield lines on fractions beside splits that are given."""
@@ -184,14 +182,16 @@ class LoaderData(ClientData):
 
     def _shared(self) -> Iterator[str]:
         """Yield a line for samples that are in two splits."""
-        seen: dict[tuple[int, int], str] = {}
+        seen: dict[tuple[int, int], tuple[str, str]] = {}
         for kind, splits in self._splits.items():
             for name, split in splits.items():
-                shared = [row for row in split.origins() if seen.setdefault(row, kind) != kind]
+                own, whose = (kind, name), f" of client {name}" if name else ""
+                shared = [row for row in split.origins() if seen.setdefault(row, own) != own]
                 if shared:
-                    whose = f" of client {name}" if name else ""
+                    other, owner = seen[shared[0]]
+                    whom = f" of client {owner}" if other == kind else ""
                     yield (
-                        f"{len(shared)} {kind} samples{whose} are {seen[shared[0]]} samples, too: "
+                        f"{len(shared)} {kind} samples{whose} are {other} samples{whom}, too: "
                         "divide the data set (torch.utils.data.random_split)"
                     )
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from datamodules.checks import require
 from datamodules.files import decode, for_each_file
-from datamodules.finding import Found, image_files, images_by_content
+from datamodules.finding import existing_folder, image_files
 from datamodules.partition.partitioner import Partitioner
 from datamodules.pictures import Shape, UnreadableError, opened, turn
-from datamodules.record import Pictures, Record
+from datamodules.record import Notes, Pictures, Record
 from datamodules.targets import plain_name
 from datamodules.tasks.named import AnyTask
 from datamodules.tensors import TensorData
@@ -79,24 +79,28 @@ class PairFolder(TensorData):
         self.images, self.masks = Path(images).expanduser(), Path(masks).expanduser()
         self.values = values
         self.shape = Shape(image_size, grayscale)
-        self._unused: list[tuple[str, str]] = []
         self._files: list[str] = []
-        self._found = Found()
+        self._notes = Notes()
         self._seen: Pictures | None = None
         # A file in which a number has a colour.
         self._colours: dict[int, dict[tuple[int, ...], str]] = {}
 
     def read(self) -> Mapping[str, Any]:
         """Read images, masks and clients."""
-        self._found = Found()
-        images, masks = (_by_name(folder, self._found) for folder in (self.images, self.masks))
+        notes = self._notes = Notes()
+        images, masks = (_by_name(folder, notes) for folder in (self.images, self.masks))
         if lost := [file for name, file in images.items() if name not in masks]:
             name = os.path.relpath(os.path.splitext(lost[0])[0], self.images)
             raise ValueError(
                 f"{len(lost)} of {len(images)} images have no mask, first {lost[0]}: expected "
                 f"{self.masks / name}.png"
             )
-        self._unused = [(f, "a mask without an image") for n, f in masks.items() if n not in images]
+        if unused := [file for name, file in masks.items() if name not in images]:
+            notes.left_out += [(file, "a mask without an image") for file in unused]
+            notes.unread.append(
+                f"{len(unused)} masks have no image (first {unused[0]}): add their images, or "
+                "remove them"
+            )
         # Official test samples come last.
         names = sorted(images, key=lambda name: (name[0] == "test", name))
         files = [images[name] for name in names]
@@ -120,33 +124,15 @@ class PairFolder(TensorData):
             known,
             samples=f"{len(y):,} images with masks",
             source=str(self.images),
-            facts=(*known.facts, f"pixels of class 0, 1, ...: {', '.join(share)}"),
-            left_out=(
-                *((f, "not an image in a known format") for f in self._found.others),
-                *self._unused,
+            notes=replace(
+                self._notes,
+                facts=[*known.notes.facts, f"pixels of class 0, 1, ...: {', '.join(share)}"],
             ),
-            links=tuple(self._found.links),
-            unread=self._unread(),
             pictures=self._seen,
             goal=replace(goal, values="" if self.values else "values", colours=self._two_colours()),
             place=lambda row: self._files[row],
             shown=lambda row: self._files[row],
         )
-
-    def _unread(self) -> tuple[str, ...]:
-        """Return lines on masks without an image, and images that are not named so."""
-        lines = []
-        if self._unused:
-            lines.append(
-                f"{len(self._unused)} masks have no image (first {self._unused[0][0]}): add their "
-                "images, or remove them"
-            )
-        if images := images_by_content(self._found.others):
-            lines.append(
-                f"{len(images)} files (first {images[0]}) are images, but are not named so: add "
-                ".png, .jpg, ..."
-            )
-        return tuple(lines)
 
     def _two_colours(self) -> tuple[str, ...]:
         """Return a line for each number that two palettes show in different colours."""
@@ -227,17 +213,15 @@ class PairFolder(TensorData):
         return numbers.astype(np.uint8)
 
 
-def _by_name(folder: Path, others: Found) -> dict[tuple[str, str, str], str]:
+def _by_name(folder: Path, notes: Notes) -> dict[tuple[str, str, str], str]:
     """Return the image files in a folder by split, client and name.
 
     Raises:
         FileNotFoundError: There is no folder, or no image in it.
         ValueError: Two files have the same name.
     """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}")
     found: dict[tuple[str, str, str], str] = {}
-    for file in image_files(folder, others):
+    for file in image_files(existing_folder(folder), notes):
         *parents, last = Path(os.path.relpath(file, folder)).parts
         split = parents.pop(0).lower() if parents and parents[0].lower() in _SPLITS else ""
         client = plain_name(parents[0]) if parents else ""

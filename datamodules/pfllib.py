@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile, ZipFile
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.checks import require
+from datamodules.finding import existing_folder
 from datamodules.numpy_pickle import read_arrays
 from datamodules.partition.splits import TestProtocol
 from datamodules.record import Record
@@ -63,7 +64,8 @@ class PFLlibFolder(TensorData):
 
     def record(self) -> Record:
         """Return the arrays, and what of the folder is not read."""
-        found, unread = super().record(), []
+        found = super().record()
+        unread = found.notes.unread
         files = [*self.root.glob("train/*.npz"), *self.root.glob("test/*.npz")]
         if others := sorted(str(file) for file in files if not file.stem.isdecimal()):
             unread.append(
@@ -76,15 +78,12 @@ class PFLlibFolder(TensorData):
                 f"{self.root} has no client {lost[0]}, but one of number {max(numbers)}: was a "
                 "file lost?"
             )
-        return replace(found, unread=(*found.unread, *unread))
+        return found
 
     def _clients(self, part: str) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
         """Return inputs and labels of each client, by its number."""
         folder = self.root / part
-        if not folder.is_dir():
-            raise FileNotFoundError(
-                f"root: there is no folder {folder}; PFLlib's generate_*.py writes train and test"
-            )
+        existing_folder(folder, "PFLlib's generate_*.py writes train and test")
         files = {int(file.stem): file for file in folder.glob("*.npz") if file.stem.isdecimal()}
         require(bool(files), f"{folder} has no files 0.npz, 1.npz, ...")
         found = {number: _arrays(file) for number, file in sorted(files.items())}
@@ -138,5 +137,5 @@ def _members(file: Path) -> Iterator[tuple[str, Any]]:
                     value = np.frombuffer(content, kind).reshape(shape, order=order)
                 yield name.removesuffix(".npy"), value
     # A damaged header may name a type that there is not, or more numbers than follow.
-    except (ValueError, AttributeError, EOFError, BadZipFile) as error:
+    except (ValueError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
         raise OSError(f"{file} is not an .npz file: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -16,6 +17,7 @@ from datamodules.checks import require
 from datamodules.learnt import Learnt
 from datamodules.partition.splits import Division
 from datamodules.record import Record
+from datamodules.report import Report
 from datamodules.targets import Catalogue, Ints
 from datamodules.tasks.named import LossOptions
 from pfl.core.task import Classification, Task
@@ -24,6 +26,18 @@ from pfl.core.types import Inputs
 
 class ClientData(L.LightningDataModule, ABC):
     """Base of all data modules whose samples belong to clients: federated data."""
+
+    @property
+    @abstractmethod
+    def reading(self) -> Report:
+        """A report of the data as read, with doubts."""
+
+    def tell(self) -> None:
+        """Warn of doubts about the data, once."""
+        if "reading" not in vars(self):
+            for doubt in self.reading.doubts:
+                # Where ``setup`` is called.
+                warnings.warn(doubt, stacklevel=3)
 
 
 class DataReader(ClientData):

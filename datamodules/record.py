@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.contents import ended, flat, hashes
+from datamodules.contents import ended, flat, hashes, turned
 from datamodules.targets import Floats, Ints
 
 Use: TypeAlias = Literal["feature", "target", "client", "time", "none"]
@@ -27,6 +27,23 @@ def _no_numbers() -> Floats:
 
 def _nowhere(row: int) -> str:
     return f"sample {row}"
+
+
+@dataclass
+class Notes:
+    """What a reader notes of its source besides samples, while it reads.
+
+    Attributes:
+        facts: What there is to say, one line each.
+        left_out: Files, rows or parts that are not used, and why.
+        unread: Lines on links and parts that may be meant otherwise, with what to do.
+        nested: Folders of a class with samples in several folders.
+    """
+
+    facts: list[str] = field(default_factory=list)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    nested: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,21 +81,12 @@ class Values:
     @cached_property
     def present(self) -> dict[str, int]:
         """The counts of the texts that are values."""
-        return self._counted(np.flatnonzero(~self.absent))
+        return counted(self.texts, self.codes, ~self.absent)
 
     @cached_property
     def missing(self) -> dict[str, int]:
         """The counts of the texts that stand for a missing value."""
-        return self._counted(np.flatnonzero(self.absent))
-
-    def _counted(self, texts: Ints) -> dict[str, int]:
-        counts = self._counts[texts].tolist()
-        pairs = zip(texts.tolist(), counts, strict=True)
-        return {self.texts[text]: count for text, count in pairs if count}
-
-    @cached_property
-    def _counts(self) -> Ints:
-        return np.bincount(self.codes, minlength=len(self.texts))
+        return counted(self.texts, self.codes, self.absent)
 
     @property
     def cure(self) -> str:
@@ -92,6 +100,18 @@ class Values:
         if text not in self.texts:
             return np.empty(0, np.int64)
         return np.flatnonzero(self.codes == self.texts.index(text))
+
+
+def counted(texts: Sequence[str], codes: Ints, chosen: NDArray[np.bool_]) -> dict[str, int]:
+    """Return the number of cells with each of the chosen texts, in the order of the texts.
+
+    Args:
+        texts: (U,) distinct texts.
+        codes: (n,) index of each cell's text.
+        chosen: (U,) mask of the texts to count.
+    """
+    counts = np.bincount(codes, minlength=len(texts)) * chosen
+    return {text: count for text, count in zip(texts, counts.tolist(), strict=True) if count}
 
 
 @dataclass(frozen=True)
@@ -118,6 +138,7 @@ class Pictures:
     Attributes:
         kinds: Counts of the kinds of pictures, in words.
         digests: (n,) hashes of the decoded pixels.
+        turned: (n,) hashes that they share with their mirrored and turned copies.
         flat: (n,) mask of the pictures of a single colour.
         ended: (n,) mask of the pictures whose lower quarter alone is of a single colour.
         side: (n,) shorter side of each picture, in pixels.
@@ -127,6 +148,7 @@ class Pictures:
 
     kinds: Counter[str] = field(default_factory=Counter)
     digests: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    turned: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     flat: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
     ended: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
     side: Floats = field(default_factory=_no_numbers)
@@ -137,35 +159,24 @@ class Pictures:
         """Return the same with what (n, C, H, W) pixels hold, unless it is known."""
         if len(self.digests):
             return self
-        plain = flat(pixels)
-        return replace(self, digests=hashes(pixels), flat=plain, ended=~plain & ended(pixels))
+        plain, kept = flat(pixels), hashes(pixels)
+        bottom = ~plain & ended(pixels)
+        return replace(self, digests=kept, turned=turned(pixels, kept), flat=plain, ended=bottom)
 
 
 @dataclass(frozen=True)
 class Course:
-    """The first target of one client of series, in order of time.
+    """The values of one client of series, in order of time.
 
     Attributes:
         name: The client.
-        rows: Number of rows.
+        values: (rows, F) numbers, the first target first; NaN if missing.
         step: Its usual step of time, in seconds or numbers; 0 if unknown.
-        digest: Hash of its values, if they vary without a rule; equal ones are copies.
-        still: Value and number of rows in which it stands still for long, and moves in others.
-        straight: Number of rows in which it rises or falls evenly, and not in others.
-        falls: How often it falls, if it rises in nearly all other rows.
-        empty: Number of its windows that are left out because a value is missing.
-        possible: Number of its windows, were there no gaps.
     """
 
     name: str
-    rows: int
+    values: Floats
     step: float = 0.0
-    digest: int | None = None
-    still: tuple[float, int] | None = None
-    straight: int = 0
-    falls: int = 0
-    empty: int = 0
-    possible: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +192,7 @@ class Windows:
         calendar: The calendar by which steps of time are measured.
         dated: Whether times are dates.
         courses: The course of each client.
-        ahead: Features that are the first target of a later row, and by how many rows.
+        columns: (F,) names of the columns of values.
     """
 
     possible: int
@@ -192,7 +203,7 @@ class Windows:
     calendar: str
     dated: bool
     courses: Sequence[Course]
-    ahead: Mapping[str, int] = field(default_factory=dict)
+    columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,10 +233,11 @@ class Array:
         name: Its name.
         dtype: Type of its numbers.
         shape: (n, ...).
-        least: Smallest number in its first samples.
+        least: Smallest number in some samples.
         most: Largest number in them.
         whole: Whether all of them are whole.
-        tested: Range of the numbers in the first official test samples, if there are some.
+        tested: Range of the numbers in some official test samples, if there are any.
+        sizes: The size of the largest number of each of the samples that were looked at.
     """
 
     name: str
@@ -235,6 +247,7 @@ class Array:
     most: float
     whole: bool
     tested: float | None = None
+    sizes: Floats = field(default_factory=_no_numbers)
 
     @property
     def channels_last(self) -> bool:
@@ -267,7 +280,7 @@ class Division:
 
     Attributes:
         names: Names of classes, subclasses and clients, with their numbers of samples.
-        twice: Names that two classes, subclasses or clients have, by kind.
+        twice: Names that two classes have.
         labels: (n,) class of each sample; ``None`` without classes.
         clients: (n,) natural client of each sample; ``None`` if unknown.
         side: (n,) 1 for samples of training, 2 of validation, 3 of testing; 0 if not in use.
@@ -283,7 +296,7 @@ class Division:
     clients: Ints | None
     side: Ints
     protocol: str = "pooled"
-    twice: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    twice: Sequence[str] = ()
     ignored: Sequence[str] = ()
     natural: bool = False
     held: Ints = field(default_factory=lambda: np.empty((0, 3), np.int64))
@@ -297,13 +310,9 @@ class Record:
     Attributes:
         samples: Number and kind of the samples.
         source: The file or folder.
-        facts: What else there is to say, one line each.
-        left_out: Files, rows or parts that are not used, and why.
+        notes: What else there is to say, and what is not used.
         columns: The columns of a table or of arrays of numbers.
         lines: Lines and rows of a text file.
-        links: Links that lead out of the folder or back into it, and what was done.
-        unread: Parts of the source that hold samples and are not read, with what to do.
-        nested: Folders of a class with samples in several folders.
         pictures: What was seen while pictures were decoded.
         windows: Windows of series.
         times: Times by which samples are ordered.
@@ -315,18 +324,15 @@ class Record:
         files: The files of the samples, if each has one.
         division: Classes, clients and splits.
         digests: (n,) hashes of the samples' content; empty if it was not compared.
+        turned: (n,) hashes that images share with their mirrored and turned copies.
         rich: Returns whether samples of equal content are copies, and not equal by chance.
     """
 
     samples: str
     source: str = ""
-    facts: tuple[str, ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
+    notes: Notes = field(default_factory=Notes)
     columns: tuple[Values, ...] = ()
     lines: Lines | None = None
-    links: tuple[tuple[str, str], ...] = ()
-    unread: tuple[str, ...] = ()
-    nested: tuple[str, ...] = ()
     pictures: Pictures | None = None
     windows: Windows | None = None
     times: Times | None = None
@@ -338,6 +344,7 @@ class Record:
     files: Sequence[str] = ()
     division: Division | None = None
     digests: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    turned: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     rich: Callable[[Ints], bool] = lambda rows: True
 
     def of(self, *uses: Use) -> list[Values]:

@@ -73,7 +73,7 @@ class Report:
         return cls(
             record.samples,
             _facts(record),
-            record.left_out,
+            tuple(record.notes.left_out),
             doubts(record),
             tuple(classes),
             clients,
@@ -117,7 +117,7 @@ class Report:
 
 def _facts(record: Record) -> tuple[str, ...]:
     """Return what there is to say of a record besides doubts, one line each."""
-    facts = [*record.facts]
+    facts = [*record.notes.facts]
     if record.lines is not None:
         facts.append(f"{record.lines.written:,} lines with the header")
     if record.pictures is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -21,7 +22,7 @@ from datamodules.moments import ColumnMoments, Standardise, standardised
 from datamodules.named_tensors import NamedTensors
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division
-from datamodules.record import Array, Goal, Record, Times, Use, Values
+from datamodules.record import Array, Goal, Notes, Record, Times, Use, Values
 from datamodules.targets import Catalogue, Ints
 from datamodules.tasks.named import AnyTask
 from datamodules.view import are_images
@@ -112,7 +113,7 @@ class TensorData(FederatedDataModule):
             with np.load(path, allow_pickle=False) as file:
                 return dict(file)
         # A damaged header may request more memory than there is.
-        except (ValueError, OSError, EOFError, MemoryError, BadZipFile) as error:
+        except (ValueError, OSError, EOFError, MemoryError, BadZipFile, zlib.error) as error:
             raise OSError(f"{path} is not an .npz file of plain arrays: {error}") from error
 
     @cached_property
@@ -139,7 +140,7 @@ class TensorData(FederatedDataModule):
         return Record(
             f"{len(known.y):,} samples",
             source,
-            tuple(shapes),
+            Notes(shapes),
             columns=() if self._learnt else tuple(columns),
             arrays=inputs,
             goal=None if self._learnt else self._goal(),
@@ -240,12 +241,16 @@ class TensorData(FederatedDataModule):
 
 
 def _array(name: str, value: Tensor, num_train: int) -> Array:
-    """Return the form of an input; its range is that of its first samples."""
-    some, tests = value[:num_train][:_SOME].double(), value[num_train:][:_SOME].double()
+    """Return the form of an input; its range is that of some of its samples."""
+    parts = value[:num_train], value[num_train:]
+    some, tests = (part[:: max(1, len(part) // _SOME)][:_SOME].double() for part in parts)
+    sizes = some.reshape(len(some), -1).abs().amax(1).numpy() if some.numel() else np.empty(0)
     tested = float(tests.max() - tests.min()) if len(tests) >= _FEW and tests.numel() else None
     low, high = (float(some.min()), float(some.max())) if some.numel() else (0.0, 0.0)
     dtype = str(value.dtype).removeprefix("torch.")
-    return Array(name, dtype, tuple(value.shape), low, high, bool((some % 1 == 0).all()), tested)
+    return Array(
+        name, dtype, tuple(value.shape), low, high, bool((some % 1 == 0).all()), tested, sizes
+    )
 
 
 def _columns(name: str, value: Tensor, use: Use = "feature") -> list[Values]:

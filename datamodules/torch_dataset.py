@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -15,6 +17,7 @@ from datamodules.decoding import decoded
 from datamodules.named_tensors import as_tensor
 from datamodules.partition.partitioner import Partitioner
 from datamodules.pictures import Shape
+from datamodules.record import Record
 from datamodules.tasks.named import AnyTask
 from datamodules.tensors import TensorData
 from pfl.core.checks import not_negative
@@ -59,12 +62,13 @@ class TorchDataset(TensorData):
         self.dataset = dataset
         self.test = test
         self.memory = memory
+        self._changing = False
 
     def read(self) -> Mapping[str, Any]:
         """Read the tensors by name."""
         parts = [self.dataset] if self.test is None else [self.dataset, self.test]
         sizes = [_size(part) for part in parts]
-        items = (part[i] for part, size in zip(parts, sizes, strict=True) for i in range(size))
+        items = self._items(parts, sizes)
         samples = (_named(item, number) for number, item in enumerate(items))
         names = getattr(self.dataset, "classes", None)
         return {
@@ -72,6 +76,30 @@ class TorchDataset(TensorData):
             **({"class_names": names} if names else {}),
             "num_train": sizes[0],
         }
+
+    def record(self) -> Record:
+        """Return the tensors, and whether others would come at the next reading."""
+        found = super().record()
+        if self._changing:
+            found.notes.unread.append(
+                f"samples of {type(self.dataset).__name__} draw random numbers, and are read once, "
+                "so that all epochs have the same: leave random transforms out of it, and give "
+                "augment"
+            )
+        return found
+
+    def _items(self, parts: Sequence[Dataset[Any]], sizes: Sequence[int]) -> Iterator[Any]:
+        """Yield the samples, each read once, and note whether they drew from default streams."""
+        before = _streams()
+        for part, size in zip(parts, sizes, strict=True):
+            yield from (part[row] for row in range(size))
+        self._changing = _streams() != before
+
+
+def _streams() -> tuple[bytes, str, object]:
+    """Return the states of the default streams of torch, NumPy and Python."""
+    state = torch.get_rng_state().numpy().tobytes()
+    return state, repr(np.random.get_state(legacy=False)), random.getstate()
 
 
 def _size(dataset: Dataset[Any]) -> int:

@@ -13,6 +13,7 @@ from datamodules.doubts import (
     copies,
     courses,
     division,
+    filled,
     names,
     places,
     rows,
@@ -23,28 +24,13 @@ from datamodules.doubts import (
 )
 from datamodules.record import Record
 
-_ALL: tuple[Callable[[Record], Iterator[str]], ...] = (
-    *(
-        places.of_lines,
-        places.of_files,
-        places.of_file_names,
-        places.of_folder_names,
-        places.of_pictures,
-    ),
-    *(rows.of_headers, rows.of_totals, rows.of_cut_ends),
-    *(names.of_names, names.of_columns),
-    *(spelling.of_words, spelling.of_spelling, scales.of_scales),
-    *(values.of_numbers, values.of_equals, values.of_missing, values.of_targets),
-    *(arrays.of_inputs, arrays.of_goal),
-    *(times.of_windows, times.of_times, courses.of_courses),
-    *(copies.of_content, copies.of_identifiers),
-    *(
-        division.of_classes,
-        division.of_clients,
-        division.of_held,
-        division.of_dropped,
-        division.of_options,
-    ),
+_ROOMS = (
+    *(places, rows, names, spelling, scales, values, filled, arrays),
+    *(times, courses, copies, division),
+)
+# Each function of theirs that is called so is a doubt.
+_ALL: tuple[Callable[[Record], Iterator[str]], ...] = tuple(
+    find for room in _ROOMS for name, find in vars(room).items() if name.startswith("of_")
 )
 
 

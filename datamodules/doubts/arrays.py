@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.contents import hashes
+from datamodules.doubts.scales import in_two
 from datamodules.record import Array, Goal, Record
 
+_SOME = 20
 # So many numbers in masks are shades of grey.
 _MOST_CLASSES = 64
 
@@ -27,12 +29,28 @@ def of_inputs(record: Record) -> Iterator[str]:
             yield f"{array.name} is {array.least:g} in all samples: nothing can be learnt from it"
         else:
             yield from _scales(array)
+        yield from _two_scales(array)
         span, tested = array.most - array.least, array.tested
         if tested is not None and span > 0 and tested > 0 and not 0.05 < tested / span < 20:
             yield (
                 f"{array.name} of official test samples spans {tested:g}, and {span:g} in "
                 "training: scale both alike"
             )
+
+
+def _two_scales(array: Array) -> Iterator[str]:
+    """Yield signals and images of which some are scaled and others are not."""
+    logs = np.sort(np.log10(array.sizes[array.sizes > 0]))
+    if len(array.shape) < 3 or array.dtype == "uint8" or len(logs) < _SOME:
+        return
+    low, high, gap = in_two(logs)
+    enough = min(len(low), len(high)) >= max(3, 0.05 * len(logs))
+    if enough and gap > 1 and gap > max(np.ptp(low), np.ptp(high)):
+        yield (
+            f"{array.name} has {len(low)} samples up to {10 ** low[-1]:.3g} and {len(high)} up to "
+            f"{10 ** high[-1]:.3g}, with nothing between (of {len(logs)} that were looked at): "
+            "are some of them scaled, and others not?"
+        )
 
 
 def _scales(array: Array) -> Iterator[str]:
@@ -111,6 +129,7 @@ def _of_each(goal: Goal, record: Record) -> Iterator[str]:
     found = record.division
     if found is None or found.clients is None or plain.all():
         return
+    yield from _inverted(masks, found.clients, [*found.names.get("client", {})])
     for client, name in enumerate(found.names.get("client", {})):
         rows = np.flatnonzero(found.clients == client)
         if len(rows) >= 3 and plain[rows].all() and len(np.unique(masks[rows, 0])) == 1:
@@ -118,6 +137,21 @@ def _of_each(goal: Goal, record: Record) -> Iterator[str]:
                 f"all masks of the client {name!r} are {masks[rows[0], 0]} in every pixel, and "
                 "those of others are not: are they missing?"
             )
+
+
+def _inverted(masks: NDArray[Any], clients: NDArray[Any], names: list[str]) -> Iterator[str]:
+    """Yield a client whose masks of two classes seem to have them the other way round."""
+    if len(names) < 2 or masks.max(initial=0) != 1:
+        return
+    shares = np.array([masks[clients == one].mean() for one in range(len(names))])
+    for place, name in enumerate(names):
+        usual = float(np.median(np.delete(shares, place)))
+        if abs(shares[place] - usual) > 0.5 and abs(shares[place] - (1 - usual)) < 0.15:
+            yield (
+                f"{shares[place]:.0%} of the pixels in masks of the client {name!r} are of class "
+                f"1, and {usual:.0%} at others: are its classes the other way round?"
+            )
+            return
 
 
 def _of_masks(goal: Goal) -> Iterator[str]:

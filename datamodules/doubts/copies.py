@@ -31,7 +31,7 @@ def _sides(rows: Ints, found: Division | None) -> bool:
     return bool((side == 1).any() and (side > 1).any())
 
 
-def _groups(values: np.ndarray[tuple[int], np.dtype[np.generic]]) -> list[Ints]:
+def alike(values: np.ndarray[tuple[int], np.dtype[np.generic]]) -> list[Ints]:
     """Return the rows of each value that stands in several."""
     if not len(values):
         return []
@@ -44,8 +44,8 @@ def _groups(values: np.ndarray[tuple[int], np.dtype[np.generic]]) -> list[Ints]:
 
 def of_content(record: Record) -> Iterator[str]:
     """Yield samples whose content is that of others."""
-    every = _groups(record.digests)
-    runs = _running(every)
+    every = alike(record.digests)
+    runs = running(every, _RUN)
     groups = [rows for rows in every if record.rich(rows) or int(rows[0]) in runs]
     if not groups:
         return
@@ -66,10 +66,10 @@ def of_content(record: Record) -> Iterator[str]:
     )
 
 
-def _running(groups: list[Ints]) -> set[int]:
+def running(groups: list[Ints], run: int) -> set[int]:
     """Return the first rows of groups whose rows follow each other as they do in another place.
 
-    A few rows are equal by chance, but not so many in the same order.
+    A few rows are equal by chance, but not a run of so many in the same order.
     """
     pairs = {
         (int(one), int(two - one))
@@ -78,8 +78,28 @@ def _running(groups: list[Ints]) -> set[int]:
         if len(rows) <= _TWICE
         for one, two in combinations(rows, 2)
     }
-    starts = [(row, by) for row, by in pairs if all((row + n, by) in pairs for n in range(_RUN))]
-    return {row + n for row, _ in starts for n in range(_RUN)}
+    starts = [(row, by) for row, by in pairs if all((row + n, by) in pairs for n in range(run))]
+    return {row + n for row, _ in starts for n in range(run)}
+
+
+def of_turned(record: Record) -> Iterator[str]:
+    """Yield images that are others, mirrored or turned."""
+    found = record.division
+    groups = [
+        rows
+        for rows in alike(record.turned)
+        if len(np.unique(record.digests[rows])) > 1 and record.rich(rows)
+    ]
+    if not groups:
+        return
+    crossing = [rows for rows in groups if _sides(rows, found)]
+    shown = (crossing or groups)[0]
+    more = f", {len(crossing)} of them on both sides of a split" if crossing else ""
+    yield (
+        f"{sum(map(len, groups)) - len(groups)} images are others, mirrored or turned{more} (such "
+        f"as {record.place(int(shown[0]))} and {record.place(int(shown[1]))}): remove such copies, "
+        "and give augment"
+    )
 
 
 def of_identifiers(record: Record) -> Iterator[str]:
@@ -95,7 +115,7 @@ def of_identifiers(record: Record) -> Iterator[str]:
         if found.clients is not None:
             codes = codes * (1 + int(found.clients.max())) + found.clients
         distinct = len(np.unique(codes))
-        groups = [rows for rows in _groups(codes) if _sides(rows, found)]
+        groups = [rows for rows in alike(codes) if _sides(rows, found)]
         if not groups or distinct < _FEW // 2:
             continue
         first = groups[0]

@@ -6,9 +6,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from datamodules.record import Course, Record
+from datamodules.contents import hashes
+from datamodules.doubts.copies import alike, running
+from datamodules.record import Course, Record, Windows
+from datamodules.targets import Floats
 
 _HOUR, _DAY = 3600.0, 86400.0
+# So few rows say nothing of a course.
+_FEW = 20
+# So many rows that follow each other in two places are a block.
+_BLOCK = 12
+# So many rows later, a feature may be the target.
+_AHEAD = 7
 
 
 def of_courses(record: Record) -> Iterator[str]:
@@ -16,26 +25,26 @@ def of_courses(record: Record) -> Iterator[str]:
     windows = record.windows
     if windows is None:
         return
+    long = [one for one in windows.courses if len(one.values) >= _FEW]
     for line in (
         *_still(windows.courses),
-        *_filled(windows.courses),
-        *_counters(windows.courses),
-        *_copies(windows.courses),
+        *_filled(long, len(windows.courses)),
+        *_counters(long),
+        *_sums(long),
+        *_copies(long),
+        *_repeated(long),
         *_steps(windows.courses, windows.dated),
+        *_ahead(windows),
     ):
         yield f"{record.source}: {line}"
-    for name, by in windows.ahead.items():
-        yield (
-            f"{record.source}: {name!r} is the target of {by} rows later: give features without "
-            "it, or the answer is among the inputs"
-        )
 
 
 def _still(courses: Sequence[Course]) -> Iterator[str]:
-    moving = any(one.still is None or one.still[1] < one.rows for one in courses)
-    for one in courses:
-        if one.still is not None and moving:
-            value, rows = one.still
+    """Yield series of which one stands still for long, and moves in other rows or at others."""
+    found = [still(one.values[:, 0]) for one in courses]
+    whole = [0 < known[1] == len(one.values) for one, known in zip(courses, found, strict=True)]
+    for one, (value, rows) in zip(courses, found, strict=True):
+        if rows and not all(whole):
             yield (
                 f"the first target of {one.name!r} is {value:g} in {rows} rows running, and varies "
                 "in others: a sensor may have stood still, so name the value in missing_values or "
@@ -43,31 +52,105 @@ def _still(courses: Sequence[Course]) -> Iterator[str]:
             )
 
 
-def _filled(courses: Sequence[Course]) -> Iterator[str]:
-    found = [one for one in courses if one.straight]
+def still(first: Floats) -> tuple[float, int]:
+    """Return the value and the rows in which a series that varies stands still for long, or 0."""
+    if len(first) < _FEW:
+        return 0.0, 0
+    start, length = _longest(np.diff(first) == 0)
+    value, others = float(first[start]), first[first != first[start]]
+    if length + 1 == len(first):
+        return value, len(first)
+    varied = 2 * len(np.unique(others)) > len(others) > 0
+    # Zeros are usual in what is counted: rain, sales.
+    usual = value == 0 and (first == 0).sum() > length + 1 + 0.02 * len(first)
+    long = length + 1 >= _FEW and 10 * (length + 1) > len(first)
+    return (value, length + 1) if long and varied and not usual else (0.0, 0)
+
+
+def _longest(same: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> tuple[int, int]:
+    """Return start and length of the longest run of ``True``."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
+    if not len(edges):
+        return 0, 0
+    starts, lengths = edges[::2], edges[1::2] - edges[::2]
+    longest = int(lengths.argmax())
+    return int(starts[longest]), int(lengths[longest])
+
+
+def _filled(courses: Sequence[Course], count: int) -> Iterator[str]:
+    found = [(one.name, rows) for one in courses if (rows := straight(one.values[:, 0]))]
     # If many are, it is their nature.
-    if found and 2 * len(found) <= max(2, len(courses)):
+    if found and 2 * len(found) <= max(2, count):
+        name, rows = found[0]
         yield (
-            f"the first target of {found[0].name!r} goes straight in {found[0].straight} rows "
-            "running, and nowhere else: a gap may have been interpolated, and then it says what "
-            "came after; leave its rows out"
+            f"the first target of {name!r} goes straight in {rows} rows running, and nowhere "
+            "else: a gap may have been interpolated, and then it says what came after; leave its "
+            "rows out"
         )
+
+
+def straight(first: Floats) -> int:
+    """Return the rows in which a series that bends in other rows rises or falls evenly."""
+    steps = np.diff(first)
+    scale = np.nanmedian(np.abs(steps)) if np.isfinite(steps).any() else 0.0
+    even = (np.abs(np.diff(steps)) <= 1e-3 * scale) & (steps[1:] != 0)
+    _, length = _longest(even)
+    return length + 2 if length + 2 >= _FEW and even.sum() < 0.9 * len(even) else 0
 
 
 def _counters(courses: Sequence[Course]) -> Iterator[str]:
-    found = [one for one in courses if one.falls]
-    if found:
+    found = [(one.name, times) for one in courses if (times := falls(one.values[:, 0]))]
+    for name, times in found[:1]:
         yield (
-            f"the first target of {found[0].name!r} rises in nearly all rows, and falls far "
-            f"{found[0].falls} times, as a counter that is reset: predict its differences (pandas: "
-            "diff), and leave out those"
+            f"the first target of {name!r} rises in nearly all rows, and falls far {times} times, "
+            "as a counter that is reset: predict its differences (pandas: diff), and leave out "
+            "those"
         )
+
+
+def falls(first: Floats) -> int:
+    """Return how often a series falls far, if it rises in nearly all other rows."""
+    known = np.diff(first)
+    known = known[np.isfinite(known)]
+    down = known < 0
+    rising = (known > 0).sum() > 0.9 * len(known)
+    far = rising and down.any() and -known[down].max() > 10 * np.quantile(known[~down], 0.95)
+    return int(down.sum()) if far and down.sum() < 0.05 * len(known) else 0
+
+
+def _sums(courses: Sequence[Course]) -> Iterator[str]:
+    """Yield a client whose values never fall, though those of others do in a fifth of rows."""
+    steps = [np.diff(one.values[:, 0]) for one in courses]
+    never = [bool((of >= 0).all() and 2 * (of > 0).sum() > len(of)) for of in steps]
+    often = sum(5 * (of < 0).sum() >= len(of) for of in steps)
+    if any(never) and often > sum(never) and often + sum(never) == len(courses):
+        yield (
+            f"the first target of {courses[never.index(True)].name!r} never falls, and that of "
+            "other clients does: is it summed up? Give its differences (pandas: diff)"
+        )
+
+
+def _repeated(courses: Sequence[Course]) -> Iterator[str]:
+    """Yield a block of rows that a client has twice, one after the other."""
+    for one in courses:
+        again = running(alike(hashes(one.values)), _BLOCK)
+        if again and len(again) < len(one.values):
+            yield (
+                f"{len(again)} rows of {one.name!r} have the values of later ones in the same "
+                f"order, the first in its row {min(again) + 1}: was a block pasted twice? Leave it "
+                "out"
+            )
 
 
 def _copies(courses: Sequence[Course]) -> Iterator[str]:
     seen: dict[int, str] = {}
     for one in courses:
-        other = one.name if one.digest is None else seen.setdefault(one.digest, one.name)
+        first = one.values[:, 0]
+        bends = np.round(np.diff(first, 2), 9)
+        # What follows a rule is equal without being a copy.
+        if any(len(np.unique(of)) <= 0.9 * len(of) for of in (first, bends)):
+            continue
+        other = seen.setdefault(int(hashes(one.values.reshape(1, -1))[0]), one.name)
         if other != one.name:
             yield (
                 f"{one.name!r} has the same values as {other!r} in every row: leave one out if it "
@@ -93,3 +176,19 @@ def _shown(step: float, dated: bool) -> str:
         return f"{step:g}"
     unit, name = (_DAY, "days") if step >= _DAY else (_HOUR, "hours")
     return f"{step / unit:g} {name}" if step >= _HOUR else f"{step / 60:g} minutes"
+
+
+def _ahead(windows: Windows) -> Iterator[str]:
+    """Yield features that are the first target of a later row."""
+    values = np.concatenate([one.values for one in windows.courses] or [np.empty((0, 1))])
+    first = values[:, 0]
+    if len(np.unique(first)) < _FEW:
+        return
+    for name, column in zip(windows.columns[1:], values[:, 1:].T, strict=False):
+        # The last rows of each client have nothing that comes after.
+        later = (by for by in range(1, 1 + _AHEAD) if (column[:-by] == first[by:]).mean() > 0.8)
+        if by := next(later, 0):
+            yield (
+                f"{name!r} is the target of {by} rows later: give features without it, or the "
+                "answer is among the inputs"
+            )

@@ -13,9 +13,10 @@ from datamodules.record import Record
 NOTHING = frozenset(
     (
         *("none", "nil", "void", "unknown", "missing", "n.a.", "n.d.", "nd", "n\\a", "k.a.", "tbd"),
+        *("\\n", "not set", "no answer", "don't know", "-nan(ind", "not done", "not tested"),
         *("blank", "empty", "undefined", "unspecified", "#value!", "#ref!", "#div/0!", "#num!"),
         *("#name?", "#null!", "not available", "not applicable", "not known", "no data", "nan"),
-        *("na", "n/a", "null", "<na>", "nat", "not recorded", "not reported", "refused"),
+        *("na", "n/a", "null", "nat", "not recorded", "not reported", "refused"),
         *("unbekannt", "keine angabe", "k. a.", "n/v", "inconnu", "desconocido", "sin dato", "s/d"),
         *("onbekend", "sconosciuto", "desconhecido", "okänd", "ukendt", "nieznany", "не указано"),
         *("неизвестно", "不明", "未知"),
@@ -24,48 +25,14 @@ NOTHING = frozenset(
 # Signs that say nothing.
 _EMPTY = frozenset("#-\u2010\u2011\u2012\u2013\u2014\u2212_./\\*?!~\u2026 ")
 # Words that mean the same.
-_SAME = (
-    frozenset(
-        (
-            "yes",
-            "y",
-            "true",
-            "t",
-            "1",
-            "ja",
-            "oui",
-            "si",
-            "sí",
-            "wahr",
-            "vrai",
-            "vero",
-            "verdadero",
-            "verdadeiro",
-            "waar",
-            "sim",
-            "da",
-            "да",
-        )
-    ),
-    frozenset(
-        (
-            "no",
-            "n",
-            "false",
-            "f",
-            "0",
-            "nein",
-            "non",
-            "falsch",
-            "faux",
-            "falso",
-            "onwaar",
-            "não",
-            "нет",
-        )
-    ),
-    frozenset(("male", "m", "man", "männlich")),
-    frozenset(("female", "f", "w", "woman", "weiblich")),
+_SAME = tuple(
+    frozenset(words.split())
+    for words in (
+        "yes y true t 1 ja oui si sí wahr vrai vero verdadero verdadeiro waar sim da да",
+        "no n false f 0 nein non falsch faux falso onwaar não нет",
+        "male m man männlich",
+        "female f w woman weiblich",
+    )
 )
 # Letters of other scripts that look like Latin ones, after case folding.
 _LOOKS = str.maketrans(
@@ -92,10 +59,8 @@ def of_names(record: Record) -> Iterator[str]:
     uses = {"target": "class", "client": "client"}
     covered = {uses[c.use] for c in record.of("target", "client") if c.kind != "numbers"}
     known = record.division.names if record.division is not None else {}
-    doubled = {} if record.division is None else record.division.twice
-    for kind, twice in doubled.items():
-        for name in twice:
-            yield f"two of the {kind} names are {name!r}: number them as one, or name them apart"
+    for name in () if record.division is None else record.division.twice:
+        yield f"two of the class names are {name!r}: number them as one, or name them apart"
     for kind, counts in known.items():
         if kind not in covered:
             yield from _doubts(f"the {kind} names have", counts, nothing=True)
@@ -132,7 +97,7 @@ def _doubts(where: str, counts: Mapping[str, int], nothing: bool) -> Iterator[st
 
 def is_nothing(text: str) -> bool:
     """Return ``True`` if a text may stand for a missing value: it says so, or says nothing."""
-    return text.casefold() in NOTHING or {*text} <= _EMPTY
+    return text.casefold().strip("()<>[]{}") in NOTHING or {*text} <= _EMPTY
 
 
 def _odd(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -51,19 +51,19 @@ def of_lines(record: Record) -> Iterator[str]:
 
 def of_files(record: Record) -> Iterator[str]:
     """Yield files and folders that were left out though they may hold samples, and links."""
-    kinds = Counter(os.path.splitext(place)[1].lower() for place, _ in record.left_out)
-    for kind, count in kinds.items():
-        first = next(p for p, _ in record.left_out if os.path.splitext(p)[1].lower() == kind)
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for place, _ in record.notes.left_out:
+        kinds[os.path.splitext(place)[1].lower()].append(place)
+    for kind, (first, *more) in kinds.items():
+        count = 1 + len(more)
         if kind in UNREAD:
             yield (
                 f"{count} images {kind} cannot be read (first {first}): save them in another format"
             )
         elif kind in ARCHIVES:
             yield f"{count} archives {kind} are not read (first {first}): unpack them"
-    for link, why in record.links:
-        yield f"{link} {why}"
-    yield from record.unread
-    for folder in record.nested:
+    yield from record.notes.unread
+    for folder in record.notes.nested:
         yield (
             f"{folder} has images in several folders, all of the class "
             f"{os.path.basename(folder)!r}: give the folder of the classes, or move them"
@@ -109,6 +109,39 @@ def of_folder_names(record: Record) -> Iterator[str]:
         )
 
 
+def of_shortcuts(record: Record) -> Iterator[str]:
+    """Yield classes that the format or the size of their files tells, whatever they show."""
+    found, seen = record.division, record.pictures
+    if found is None or found.labels is None or len(record.files) != len(found.labels):
+        return
+    names = [*found.names.get("class", {})]
+    kinds = np.array([os.path.splitext(file)[1].lower() for file in record.files])
+    every, codes = np.unique(kinds, return_inverse=True)
+    parts = [np.flatnonzero(found.labels == one) for one in range(len(names))]
+    for name, own in zip(names, parts, strict=True):
+        others = np.setdiff1d(np.arange(len(codes)), own)
+        if min(len(own), len(others)) < 5:
+            continue
+        kind = codes[own[0]]
+        if (codes[own] == kind).all() and (codes[others] != kind).all():
+            yield (
+                f"all images of the class {name!r} are {every[kind]}, and no others are: save all "
+                "in one format, or a network may learn its traces"
+            )
+            return
+        side = seen.side if seen is not None else codes[:0]
+        if len(side) == len(codes) and (
+            side[own].max() < side[others].min() or side[own].min() > side[others].max()
+        ):
+            yield (
+                f"images of the class {name!r} have from {side[own].min():.0f} to "
+                f"{side[own].max():.0f} pixels, and all others from {side[others].min():.0f} to "
+                f"{side[others].max():.0f}: their sharpness may tell the class; bring all to one "
+                "size before"
+            )
+            return
+
+
 def of_pictures(record: Record) -> Iterator[str]:
     """Yield what of pictures was not read, and pictures that show nothing."""
     seen = record.pictures
@@ -123,25 +156,20 @@ def of_pictures(record: Record) -> Iterator[str]:
     for kind in ("CMYK", "LAB", "HSV", "YCbCr"):
         if count := seen.kinds.get(f"{kind} images", 0):
             yield f"{count} images are {kind}, and are converted to RGB: save them as RGB"
-    total = len(seen.flat)
-    flat = np.flatnonzero(seen.flat)
-    if 0 < len(flat) <= 0.2 * total:
-        yield (
-            f"{len(flat)} of {total} images are of a single colour (first "
-            f"{record.shown(int(flat[0]))}): a camera or a copy may have failed"
-        )
-    cut = np.flatnonzero(seen.ended)
-    if 0 < len(cut) <= 0.2 * total:
-        yield (
-            f"{len(cut)} of {total} images are of a single colour in their lower quarter alone "
-            f"(first {record.shown(int(cut[0]))}): they may have been cut off while copied"
-        )
-    small = np.flatnonzero(4 * seen.side < np.median(seen.side)) if len(seen.side) else flat[:0]
-    if 0 < len(small) <= 0.2 * total:
-        yield (
-            f"{len(small)} of {total} images are far smaller than the others (first "
-            f"{record.shown(int(small[0]))}, {seen.side[small[0]]:.0f} pixels): previews?"
-        )
+    small = 4 * seen.side < np.median(seen.side) if len(seen.side) else np.zeros(0, bool)
+    for odd, what, why in (
+        (seen.flat, "are of a single colour", "a camera or a copy may have failed"),
+        (
+            *(seen.ended, "are of a single colour in their lower quarter alone"),
+            "they may have been cut off while copied",
+        ),
+        (small, "are far smaller than the others", "if they are previews, remove them"),
+    ):
+        rows = np.flatnonzero(odd)
+        # If many are, it is their nature.
+        if 0 < len(rows) <= 0.2 * len(odd):
+            first = record.shown(int(rows[0]))
+            yield f"{len(rows)} of {len(odd)} images {what} (first {first}): {why}"
     cut = np.flatnonzero(seen.cut > 0.6)
     if len(cut):
         yield (

@@ -17,7 +17,7 @@ _GAP = 0.6
 
 def of_scales(record: Record) -> Iterator[str]:
     """Yield numbers that are far from others, or that differ from them by a unit."""
-    clients, names = _clients(record)
+    clients, names = clients_of(record)
     for column in record.of("feature", "target", "time"):
         numbers = column.numbers[np.isfinite(column.numbers)]
         if column.kind != "numbers" or column.listed or len(numbers) < _FEW:
@@ -52,14 +52,11 @@ def _mixed(column: Values, numbers: Floats) -> Iterator[str]:
     """Yield numbers in two groups, the one a power of ten times the other, with nothing between."""
     if numbers.min() <= 0:
         return
-    logs = np.sort(np.log10(numbers))
-    place = int(np.diff(logs).argmax()) + 1
-    low, high = logs[:place], logs[place:]
-    gap = high[0] - low[-1]
+    low, high, gap = in_two(logs := np.sort(np.log10(numbers)))
     power = float(np.median(high) - np.median(low))
     spread = max(np.ptp(side) for side in (low, high))
     enough = min(len(low), len(high)) >= max(5, 0.05 * len(logs))
-    if enough and gap > max(_GAP, spread) and round(power) and abs(power - round(power)) < 0.25:
+    if enough and gap > max(_GAP, spread) and abs(power - round(power)) < 0.25:
         rows = np.flatnonzero(column.numbers > 10 ** (low[-1] + gap / 2))
         yield (
             f"{column.name!r} is around {10 ** np.median(high):.6g} in {len(high)} rows (first "
@@ -68,7 +65,13 @@ def _mixed(column: Values, numbers: Floats) -> Iterator[str]:
         )
 
 
-def _clients(record: Record) -> tuple[Ints, list[str]]:
+def in_two(ordered: Floats) -> tuple[Floats, Floats, float]:
+    """Return the numbers below and above the widest gap between ordered ones, and its width."""
+    place = int(np.diff(ordered).argmax()) + 1
+    return ordered[:place], ordered[place:], float(ordered[place] - ordered[place - 1])
+
+
+def clients_of(record: Record) -> tuple[Ints, list[str]]:
     """Return the client of each row and the clients' names; neither if there are few or many."""
     found = record.division
     column = next(iter(record.of("client")), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -130,7 +130,7 @@ def of_spelling(record: Record) -> Iterator[str]:
         numbers = column.numbers[np.isfinite(column.numbers)]
         # The columns of an array have no spelling.
         if column.kind == "numbers" and len(numbers) and len(column.texts) and not column.listed:
-            for find in _SPELT:
+            for find in (_all_dates, _zeros_before, _thousands, _numbering):
                 yield from find(column, numbers)
 
 
@@ -190,8 +190,3 @@ def _numbering(column: Values, numbers: Floats) -> Iterator[str]:
             f"{column.name!r} numbers the rows: as an input it says where a row stands; give "
             "features without it"
         )
-
-
-_SPELT: tuple[Callable[[Values, Floats], Iterator[str]], ...] = (
-    *(_all_dates, _zeros_before, _thousands, _numbering),
-)

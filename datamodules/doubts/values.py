@@ -110,8 +110,7 @@ def _beside_codes(value: float, others: Floats, count: int) -> bool:
     first = found[: 1 + int(np.argmin(np.append(np.diff(found) == 1, False)))]
     numbered = 2 <= len(first) <= 6 and first[0] in (0, 1) and value >= first[-1] + 3
     rest = found[len(first) :]
-    known = bool(np.isin(rest, _UNKNOWN).all() and (rest > first[-1] + 1).all())
-    return numbered and known and count >= max(3, 0.01 * len(others))
+    return numbered and bool(np.isin(rest, _UNKNOWN).all()) and count >= max(3, 0.01 * len(others))
 
 
 def _never_small(others: Floats, count: int) -> bool:
@@ -123,7 +122,7 @@ def _never_small(others: Floats, count: int) -> bool:
 
 def of_equals(record: Record) -> Iterator[str]:
     """Yield features that are the target itself, or another feature."""
-    for name, codes, texts in _answers(record):
+    for name, codes, texts in answers(record):
         for column in record.of("feature"):
             own, words = _coded(column)
             if len(codes) < _SOME or len(own) != len(codes) or not 2 <= len(words) == len(texts):
@@ -148,7 +147,7 @@ def of_equals(record: Record) -> Iterator[str]:
                 )
 
 
-def _answers(record: Record) -> Iterator[tuple[str, Ints, Sequence[str]]]:
+def answers(record: Record) -> Iterator[tuple[str, Ints, Sequence[str]]]:
     """Yield name, codes and values of what is predicted."""
     for target in record.of("target"):
         yield (target.name, *_coded(target))

@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from datamodules.checks import require
+from datamodules.record import counted
 from datamodules.tables.dates import dates_of
 from datamodules.targets import Floats, Ints, plain_name
 
@@ -140,12 +141,7 @@ class Column:
     @cached_property
     def present(self) -> dict[str, int]:
         """The counts of distinct texts that are present."""
-        return self._counts(~self.missing)
-
-    @cached_property
-    def lacking(self) -> dict[str, int]:
-        """The counts of spellings of a missing value."""
-        return self._counts(self.missing)
+        return counted(self.texts, self.codes, ~self.absent)
 
     @cached_property
     def kind(self) -> Kind:
@@ -217,10 +213,6 @@ class Column:
         if words and all(map(_AMOUNT.fullmatch, words)):
             return f"holds amounts, such as {words[0]!r}: write plain numbers, without a unit"
         return ""
-
-    def _counts(self, rows: NDArray[np.bool_]) -> dict[str, int]:
-        counts = np.bincount(self.codes[rows], minlength=len(self.texts)).tolist()
-        return {text: count for text, count in zip(self.texts, counts, strict=True) if count}
 
     def _apart(self) -> bool:
         """Return ``True`` if numbers keep the texts distinct; 1 and 1.0 may merge."""

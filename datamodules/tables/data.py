@@ -11,7 +11,7 @@ import numpy as np
 from datamodules.checks import require
 from datamodules.doubts.copies import BELONGS
 from datamodules.partition.partitioner import ByDomain, Partitioner
-from datamodules.record import Record, Use
+from datamodules.record import Notes, Record, Times, Use
 from datamodules.tables.columns import Spelling
 from datamodules.tables.report import columns
 from datamodules.tables.sources import read_table
@@ -93,14 +93,39 @@ class TableData(TensorData):
         """The columns that are read from a file of more; ``None`` for all."""
         return None
 
+    def places(self, table: Table) -> list[str]:
+        """Return the columns of clients and times; a later client's own table may lack the one."""
+        single = self._learnt is not None and self.client_column not in table.columns
+        given = (None if single else self.client_column, self.time_column)
+        return [name for name in given if name is not None]
+
+    def placed(self, table: Table) -> dict[str, Any]:
+        """Return the client and the time of each row, in the form of ``TensorData``."""
+        found: dict[str, Any] = {}
+        for name in self.places(table):
+            if name == self.client_column:
+                found["client"] = table[name].labels()
+            else:
+                found["column.time"], _ = table.times(name)
+        return found
+
     def columned(
         self,
         table: Table,
         features: Iterable[str],
-        times: str = "",
+        times: Times | None = None,
         listed: Collection[str] = (),
+        used: Table | None = None,
     ) -> Record:
-        """Return the record of a table's columns and lines; see ``columns``."""
+        """Return the record of a table.
+
+        Args:
+            table: The table, with all of its rows.
+            features: The features among its columns.
+            times: The time of each row that is in use.
+            listed: Columns that are categories because the user says so.
+            used: The rows in use; by default all.
+        """
         named: tuple[tuple[Use, Iterable[str | None]], ...] = (
             ("client", [self.client_column]),
             ("time", [self.time_column]),
@@ -108,16 +133,25 @@ class TableData(TensorData):
             ("target", self.target),
         )
         uses = {name: use for use, names in named for name in names if name is not None}
+        used = table if used is None else used
+        dropped = len(table) - len(used)
+        kind = times.kind if times is not None and times.given else ""
         return Record(
             f"{len(table):,} rows",
             str(self.path),
-            unread=tuple(table.unread),
-            columns=columns(table, uses, listed, times, self.standardise == "none"),
+            Notes(
+                left_out=[(f"{dropped:,} rows", "a value is missing")] if dropped else [],
+                unread=[*table.unread],
+            ),
+            columns=columns(table, uses, listed, kind, self.standardise == "none"),
             lines=table.lines,
+            times=times,
+            place=used.place,
+            identifiers=_owners(used, uses),
         )
 
 
-def owners(table: Table, uses: Collection[str]) -> dict[str, Any]:
+def _owners(table: Table, uses: Collection[str]) -> dict[str, Any]:
     """Return the columns without a use that name what rows belong to, such as patients."""
     names = [name for name in table.columns if BELONGS.match(name)]
     free = [name for name in names if name not in uses and name not in table.refused]

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from datamodules.tables.columns import Column
 
 _ABOUT = re.compile(r"(?i)(about|approx|ca|circa|etwa|unter|under|over|above|below|less|more)\b")
+# So many equal words, and nothing else, are ticks.
+_TICKS = 5
+# What may follow a number, and what multiplies it.
+_UNIT = re.compile(r"(?<=\d)\s*(°[CF]|%|[^\W\d_eE]{1,4}(/[^\W\d_]{1,3})?)$")
+_TIMES = re.compile(r"(?i)\d\s*(k|m|b|t|bn|mio|mrd|mn|tsd|lakh|x)$")
+# Digits above and below the line.
+_RAISED = "\u00b2\u00b3\u00b9\u2070-\u2079\u2080-\u2089"
 # What to do about cells that were merged.
 _FILL = "if each stands in the first row of its block alone, fill it down (pandas: ffill)"
 
@@ -52,13 +59,23 @@ def no_record(name: str, column: Column, bad: Ints) -> str:
 
 def plain_number(text: str) -> str:
     """Return a text without the signs that stand around numbers, and with its minus in front."""
-    plain = unicodedata.normalize("NFKC", html.unescape(text)).replace("\u2212", "-")
+    # A number above the line is a note, and would become a digit.
+    text = re.sub(rf"(?<=\d)[{_RAISED}]+$", "", html.unescape(text))
+    plain = unicodedata.normalize("NFKC", text).replace("\u2212", "-")
     plain = plain.strip("\ufeff* \u2020?!")
-    return re.sub(r"^(\d[\d.,]*)-$", r"-\1", plain)
+    plain = re.sub(r"^(\d[\d.,]*)-$", r"-\1", plain)
+    return plain if _TIMES.search(plain) else _UNIT.sub("", plain)
 
 
-def why_missing(missing: NDArray[np.bool_]) -> str:
+def why_missing(column: Column) -> str:
     """Return what to do about missing values whose places say why they are missing."""
+    missing = column.missing
+    tick, count = next(iter(column.present.items()), ("", 0))
+    if len(column.present) == 1 and column.kind == "words" and count >= _TICKS:
+        return (
+            f", and {tick!r} is the only other: if an empty cell means no, write so in each; if "
+            "its block has one value, fill it down (pandas: ffill)"
+        )
     if missing.all():
         return (
             ", as in all rows: leave the column out, or fill it (a formula has no value until a "

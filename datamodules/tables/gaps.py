@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from datamodules.checks import require
 from datamodules.doubts.times import shown
 from datamodules.record import Course, Windows
-from datamodules.tables.courses import course
 from datamodules.targets import Floats, Ints
 
 # A step of more than this many usual ones is a gap.
@@ -69,7 +69,9 @@ class Gaps:
         else:
             self.breaks = (self.steps.isna() | (self.steps > _GAP * self.usual)).to_numpy()
 
-    def tally(self, starts: Ints, empty: Ints, length: int, values: Floats) -> Windows:
+    def tally(
+        self, starts: Ints, empty: Ints, length: int, values: Floats, columns: Sequence[str]
+    ) -> Windows:
         """Count the windows that are lost, by cause.
 
         Args:
@@ -77,6 +79,7 @@ class Gaps:
             empty: First rows of windows that are left out because a value is missing.
             length: Rows of a window.
             values: (rows, F) numbers of the rows, NaN if missing.
+            columns: (F,) names of their columns.
         """
         rows = np.arange(max(0, len(self.clients) - length + 1))
         rows = rows[self.clients[rows] == self.clients[rows + length - 1]]
@@ -107,6 +110,7 @@ class Gaps:
             calendar=self.calendar,
             dated=self.kind == "dates",
             courses=[self._course(own, values[own]) for own in self._parts()],
+            columns=columns,
         )
 
     def _parts(self) -> list[Ints]:
@@ -115,7 +119,7 @@ class Gaps:
 
     def _course(self, rows: Ints, values: Floats) -> Course:
         step = float(self.usual.to_numpy()[rows[0]]) if len(rows) > 1 and self.kind else 0.0
-        return course(str(self.clients[rows[0]]), values, step)
+        return Course(str(self.clients[rows[0]]), values, step)
 
     def _place(self, gap: int) -> str:
         when = shown(float(self.times[gap]), self.kind)

@@ -18,8 +18,8 @@ from datamodules.decoding import decoded
 from datamodules.doubts.copies import BELONGS
 from datamodules.partition.partitioner import Partitioner
 from datamodules.pictures import Seen, Shape, UnreadableError, opened
-from datamodules.record import Record
-from datamodules.tables.data import TableData, owners
+from datamodules.record import Notes, Record
+from datamodules.tables.data import TableData
 from datamodules.tables.sources import arrow_table
 from datamodules.tables.table import Table
 from datamodules.tables.targets import targets
@@ -89,56 +89,51 @@ class HFDataset(TableData):
     def record(self) -> Record:
         """Return the columns as read, and the splits that are not."""
         tensors, table = super(TableData, self).record(), self._table
-        uses = [*self.input_columns.values(), *self.target, self.client_column, self.time_column]
-        features = [name for name in self.input_columns.values() if name in table.columns]
-        found = self.columned(table, features)
-        left, unread = self._other_splits()
+        found = self.columned(
+            table, [name for name in self.input_columns.values() if name in table.columns]
+        )
+        self._note_splits(found.notes)
         if self._cut:
-            left = (
-                *left,
-                (f"{self._cut:,} lists", f"what is beyond max_length: {self.max_length}"),
+            why = f"what is beyond max_length: {self.max_length}"
+            found.notes.left_out.append((f"{self._cut:,} lists", why))
+        if 2 * self._cut > len(table):
+            found.notes.unread.append(
+                f"{self._cut:,} of {len(table):,} lists are longer than max_length: "
+                f"{self.max_length}, and are cut: raise it"
             )
-            if 2 * self._cut > len(table):
-                unread = (
-                    *unread,
-                    f"{self._cut:,} of {len(table):,} lists are longer than max_length: "
-                    f"{self.max_length}, and are cut: raise it",
-                )
+        # Single numbers are columns of the table.
+        lists = (one for one in tensors.columns if one.use == "feature" and "[" in one.name)
         return replace(
-            tensors,
-            samples=f"{len(table):,} rows",
-            source=found.source,
-            left_out=left,
-            columns=found.columns,
-            unread=unread,
+            found,
+            notes=replace(found.notes, facts=tensors.notes.facts),
+            columns=(*found.columns, *lists),
+            arrays=tensors.arrays,
+            goal=tensors.goal,
+            times=tensors.times,
             pictures=self._seen.pictures() if self._pictured else None,
-            place=lambda row: f"row {row + 1}",
-            shown=lambda row: f"row {row + 1}",
-            identifiers=owners(table, [name for name in uses if name is not None]),
+            shown=found.place,
         )
 
-    def _other_splits(self) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-        """Return the splits that are not read, and lines on those that may be meant to be."""
+    def _note_splits(self, notes: Notes) -> None:
+        """Note the splits that are not read, and which of them may be meant to be."""
         others = [name for name in self._splits if name not in ("train", "test")]
-        left = tuple((f"split {name!r}", "only train and test are read") for name in others)
-        lines = []
+        notes.left_out += [(f"split {name!r}", "only train and test are read") for name in others]
         if others and "test" not in self._splits:
-            lines.append(
+            notes.unread.append(
                 f"{self.path} has no split 'test', and {others[0]!r} is not read: test samples are "
                 "drawn from 'train'; rename the split to test if it is meant"
             )
         if others and self.rule.val_fraction:
-            lines.append(
+            notes.unread.append(
                 f"val_fraction: {self.rule.val_fraction} is drawn from 'train', as the split "
                 f"{others[0]!r} is not read: leave it out, or join both"
             )
-        return left, tuple(lines)
 
     def read(self) -> Mapping[str, Any]:
         """Read the tensors by name."""
         content, num_train = self._content()
-        places = [name for name in (self.client_column, self.time_column) if name is not None]
         known = ", ".join(content.column_names)
+        places = [name for name in (self.client_column, self.time_column) if name is not None]
         for name in (*self.input_columns.values(), *self.target, *places):
             require(
                 name in content.column_names, f"{self.path} has no column {name!r}, only {known}"
@@ -155,16 +150,12 @@ class HFDataset(TableData):
             if type(content.features[name]).__name__ == "Image"
         )
         self._seen = Seen(len(content))
-        tensors: dict[str, Any] = {
+        return {
             **decoded(self._samples(content), len(content), self.memory),
             **self._targets(content, table),
+            **self.placed(table),
             "num_train": num_train,
         }
-        if self.client_column is not None:
-            tensors["client"] = table[self.client_column].labels()
-        if self.time_column is not None:
-            tensors["column.time"], _ = table.times(self.time_column)
-        return tensors
 
     def _is_plain(self, content: Any, name: str) -> bool:  # noqa: ANN401
         """Return ``True`` for an input of single numbers, and for what names a sample's origin."""

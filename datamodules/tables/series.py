@@ -18,7 +18,6 @@ from datamodules.moments import ColumnMoments
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division, Holding
 from datamodules.record import Record, Times, Windows
-from datamodules.tables.courses import ahead
 from datamodules.tables.data import TableData
 from datamodules.tables.gaps import Gaps, why_again
 from datamodules.tables.table import Table
@@ -110,14 +109,10 @@ class TimeSeries(TableData):
     def record(self) -> Record:
         """Return the columns as read, and what windows are lost."""
         windows, table = self._windows, self._table
-        found = self.columned(table, self.features, windows.kind)
-        return replace(
-            found,
-            samples=f"{len(windows.starts):,} windows of {len(table):,} rows",
-            left_out=(*found.left_out, *windows.left_out),
-            windows=windows.tally,
-            times=self._times(table),
-        )
+        found = self.columned(table, self.features, self._times(table))
+        found.notes.left_out.extend(windows.left_out)
+        samples = f"{len(windows.starts):,} windows of {len(table):,} rows"
+        return replace(found, samples=samples, windows=windows.tally)
 
     def _times(self, table: Table) -> Times | None:
         """Return the times; without a time column those of the first column of dates, if any."""
@@ -217,7 +212,7 @@ class TimeSeries(TableData):
         empty = starts[unbroken & ~whole]
         left = [(f"{len(empty):,} windows", "a value is missing")] if len(empty) else []
         starts = starts[whole]
-        tally = replace(gaps.tally(starts, empty, length, values), ahead=ahead(columns, values))
+        tally = gaps.tally(starts, empty, length, values, columns)
         require(len(starts) > 0, none_left(str(table.path), tally))
         return _Windows(values, clients, times, starts, kind, tally, left)
 

@@ -144,5 +144,5 @@ class Table:
         """
         missing = self[name].missing
         if missing.any():
-            why = faults.why_missing(missing) or advice
+            why = faults.why_missing(self[name]) or advice
             self.refuse(name, np.flatnonzero(missing), f"is a missing value{why}")

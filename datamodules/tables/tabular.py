@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import compress
 from typing import Annotated, Any, Literal
@@ -19,7 +18,7 @@ from datamodules.moments import Standardise, standardised
 from datamodules.partition.partitioner import Partitioner
 from datamodules.partition.splits import Division
 from datamodules.record import Record, Times
-from datamodules.tables.data import TableData, owners
+from datamodules.tables.data import TableData
 from datamodules.tables.learnt import MOST_VALUES, LearntTable
 from datamodules.tables.report import identifies
 from datamodules.tables.table import Table
@@ -120,18 +119,7 @@ class TabularData(TableData):
         if self.time_column is not None:
             values, kind = table.times(self.time_column)
             times = Times(self.time_column, kind, values)
-        dropped = len(self._all) - len(table)
-        kind = "" if times is None else times.kind
-        found = self.columned(self._all, self._features, kind, self.categories)
-        left = [(f"{dropped:,} rows", "a value is missing")] if dropped else []
-        used = {*self._features, *self.target, self.client_column, self.time_column}
-        return replace(
-            found,
-            left_out=(*found.left_out, *left),
-            times=times,
-            place=table.place,
-            identifiers=owners(table, [name for name in used if name is not None]),
-        )
+        return self.columned(self._all, self._features, times, self.categories, table)
 
     def read(self) -> Mapping[str, Any]:
         """Read the columns as tensors, by name."""
@@ -139,14 +127,10 @@ class TabularData(TableData):
         x = [_input(table, name, values) for name, values in self._features.items()]
         y = targets(table, self.target, self._task, self.positive, self.negative, self._learnt)
         found: dict[str, Any] = {"x": np.concatenate(x, 1), **y}
-        if (client := self._clients_of(table)) is not None:
-            found["client"] = table[client].labels()
         for name in table.columns:
             if name not in table.refused and np.isfinite(table[name].numbers).all():
                 found[f"column.{name}"] = table[name].numbers
-        if self.time_column is not None:
-            found["column.time"], _ = table.times(self.time_column)
-        return found
+        return {**found, **self.placed(table)}
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -218,8 +202,8 @@ class TabularData(TableData):
             ValueError: A required value is missing.
         """
         table = self._all
-        places = [n for n in (self._clients_of(table), self.time_column) if n is not None]
-        needed, features = [*self.target, *places], Counter(self._names(table))
+        needed = [*self.target, *self.places(table)]
+        features = Counter(self._names(table))
         require(len(features) > 0, f"{table.path} has no features besides {', '.join(needed)}")
         for name, count in features.items():
             require(name not in self.target, f"{name!r} cannot be both feature and target")
@@ -247,11 +231,6 @@ class TabularData(TableData):
             return [*self._learnt.features]
         used = {*self.target, self.client_column, self.time_column}
         return self.features or [name for name in table.columns if name not in used]
-
-    def _clients_of(self, table: Table) -> str | None:
-        """Return the client column, if there is one; a later client's own table may lack it."""
-        single = self._learnt is not None and self.client_column not in table.columns
-        return None if single else self.client_column
 
 
 def _categories(

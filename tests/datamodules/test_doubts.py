@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import unicodedata
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ from datamodules.record import (
     Values,
     Windows,
 )
-from datamodules.tables.courses import ahead, course
 from tests.helpers.messages import parts, says
 
 N = 40
@@ -202,6 +200,9 @@ def test_samples_are_copies_where_chance_would_hardly_make_them_equal():
     assert not copies(rng.integers(0, 5, (60, 4)).astype(float))
     assert not copies(np.round(rng.random((60, 1)), 2))
     assert not copies(np.full((60, 3, 4, 4), 7, np.uint8))
+    # Three decimals are as few in single precision.
+    for kind in (np.float64, np.float32):
+        assert not copies(np.round(rng.normal(50, 9, (60, 1)), 3).astype(kind))
 
 
 def test_pictures_of_one_colour_are_seen():
@@ -357,32 +358,28 @@ def test_courses_of_series_that_do_not_move_as_such_are_doubted():
     def told(*courses, **more):
         return found(windows=Windows(99, {}, {}, (), 4, "all", True, courses, **more))
 
-    usual = [Course(name, N, 3600.0, number) for number, name in enumerate("ABC")]
-    assert not told(*usual)
-    one = replace(usual[0], name="D")
-    assert says(*told(*usual, one), "'D' has the same values as 'A'")
-    one = replace(one, digest=None)
-    assert says(*told(*usual, replace(one, step=86400.0)), "'D' are 1 days apart, and 1 hours")
-    assert says(*told(*usual, replace(one, still=(3.0, 25))), "'D' is 3 in 25 rows running")
-    assert says(*told(*usual, replace(one, straight=30)), "straight in 30 rows ~ interpolated")
-    assert says(*told(*usual, replace(one, falls=2)), "falls far 2 times ~ counter")
-    assert says(*told(*usual, ahead={"next": 1}), "'next' is the target of 1 rows later")
+    def one_of(name, first, step=3600.0):
+        return Course(name, np.asarray(first, float).reshape(len(first), -1), step)
 
-
-def test_courses_are_of_a_client_s_values():
+    drawn = [np.random.default_rng(seed).normal(size=N).cumsum() for seed in range(1, 4)]
+    usual = [one_of(name, first) for name, first in zip("ABC", drawn, strict=True)]
     moving = DRAWN.cumsum()
+    assert not told(*usual, one_of("D", moving))
+    assert says(*told(*usual, one_of("D", drawn[0])), "'D' has the same values as 'A'")
+    daily = one_of("D", moving, 86400.0)
+    assert says(*told(*usual, daily), "'D' are 1 days apart, and 1 hours")
     still = np.where(ROWS > 15, moving[15], moving)
+    told_of_it = f"'D' is {moving[15]:g} in 25 rows running"
+    assert says(*told(*usual, one_of("D", still)), told_of_it)
     filled = np.where(ROWS < 30, 0.5 * ROWS, moving)
+    assert says(*told(*usual, one_of("D", filled)), "straight in 30 rows ~ interpolated")
     counter = np.where(ROWS < 25, 3.0 * ROWS + 100, 3.0 * (ROWS - 25)) + 0.1 * DRAWN
+    assert says(*told(*usual, one_of("D", counter)), "falls far 1 times ~ counter")
     rain = np.where(ROWS % 3, 0.0, np.abs(DRAWN))
-    of = lambda values: course("A", np.asarray(values)[:, None], 1.0)  # noqa: E731
-    assert (of(moving).still, of(moving).straight, of(moving).falls) == (None, 0, 0)
-    assert of(still).still == (moving[15], 25)
-    assert of(filled).straight == 30
-    assert of(counter).falls == 1
-    assert of(rain).still is None
-    shifted = np.stack([moving, np.roll(moving, -2), np.roll(moving, 1)], 1)
-    assert ahead(["y", "later", "before"], shifted) == {"later": 2}
+    assert not told(*usual, one_of("D", rain))
+    shifted = np.stack([moving, np.roll(moving, 1), np.roll(moving, -2)], 1)
+    (doubt,) = told(one_of("A", shifted), columns=["y", "before", "later"])
+    assert says(doubt, "'later' is the target of 2 rows later")
 
 
 def test_days_and_months_that_changed_places_are_doubted():

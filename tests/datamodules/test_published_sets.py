@@ -187,7 +187,7 @@ def test_mnist_in_its_own_format(tmp_path, kind, packed, nested):
         ("t10k-labels-idx1-ubyte", idx(np.zeros(10, np.uint8)) + b"0", "idx ~ 10 bytes"),
         ("t10k-labels-idx1-ubyte", idx(np.zeros(9, np.uint8)), "0 to 9 ~ 10 images"),
         ("t10k-labels-idx1-ubyte", idx(np.full(10, 10, np.uint8)), "0 to 9 ~ 10 images"),
-        ("train-labels-idx1-ubyte", struct.pack(">HBB3I", 0, 8, 3, *[2**31] * 3), "idx ~ large"),
+        ("train-labels-idx1-ubyte", struct.pack(">HBB3I", 0, 8, 3, *[2**31] * 3), "idx ~ shape"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("packed", [False, True])

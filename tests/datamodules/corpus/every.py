@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.datamodules.corpus import arrays, copies, exports, folders, series, tables
+from tests.datamodules.corpus import arrays, copies, exports, folders, habits, series, tables
 
 DAMAGED = [
     *tables.DAMAGED,
@@ -12,10 +12,12 @@ DAMAGED = [
     *arrays.SAVED,
     *exports.DAMAGED,
     *copies.DAMAGED,
+    *habits.DAMAGED,
 ]
 SOUND = [
     *exports.SOUND,
     *copies.SOUND,
+    *habits.SOUND,
     *tables.SOUND,
     *folders.SOUND,
     *series.SOUND,
