@@ -1,9 +1,10 @@
 """Methods on adapted pretrained networks: accuracy, megabytes and processor seconds.
 
 ``python -m benchmarks.adapters --data DATA`` trains every method on three tasks and prints a table
-for each; ``--tasks digits`` chooses. Nothing is downloaded: the networks are pretrained here, by
-labels of other images or by masked letters, and kept in ``DATA/pretrained``. DATA has ``mnist``
-(idx files), ``cifar10`` and ``cifar100`` (folders of images) and ``tinyshakespeare.txt``.
+for each, with means over seeds and the range of accuracies; ``--tasks digits`` chooses. Nothing is
+downloaded: the networks are pretrained here, by labels of other images or by masked letters, and
+kept in ``DATA/pretrained``. DATA has ``mnist`` (idx files), ``cifar10`` and ``cifar100`` (folders
+of images) and ``tinyshakespeare.txt``.
 """
 
 from __future__ import annotations
@@ -356,6 +357,9 @@ def main() -> None:
         for method in given.methods if task.targets else PROMPTS:
             found = [measured(name, task, body, method, seed) for seed in given.seeds]
             cells = [f"{sum(values) / len(values):.1f}" for values in zip(*found, strict=True)]
+            scores = [score for score, *_ in found]
+            if len(scores) > 1:
+                cells[0] += f" ({min(scores):.1f} to {max(scores):.1f})"
             print(f"| {method} | {' | '.join(cells)} |", flush=True)
 
 

@@ -5,7 +5,6 @@ Deng et al., "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Literal
 
@@ -73,7 +72,7 @@ class APFL(fl.ClientModule):
         self.alpha_update = alpha_update
         self.v_grad = v_grad
         self.lr = fl.learning_rate(self.configure_optimizers())
-        self.personal = copy.deepcopy(net)
+        self.personal = fl.copied(net)
         self.trains = ("net.*",) if alpha == 0 and alpha_update == "never" else ("*",)
         self.alpha = nn.Buffer(torch.tensor(float(alpha)))
         self.rate = nn.Buffer(torch.zeros(()))  # step size of the next update of alpha

@@ -6,7 +6,6 @@ Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -63,7 +62,7 @@ class Ditto(fl.ClientModule):
         **options: Unpack[fl.ClientOptions],
     ) -> None:
         super().__init__(net, **options)
-        self.personal = copy.deepcopy(net)
+        self.personal = fl.copied(net)
         self.proximity = proximity
         self.personal_epochs = self.epochs if personal_epochs is None else personal_epochs
         if not self.net_optimizes:

@@ -6,7 +6,6 @@ Marfoq et al., "Federated Multi-Task Learning under a Mixture of Distributions",
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -76,7 +75,7 @@ class FedEM(fl.ClientModule):
     ) -> None:
         super().__init__(net, **options)
         self.damped, self.e_steps = damped, e_steps
-        self.others = nn.ModuleList(copy.deepcopy(net) for _ in range(components - 1))
+        self.others = nn.ModuleList(fl.copied(net) for _ in range(components - 1))
         for number, other in enumerate(self.others, start=1):
             fl.redraw(other, fl.derive(fl.seed_of(net), "component", number))
         self.anchors = fl.frozen(self._components())

@@ -6,7 +6,6 @@ authors' code in FedRepo.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Annotated, Literal, cast
 
@@ -91,7 +90,7 @@ class FedPHP(fl.ClientModule):
         self.schedule, self.participation = schedule, participation
         self.first, self.fallback_global = first, fallback_global
         # Parameters, as fine-tuning of a newcomer trains the tested network; no phase here does.
-        self.inherited = copy.deepcopy(net)
+        self.inherited = fl.copied(net)
         self.visits = nn.Buffer(torch.tensor(0))
         # mu, and whether v teaches, in this round.
         self.mu, self.teaches = nn.Buffer(torch.zeros(())), nn.Buffer(torch.tensor(True))

@@ -82,23 +82,35 @@ class FFALoRA(fl.ClientModule):
             for name in factors.down:
                 owner, _, leaf = name.removeprefix("net.").rpartition(".")
                 fl.as_buffer(net.get_submodule(owner), leaf)
-        self.ranks = None if ranks is None else tuple(ranks)
+        self.ranks = tuple(ranks or ())
         fl.make_constant(net, tuple(name.removeprefix("net.") for name in still))
         self.factors, self.head = factors, head
 
     def receive(self, broadcast: fl.Broadcast, info: fl.ClientInfo) -> None:
         """Load the message; leave the client the rows and columns of its rank."""
         super().receive(broadcast, info)
-        if self.ranks is not None:
-            rank, entries = self.ranks[info.client % len(self.ranks)], self.state_dict()
+        if self.ranks:
+            rank, entries = self._rank(info), self.state_dict()
             for down, up in zip(self.factors.down, self.factors.up, strict=True):
                 entries[down][rank:] = 0
                 entries[up][:, rank:] = 0
+
+    def upload(self, info: fl.ClientInfo) -> fl.Upload:
+        """Return what travels, without what a private run's noise left beyond the client's rank."""
+        sent = super().upload(info)
+        if self.ranks:
+            for up in self.factors.up:
+                sent.shared[up][:, self._rank(info) :] = 0
+        return sent
 
     def personalise(self, broadcast: fl.Broadcast | None, info: fl.ClientInfo) -> None:
         """Load the common model, with all its columns."""
         if broadcast is not None:
             super().receive(broadcast, info)
+
+    def _rank(self, info: fl.ClientInfo) -> int:
+        """Return a client's rank, of those that are given."""
+        return self.ranks[info.client % len(self.ranks)]
 
     @property
     def shared(self) -> fl.Patterns:

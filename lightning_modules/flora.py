@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from lightning_modules import base as fl
@@ -93,7 +93,10 @@ class FLoRA(fl.ClientModule):
         }
         for one in net.nets if isinstance(net, fl.Variants) else [net]:
             for name in self.layers:
-                fl.as_buffer(one.get_submodule(name.split(".", 1)[1].rpartition(".")[0]), "weight")
+                layer = one.get_submodule(name.split(".", 1)[1].rpartition(".")[0])
+                fl.as_buffer(layer, "weight")
+                # What it was tied to, such as an embedding, stays as it is.
+                layer.weight = cast(Tensor, layer.weight).clone()
             if head == "frozen":
                 fl.make_constant(one, tuple(name.removeprefix("net.") for name in factors.others))
         self.factors, self.sends, self.head = factors, broadcast, head

@@ -5,7 +5,6 @@ Shen et al., "Federated Mutual Learning", 2020, arXiv 2006.16765.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -77,7 +76,7 @@ class FML(fl.ClientModule):
     ) -> None:
         super().__init__(net, weighting=weighting, **options)
         self.alpha, self.beta, self.detach, self.kl = alpha, beta, detach, kl
-        self.personal = copy.deepcopy(net) if private is None else private
+        self.personal = fl.copied(net) if private is None else private
         if not self.hparams["travel_frozen"]:
             fl.hold_frozen(self.personal)
         self.global_model = None if private is None else False

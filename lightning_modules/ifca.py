@@ -6,7 +6,6 @@ Ghosh et al., "An Efficient Framework for Clustered Federated Learning", NeurIPS
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -60,7 +59,7 @@ class IFCA(fl.ClientModule):
     ) -> None:
         super().__init__(net, **options)
         self.k = k
-        self.clusters = nn.ModuleList(copy.deepcopy(net) for _ in range(k)).requires_grad_(False)
+        self.clusters = nn.ModuleList(fl.copied(net) for _ in range(k)).requires_grad_(False)
         for number, cluster in enumerate(self.clusters):
             if number > 0:
                 fl.redraw(cluster, fl.derive(fl.seed_of(net), "cluster", number))

@@ -163,7 +163,8 @@ class MRMTL(fl.ClientModule):
 
     def server(self) -> fl.Server[MeanState]:
         """Return a server that holds the mean; newcomers start at it."""
-        return MeanServer(self.weighting, self.aggregate, inherits=("net.", "net."))
+        own = self.start == "own"
+        return MeanServer(self.weighting, self.aggregate, own, inherits=("net.", "net."))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,14 +180,31 @@ class MeanState(fl.ServerState):
 
 @dataclass(eq=False)
 class MeanServer(fl.Server[MeanState]):
-    """A server that follows the mean of the clients' networks; see :class:`MRMTL`."""
+    """A server that follows the mean of the clients' networks; see :class:`MRMTL`.
+
+    Attributes:
+        rule: How the mean follows.
+        draws: Whether clients draw their networks; a newcomer has the mean in place of a draw.
+    """
 
     rule: Aggregate = "mean"
+    draws: bool = False
 
     def init(self, shared: fl.State, clients: Sequence[fl.ClientInfo]) -> MeanState:
         """Return the common initial network, as the mean of all members' networks."""
         weights = [one.samples if self.weighting == "samples" else 1 for one in clients]
         return MeanState(shared=shared, total=float(sum(weights)))
+
+    def welcome(
+        self,
+        state: MeanState,
+        info: fl.ClientInfo,
+        members: Sequence[fl.ClientInfo],
+        upload: fl.Upload | None = None,
+    ) -> tuple[fl.Broadcast, fl.State]:
+        """Return the mean, with which the newcomer also starts."""
+        sent, kept = super().welcome(state, info, members, upload)
+        return sent, {**kept, "drawn": torch.ones((), dtype=torch.int64)} if self.draws else kept
 
     def finish(self, state: MeanState, folded: fl.Folded) -> MeanState:
         """Return the state with the mean, or with one that moves by the share of the uploads."""

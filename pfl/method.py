@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pfl.core.client import ClientModule as ClientModule
     from pfl.core.client import ClientOptions as ClientOptions
     from pfl.core.client import LRSchedule as LRSchedule
+    from pfl.core.constants import copied as copied
     from pfl.core.constants import hold_constant as hold_constant
     from pfl.core.constants import hold_frozen as hold_frozen
     from pfl.core.criteria import cross_entropies as cross_entropies

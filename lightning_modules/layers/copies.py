@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
 from torch import Tensor, nn
 
 from lightning_modules.layers.constants import Frozen, as_buffer
-from pfl.method import assign
+from pfl.method import assign, copied
 
 
 def frozen(module: nn.Module, batch_statistics: bool = False) -> Frozen:
@@ -28,7 +26,7 @@ def frozen(module: nn.Module, batch_statistics: bool = False) -> Frozen:
         >>> list(teacher.parameters()), list(teacher.state_dict()), teacher.module.training
         ([], ['module.weight', 'module.bias'], False)
     """
-    duplicate = copy.deepcopy(module)
+    duplicate = copied(module)
     for child in duplicate.modules():
         for name, _ in list(child.named_parameters(recurse=False)):
             as_buffer(child, name)

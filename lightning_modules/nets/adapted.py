@@ -7,7 +7,6 @@ Patterns match names within the network, such as ``backbone.*``.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -25,6 +24,7 @@ from pfl.method import (
     at_least_one,
     check_arguments,
     constants,
+    copied,
     matches,
 )
 
@@ -139,7 +139,7 @@ class Ranks(PerClient):
         if len(alphas) != len(ranks):
             raise ValueError(f"alpha has {len(alphas)} numbers for {len(ranks)} ranks")
         largest = LoRA(net, max(ranks), targets, trained, dropout=dropout)
-        nets = [copy.deepcopy(largest) for _ in ranks]
+        nets = [copied(largest) for _ in ranks]
         for one, rank, own in zip(nets, ranks, alphas, strict=True):
             for layer in one.modules():
                 if isinstance(layer, LowRank):
@@ -224,10 +224,11 @@ def _layers(
     """Return the names of the layers to adapt; warn of those that match and cannot be.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is none, or one of them has two names.
     """
     layers = [n for n, one in net.named_modules() if low_rank_kind(one) and f"{n}.weight" in names]
     found = [name for name in layers if matches(name, tuple(targets))]
+    _check_single(net, found)
     attentions = _attentions(net, tuple(targets), names)
     why = (
         f"{', '.join(attentions)}: LoRA cannot adapt torch's MultiheadAttention, which "
@@ -243,6 +244,21 @@ def _layers(
     if attentions:
         warnings.warn(why, stacklevel=4)
     return found
+
+
+def _check_single(net: nn.Module, names: Sequence[str]) -> None:
+    """Refuse a layer that has another name too, under which it would not be adapted.
+
+    Raises:
+        ValueError: There is such a layer.
+    """
+    first = dict[nn.Module, str]()
+    for name, part in net.named_modules(remove_duplicate=False):
+        if first.setdefault(part, name) != name and first[part] in names:
+            raise ValueError(
+                f"{first[part]!r} and {name!r} are one layer, of which only the first would be "
+                "adapted: give each place a layer of its own, or name other targets"
+            )
 
 
 def _attentions(net: nn.Module, targets: Patterns, names: Sequence[str]) -> list[str]:

@@ -143,7 +143,8 @@ TOWERS = Need(
 class CLIP(TwoTowers):
     """A CLIP of the transformers library, from a local folder.
 
-    Needs ``pip install 'pfl-lightning[hf]'``; nothing is downloaded.
+    Needs ``pip install 'pfl-lightning[transformers]'``. Nothing is downloaded, and weights are read
+    from safetensors alone.
 
     Args:
         names: Tokens of each class's name and a full stop, as the folder's tokeniser gives them
@@ -155,6 +156,7 @@ class CLIP(TwoTowers):
 
     Raises:
         ImportError: transformers is not installed.
+        OSError: There are no weights in safetensors in the folder.
     """
 
     def __init__(
@@ -168,12 +170,15 @@ class CLIP(TwoTowers):
             library = import_module("transformers")
         except ImportError as error:
             raise ImportError(
-                "the network CLIP needs the transformers library: pip install 'pfl-lightning[hf]'"
+                "the network CLIP needs the transformers library: "
+                "pip install 'pfl-lightning[transformers]'"
             ) from error
         if folder is None:
             clip = library.CLIPModel(library.CLIPConfig(**(config or {})))
         else:
-            clip = library.CLIPModel.from_pretrained(Path(folder), local_files_only=True)
+            clip = library.CLIPModel.from_pretrained(
+                Path(folder), local_files_only=True, use_safetensors=True
+            )
         own = clip.config.text_config
         super().__init__(
             names,

@@ -7,9 +7,10 @@ parameters are parameters again, as its own code may ask for them (``next(self.p
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,8 @@ from pfl.core.per_client import networks
 from pfl.core.state import matches
 from pfl.core.types import Patterns
 
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
 
 def hold_constant(net: nn.Module, names: Collection[str]) -> None:
     """Make parameters and buffers of a network constant, in place.
@@ -26,8 +29,12 @@ def hold_constant(net: nn.Module, names: Collection[str]) -> None:
     Args:
         net: The network.
         names: Their names within it.
+
+    Raises:
+        ValueError: A parameter among them has a further name, which is not.
     """
     found, names = list[tuple[dict[str, Any], dict[str, Any], str]](), {*names}
+    _check_tied(net, names)
     for home, child in net.named_modules():
         if isinstance(child, torch.jit.ScriptModule):
             continue  # Its entries cannot be moved, so that they travel.
@@ -47,6 +54,23 @@ def hold_constant(net: nn.Module, names: Collection[str]) -> None:
                 loan = Loan(own)
                 part.register_forward_pre_hook(loan.give, prepend=True)
                 part.register_forward_hook(loan.take, always_call=True)
+
+
+def _check_tied(net: nn.Module, names: Collection[str]) -> None:
+    """Refuse to freeze a parameter under one of its names, as it would be under all of them.
+
+    Raises:
+        ValueError: There is such a parameter.
+    """
+    under = dict[int, dict[bool, str]]()
+    for name, value in net.named_parameters(remove_duplicate=False):
+        under.setdefault(id(value), {})[name in names] = name
+    for one in under.values():
+        if len(one) == 2:
+            raise ValueError(
+                f"{one[True]!r} is to be frozen and {one[False]!r} is not, but they are one "
+                "tensor: freeze both or none of them, or give each part weights of its own"
+            )
 
 
 def hold_frozen(net: nn.Module, stays: Patterns = ()) -> None:
@@ -134,6 +158,14 @@ def shared_memory(net: nn.Module) -> dict[int, Tensor]:
         for key, value in _frozen_values(net).items()
         if type(value) is nn.Parameter
     }
+
+
+def copied(net: ModuleT) -> ModuleT:
+    """Return a deep copy of a network, for which what is frozen takes no memory of its own.
+
+    Only if one of the two is written to, its frozen parameters do.
+    """
+    return copy.deepcopy(net, {**shared_memory(net)})
 
 
 def lazy_copy(value: Tensor) -> Tensor:

@@ -153,7 +153,8 @@ class LayerDraws:
         if (number := int(key)) not in ofs:
             ofs = self._ahead = self._made(layer, key, like.device)
         made = ofs.get(number)
-        if made is None or made[0] != share:
+        if made is None or made[0] != share or len(made[1]) < count:
+            # Made for another layer, where the step does not go as those before it.
             return bernoulli(key.to(like.device), count, share).view(like.shape)
         # A mask begins with that of a smaller batch.
         return made[1][:count].view(like.shape)
@@ -190,6 +191,21 @@ def replaced(layers: Sequence[nn.Module], keys: Callable[[], Tensor]) -> Iterato
         return bernoulli(found, like.numel() // len(found), share).view(like.shape)
 
     with _hooked(layers, _Draws(mask, None, alone=False)):
+        yield
+
+
+@contextmanager
+def undropped(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Let dropout in layers keep all numbers, which it then enlarges by the same factor.
+
+    Args:
+        layers: Those that draw.
+    """
+
+    def mask(layer: nn.Module, like: Tensor, share: float) -> Tensor:
+        return torch.ones_like(like, dtype=torch.bool)
+
+    with _hooked(layers, _Draws(mask, None)):
         yield
 
 

@@ -23,6 +23,7 @@ class Engine(Protocol):
     Attributes:
         decided: What :meth:`setup` decided on which the numbers depend, in a word of the engine's
             own; a resumed run sets the word of its first start. ``None`` if there is nothing.
+        real: Whether clients are elsewhere, with samples of their own.
         tolerates: Whether a round goes on without a client that fails; otherwise, a job without a
             result ends the run.
         share: Its share of the cores, taken in :meth:`setup`; other runs use it while this one is
@@ -32,6 +33,7 @@ class Engine(Protocol):
     """
 
     decided: str | None = None
+    real: bool = False
     tolerates: bool = False
     share: Share | None = None
     keeper: Callable[[int | None, Path | None, torch.device], Keeper] = Keeper

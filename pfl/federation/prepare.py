@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from pfl.core.constants import frozen_size
 from pfl.engines import op_threads
 from pfl.federation import header, resume
 from pfl.federation.evaluator import chosen
@@ -49,10 +50,12 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     if content is not None:
         contexts.start_from(content.template)
     scope.callback(settings.runner.close)
+    held = _held(wanted, contexts, scope)
     # From here on, the data are as the engine's clients describe them.
-    contexts.data = settings.runner.connect(contexts, wanted.config)
-    data = contexts.data
-    held = hold_features(contexts, scope, wanted.root) if settings.features == "cached" else ""
+    connected = settings.runner.connect(contexts, wanted.config)
+    # Whoever asks the run for its data is given inputs, and not features.
+    data = wanted.data if connected is contexts.data else connected
+    contexts.data = connected
     check_states(contexts)
     coordinator = _coordinator(wanted, contexts)
     run = _run(wanted, coordinator, contexts, content)
@@ -68,6 +71,17 @@ def prepare(wanted: Wanted, file: Path | None, scope: ExitStack) -> Federation:
     if held:
         run.header["features"] = held
     return federation
+
+
+def _held(wanted: Wanted, contexts: Contexts, scope: ExitStack) -> str:
+    """Compute features of a frozen part once, if told to; return what the header says of it."""
+    settings = wanted.settings
+    if settings.features == "computed":
+        return ""
+    if settings.runner.real:
+        at = "at each site, where a frozen part begins the network, computed once for each sample"
+        return at if frozen_size(contexts.module.net) else ""
+    return hold_features(contexts, scope, wanted.root)
 
 
 def _coordinator(wanted: Wanted, contexts: Contexts) -> Coordinator:

@@ -2,18 +2,20 @@
 
 import copy
 import pickle
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from lightning_modules import FML, Ditto, FedAvg, FedSimSup
+from lightning_modules import FML, MRMTL, Ditto, FedAvg, FedProx, FedSimSup
 from lightning_modules.nets import PerClient
 from pfl.core.constants import as_given, frozen_size, hold_constant, hold_frozen
 from pfl.core.state import constants
 from pfl.training.reach import duplicate
 from tests.helpers.federation import fit
+from tests.helpers.messages import parts
 from tests.helpers.toy import contradicting, mlp
 
 
@@ -86,6 +88,28 @@ def test_one_frozen_tensor_under_two_names_stays_one():
     hold_frozen(net)
     assert net[0].weight is net[1].weight
     assert set(net.state_dict()) == {"1.bias", "2.weight", "2.bias"}
+
+
+def test_a_tensor_is_frozen_under_all_its_names_or_under_none():
+    """Otherwise it would be frozen where nobody asked for it, without a word."""
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    net[1].weight = net[0].weight
+    with pytest.raises(ValueError, match=parts("'0.weight' ~ frozen ~ '1.weight' ~ one tensor")):
+        hold_constant(net, ["0.weight", "0.bias"])
+    assert len(net.state_dict()) == 4
+    assert net[0].weight.requires_grad
+    net.requires_grad_(False)
+    with pytest.raises(ValueError, match=parts("'1.weight' ~ frozen ~ '0.weight' ~ one tensor")):
+        FedAvg(net, stays=["0.weight"])
+
+
+@pytest.mark.parametrize("method", [Ditto, FedProx, partial(MRMTL, aggregate="delta")])
+def test_copies_that_a_method_makes_have_the_memory_of_what_is_frozen(method):
+    net = mlp()
+    net.backbone.requires_grad_(False)
+    held = [v for n, v in constants(method(net)).items() if n.endswith("backbone.0.weight")]
+    assert len(held) > 1
+    assert len({torch._C._data_address(value) for value in held}) == 1
 
 
 def test_statistics_are_constant_if_the_norm_stays_in_eval_mode():

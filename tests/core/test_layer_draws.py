@@ -49,6 +49,21 @@ def test_masks_depend_on_places_alone():
     torch.testing.assert_close(alone(Fused(), x)[0], first)
 
 
+def test_a_step_that_goes_otherwise_has_the_masks_of_its_keys():
+    """As where a phase calls a layer that another one does not, and sizes differ."""
+    small, large = nn.Dropout(0.25), nn.Dropout(0.25)
+    x, more = images(2, 3), images(4, 5)
+    draws = LayerDraws([small, large])
+    with draws.of(1, CPU, True):
+        small(x), large(more)
+    for own in (True, False):
+        with draws.of(2, CPU, own):
+            found = [small(x), small(x), large(more), large(more)]
+        with LayerDraws([small, large]).of(2, CPU, own):
+            wanted = [small(x), small(x), large(more), large(more)]
+        assert all(map(torch.equal, found, wanted))
+
+
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: type(layer).__name__)
 def test_a_stack_draws_what_its_clients_draw_alone(layer):
     """Some of them may be at other calls, and in another order."""

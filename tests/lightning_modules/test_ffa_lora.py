@@ -10,6 +10,7 @@ from lightning_modules.nets import PerClient
 from pfl.federation.sampling import UniformSampler
 from tests.helpers import adapters, by_hand, facts
 from tests.helpers.adapters import DOWN, UP, adapted, make
+from tests.helpers.extras import needs
 from tests.helpers.federation import HEAVY, SGD, Federation, fit
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp, normed
@@ -128,6 +129,19 @@ def test_clients_of_different_ranks_by_hand():
         fed.round(*clients)
         for c in range(4):
             adapters.compare_tested(fed, c, {DOWN: whole, **common}, common)
+
+
+@needs("privacy")
+def test_noise_of_a_private_run_is_not_sent_beyond_a_clients_rank():
+    pytest.importorskip("dp_accounting")
+    from pfl.extras.privacy.privacy import Privacy
+
+    module = FFALoRA(adapted(mlp()), ranks=[1, 1], optimizer=SGD)
+    private = Privacy(1.0, 1.0, 1e-2, level="sample")
+    run = fit(module, blobs(), 1, uplink=[private], sampler=UniformSampler())
+    up = run.server.shared["net.backbone.0.up"]
+    assert up[:, 0].all()
+    assert not up[:, 1].any()
 
 
 def test_ranks_beyond_the_network_are_refused():

@@ -6,8 +6,8 @@ from torch import nn
 
 from lightning_modules.flora import FLoRA, with_products
 from lightning_modules.layers import low_rank_kind
-from lightning_modules.nets import Ranks
-from pfl.core.seeds import generator
+from lightning_modules.nets import LoRA, Ranks, SplitNet
+from pfl.core.seeds import generator, scoped
 from pfl.core.types import ClientInfo, Upload
 from pfl.federation.sampling import UniformSampler
 from tests.helpers import adapters, by_hand, facts
@@ -239,6 +239,18 @@ def test_a_fold_is_what_the_adapter_computes(layer):
         low.weight.copy_(weight)
         low.up.zero_()
     assert torch.allclose(low(x.double()), expected, rtol=0, atol=1e-12)
+
+
+def test_what_an_adapted_layer_was_tied_to_stays_as_it_is():
+    """A stack is added to the layer, and not to the embedding or to another layer."""
+    with scoped(1):
+        net = SplitNet(nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5), nn.ReLU()), nn.Linear(5, 3))
+        net.backbone[1].weight = net.backbone[0].weight
+        given = net.backbone[0].weight.detach().clone()
+        net = LoRA(net, rank=2, targets=["backbone.1"])
+    run = fit(FLoRA(net, optimizer=SGD), blobs(), 2)
+    assert torch.equal(run.module.net.backbone[0].weight, given)
+    assert not torch.equal(run.server.shared["net.backbone.1.weight"], given)
 
 
 def test_layers_of_other_adapters_are_refused():

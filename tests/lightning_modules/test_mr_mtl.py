@@ -129,6 +129,14 @@ def test_a_newcomer_starts_at_the_mean():
     assert equal(kept, message.shared)
 
 
+def test_a_newcomer_draws_no_network_in_place_of_the_mean():
+    """Where clients start at draws of their own, too."""
+    fed = Federation(MRMTL(mlp(), start="own", optimizer=SGD), blobs(), rounds=3)
+    fed.round(0, 1)
+    message, fed.kept[2] = fed.server.welcome(fed.state, ClientInfo(9, 4, None, 1), [])
+    assert equal(by_hand.of(fed.start(2).state_dict(), "net."), by_hand.of(message.shared, "net."))
+
+
 def test_own_starts_differ_and_are_drawn_once():
     fed = Federation(MRMTL(mlp(), start="own", optimizer=SGD, epochs=0), blobs(), rounds=3)
     fed.round(0, 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
+from importlib import import_module
 
 import pytest
 import torch
@@ -12,13 +14,17 @@ from lightning_modules import Ditto, FedAvg, FedAvgP, FedProx, FedSimSup
 from lightning_modules.nets import FrozenParts, LoRA, SplitNet
 from pfl import FederatedLoop
 from pfl.core.seeds import scoped
+from pfl.core.state import constants
 from pfl.disk import room
+from pfl.federation.sampling import UniformSampler
 from pfl.training import features
+from tests.engines.agreement import images
+from tests.helpers.extras import has, needs
 from tests.helpers.federation import SGD
 from tests.helpers.toy import blobs
 
 SIZES = (8, 10, 7, 12)
-ENGINES = ("sequential", "threads", "processes")
+ENGINES = ("sequential", "threads", "processes", *(["loopback"] if has("sites") else []))
 
 
 class Counted(nn.Module):
@@ -90,8 +96,12 @@ def test_cached_equals_computed(method):
 
 
 def test_all_engines_have_one_fingerprint():
-    prints = {fit(FedAvg(net(), optimizer=SGD), engine=e).fingerprint for e in ENGINES}
-    assert len(prints) == 1
+    runs = [fit(FedAvg(net(), optimizer=SGD), engine=e) for e in ENGINES]
+    assert len({run.fingerprint for run in runs}) == 1
+    assert len({run.header["features"] for run in runs}) == 1
+    # Whoever asks for the data is given inputs.
+    x = runs[0].data.split(0, "train").batch(torch.arange(2)).x
+    assert torch.equal(x, blobs(SIZES).split(0, "train").batch(torch.arange(2)).x)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +209,88 @@ def test_the_header_says_why_features_are_computed_in_each_step(make, why):
     assert run.header["features"].startswith("computed in each step: ")
     assert why in run.header["features"]
     assert not any("forward" in vars(part) for part in run.module.modules())
+
+
+def test_random_crops_are_computed_in_each_step():
+    """As a sample has other pixels each time."""
+    with scoped(1):
+        body = nn.Sequential(nn.Conv2d(1, 2, 5, stride=4), nn.ReLU(), nn.Flatten())
+        still = FrozenParts(SplitNet(body, nn.Linear(2 * 5 * 5, 3)), ["backbone.*"])
+    for crops in (True, False):
+        loop = FederatedLoop(1, progress=False, engine="sequential")
+        module = FedAvg(copy.deepcopy(still), optimizer=SGD)
+        said = loop.fit(module, images(crops=crops)).header["features"]
+        assert said == "computed in each step: data are augmented" or not crops
+        assert said.startswith("cached") != crops
+
+
+def test_a_frozen_batch_norm_is_part_of_what_is_computed_once():
+    """In eval mode; one that follows its batches ends it."""
+    norm = nn.BatchNorm1d(6)
+    norm.running_mean.fill_(0.3)
+    run = fit(FedAvg(net(Counted, norm, nn.ReLU()), optimizer=SGD))
+    assert run.header["features"].startswith("cached: net.backbone is")
+    still = constants(run.module)["net.backbone.1.module.running_mean"]
+    assert torch.equal(still, torch.full((6,), 0.3))
+    moves = net(Counted, nn.BatchNorm1d(6))
+    moves.backbone[1] = nn.BatchNorm1d(6).requires_grad_(False)
+    run = fit(FedAvg(moves, optimizer=SGD, buffers="local"))
+    assert run.header["features"].startswith("cached: net.backbone.0 is")
+
+
+WHERE = {
+    "newcomers": ("newcomers", lambda: {"data": late()}),
+    "codecs": ("codecs", lambda: {"uplink": [extra("codecs").Codecs(up="topk")]}),
+    "privacy": ("privacy", lambda: {"uplink": [private()], "sampler": UniformSampler()}),
+}
+
+
+def extra(name):
+    return import_module(f"pfl.extras.{name}")
+
+
+def late():
+    data = blobs(SIZES)
+    data.apart = {"unseen": (3,)}
+    return data
+
+
+def private():
+    pytest.importorskip("dp_accounting")
+    return extra("privacy.privacy").Privacy(1.0, 1.0, 1e-2, level="sample")
+
+
+@pytest.mark.parametrize(
+    "options", [pytest.param(make, id=name, marks=needs(of)) for name, (of, make) in WHERE.items()]
+)
+def test_wherever_a_run_goes_cached_equals_computed(options):
+    runs = []
+    for held in ("computed", "cached"):
+        given = {"engine": "sequential", "data": blobs(SIZES), **options()}
+        data = given.pop("data")
+        loop = FederatedLoop(2, progress=False, features=held, precision="64-true", **given)
+        runs.append(loop.fit(FedAvg(net(), optimizer=SGD), data))
+    assert runs[1].header["features"].startswith("cached")
+    for name, value in runs[0].server.shared.items():
+        assert torch.allclose(runs[1].server.shared[name], value, rtol=1e-12, atol=1e-12)
+    rows = [run.history[-1] for run in runs]
+    scores = {name for name in rows[0] if name.startswith("test/")}
+    assert {name: rows[1][name] for name in scores} == pytest.approx(
+        {name: rows[0][name] for name in scores}, rel=1e-12
+    )
+
+
+def test_a_resumed_run_has_the_bits_of_an_unbroken_one(tmp_path):
+    def run(rounds, **options):
+        loop = FederatedLoop(rounds, progress=False, default_root_dir=str(tmp_path), name="some")
+        return loop.fit(FedAvg(net(), optimizer=SGD), blobs(SIZES), **options)
+
+    run(2)
+    again = run(4, ckpt_path="last")
+    assert again.round == 4
+    assert again.header["features"].startswith("cached")
+    whole = fit(FedAvg(net(), optimizer=SGD), rounds=4, precision="32-true")
+    assert again.fingerprint == whole.fingerprint
 
 
 def test_mixed_precision_computes_features_in_each_step():

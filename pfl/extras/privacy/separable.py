@@ -23,6 +23,7 @@ from pfl.core.data_view import stand_in
 from pfl.core.devices import widest
 from pfl.core.failure import error_line
 from pfl.core.judging import TaskError, accepted, usual_targets
+from pfl.core.layer_draws import undropped
 from pfl.core.seeds import generator
 from pfl.core.state import clone, copy_all, each, tensors
 from pfl.core.types import Batch, Drawn, Job, Pass, Phase, Totals
@@ -66,10 +67,10 @@ def unsupported_reason(context: Context, job: Job) -> str | None:
         if (why := _declared(context, part)) is not None:
             return f"{name}, {part.label}: {why}"
     job, copied = replace(job, kept={}), context.in_double()
-    for layer in copied.drawing:
-        # A sample's mask depends on the batch that it is in.
-        setattr(layer, "dropout" if hasattr(layer, "dropout") else "p", 0.0)
-    return _measured(copied, job) or _lacking(context, job)
+    # A sample's mask depends on the batch that it is in.
+    with undropped(copied.drawing):
+        why = _measured(copied, job)
+    return why or _lacking(context, job)
 
 
 def _declared(context: Context, part: Phase | Pass) -> str | None:

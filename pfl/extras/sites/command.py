@@ -41,13 +41,14 @@ from pfl.imports import plugins
 from pfl.imports.trust import Trust, check_calls
 from pfl.training.context import Context, check_types
 from pfl.training.contexts import Contexts
+from pfl.training.features import hold_features
 from pfl.training.inventory import check_states
 
 # File of the used part of a run's configuration.
 RUN = "run.yaml"
 # Settings of data and loop that the run decides, not the owner.
 _OF_DATA = ("batch_size", "eval_batch_size", "drop_last", "shuffle", "metrics")
-_OF_LOOP = ("precision", "gradient_clip_val")
+_OF_LOOP = ("precision", "gradient_clip_val", "features")
 # A server may name only classes of this project, of torch or of the owner's plug-ins.
 _OF_SERVER = Trust(own=(), installs=True)
 
@@ -211,6 +212,8 @@ class MethodBuilder:
             contexts = Contexts(module, source, fabric, study.loop.gradient_clip_val)
             if owner.values.epsilon is None:
                 # An owner's account covers no other look at the samples.
+                if study.loop.features == "cached":
+                    hold_features(contexts, ExitStack(), self._folder)
                 check_states(contexts)
             self._texts = {RUN: dumped(used)}
             if isinstance(source, Adopts):

@@ -42,7 +42,7 @@ class RemoteEngine(CarriedEngine):
 
     Attributes:
         name: Name in the run's header.
-        real: Whether the clients are real ones.
+        real: Whether the clients are real ones, and not those of a simulation.
 
     Args:
         on_lost: Reaction if a site no longer has its client's state: ``stop`` ends the run,

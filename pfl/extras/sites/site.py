@@ -107,6 +107,9 @@ class Site(Clients):
         super().__init__(contexts)
         self.client, self._allowed, self._scores = client, allowed, allowed.scores
         self._budget, self._tested, self._notify = allowed.budget, tested, notify
+        for one in contexts.each():
+            # Seen on the first sample, which may be of a client that cannot be asked from here on.
+            _ = one.drawing
         contexts.data = one_client(contexts.data, client if local is None else local, client)
         self._own = info_of(contexts.data, client)
         self._facts = facts.facts(contexts)

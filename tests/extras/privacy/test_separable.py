@@ -177,6 +177,25 @@ def test_precisions_in_which_torch_has_it(method, precision):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+class Attends(torch.nn.Module):
+    """Drops by a function, at the rate of a layer, as attention of transformers does."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = torch.nn.Dropout(0.3)
+
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, self.dropout.p, self.training)
+
+
+def test_dropout_by_a_function_couples_no_samples():
+    net = mlp()
+    net.backbone.append(Attends())
+    before = torch.get_rng_state()
+    assert verdict(FedAvg(net)) is None
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize(
     "task", [Classification(), MultiLabel(), Regression(quantiles=(0.1, 0.5, 0.9))]
 )

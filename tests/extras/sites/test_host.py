@@ -57,7 +57,7 @@ def test_sites_that_build_what_the_server_names_give_the_sequential_bits():
     # What was built lies before the owner; callbacks and folders of the server's are no part of it.
     built = yaml.safe_load(Path("site0/run.yaml").read_text())
     assert built.keys() == {"seed", "loop", "model", "data"}
-    assert built["loop"].keys() == {"precision", "gradient_clip_val", "accelerator"}
+    assert built["loop"].keys() == {"precision", "gradient_clip_val", "features", "accelerator"}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,18 @@ def test_what_the_owner_does_not_allow_ends_the_run_with_both_values(allowed, to
     with pytest.raises(SiteError, match=parts(f"client 0 (here) refuses ~ : {told}")):
         ran(one, other)
     assert re.search(parts(told), said[-1])
+
+
+@pytest.mark.parametrize("held", ["cached", "computed"])
+def test_sites_compute_features_of_a_frozen_part_as_a_simulation_does(held, monkeypatch):
+    """Once for each sample or in each step, in batches of other sizes, which moves last bits."""
+    inner = {"class_path": "MLP", "init_args": {"hidden": [40, 30]}}
+    net = {"class_path": "FrozenParts", "init_args": {"net": inner, "patterns": ["backbone.*"]}}
+    monkeypatch.setitem(RUN, "model", {"init_args": {"net": net}})
+    alone = ran(method="FedAvg", features=held)
+    hosted = ran(host(0)[0], host(1)[0], method="FedAvg", features=held)
+    assert hosted.fingerprint == alone.fingerprint
+    assert ("features" in hosted.header) == ("features" in alone.header) == (held == "cached")
 
 
 @pytest.fixture

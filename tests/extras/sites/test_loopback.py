@@ -52,6 +52,23 @@ def test_sites_have_networks_of_their_own():
     assert same(away, alone)
 
 
+class Drops(nn.Module):
+    """Drops by a function, as attention of transformers does."""
+
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.3, self.training)
+
+
+def test_dropout_by_a_function_gives_the_sequential_bits():
+    """Also at sites of clients other than the first, who have none of its samples."""
+    net = mlp()
+    net.backbone.append(Drops())
+    alone, away = (
+        fit(FedAvg(deepcopy(net), optimizer=SGD), engine) for engine in ("sequential", "loopback")
+    )
+    assert same(away, alone)
+
+
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_dropout_batch_norm_clipping_and_kept_momentum_give_the_sequential_bits(precision):
     """Dropout draws from a stream that all threads share, so the sites take turns."""

@@ -290,6 +290,37 @@ def test_ranks_share_the_rows_of_one_a():
     assert [one.up.shape, three.up.shape] == [(6, 1), (6, 3)]
 
 
+def test_networks_of_all_ranks_have_the_memory_of_what_is_frozen():
+    nets = Ranks(deep(), [1, 3], targets=["backbone.3"]).nets
+    assert len({torch._C._data_address(net.backbone[0].weight) for net in nets}) == 1
+
+
+def tied():
+    """Build a network whose embedding is the last layer's weight, and whose blocks are one."""
+    with scoped(1):
+        block = nn.Linear(4, 4)
+        body = nn.Sequential(nn.Embedding(7, 4), block, nn.Tanh(), block, nn.Flatten())
+        net = SplitNet(body, nn.Linear(4, 7))
+    net.head.weight = body[0].weight
+    return net
+
+
+def test_what_is_tied_is_frozen_and_adapted_as_one_or_refused():
+    one = "'backbone.0.weight' ~ frozen ~ 'head.weight' ~ one tensor"
+    with pytest.raises(ValueError, match=parts(one)):
+        LoRA(tied(), rank=0)
+    assert list(LoRA(tied(), rank=0, trained=["*.bias"]).state_dict()) == [
+        "backbone.1.bias",
+        "backbone.3.bias",
+        "head.bias",
+    ]
+    with pytest.raises(ValueError, match=parts("'backbone.1' and 'backbone.3' are one layer")):
+        adapted(tied(), {"targets": ["backbone.*"], "trained": []})
+    net = adapted(tied(), {"targets": ["head"], "trained": []})
+    assert list(net.state_dict()) == ["head.down", "head.up"]
+    assert net.head.weight is net.backbone[0].weight
+
+
 def test_methods_that_would_average_products_of_several_ranks_say_so():
     module = FedAvg(Ranks(deep(), [1, 2], targets=["backbone.3"]), optimizer=SGD)
     with pytest.raises(TypeError, match=parts("FedAvg ~ down ~ float32[1, 6] ~ float32[2, 6]")):

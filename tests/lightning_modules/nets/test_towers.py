@@ -1,5 +1,7 @@
 """Two towers: CLIP of transformers gives the library's own features."""
 
+import sys
+
 import pytest
 import torch
 
@@ -38,3 +40,13 @@ def test_a_folder_is_read(tmp_path):
     x = torch.randn(1, 3, 8, 8)
     assert torch.equal(again.image(x)[1], first.image(x)[1])
     assert again.scale == pytest.approx(float(first.clip.logit_scale.exp()))
+    torch.save(first.clip.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(OSError, match="safetensors"):
+        CLIP([[4, 1]], str(tmp_path), context=2)
+
+
+def test_without_transformers_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"pip install 'pfl-lightning\[transformers\]'"):
+        CLIP([[4, 1]], config=CONFIG)
