@@ -221,35 +221,50 @@ class CoresServer(fl.ModelsServer[CoresState]):
 
     def broadcast(self, state: CoresState, client: int, round: int) -> fl.Broadcast:
         """Send the others' cores, or some of them, and p0 from the client's view."""
-        others = self._others(state, client)
-        chosen = self._chosen(state, client, round)
-        return self._sent(state, others, state.start[client], chosen)
+        (sent,) = self.broadcasts(state, [client], round)
+        return sent
 
-    def _others(self, state: CoresState, client: int) -> list[int]:
-        """Return the other clients with training data, in the order of their places."""
-        return [n for n, share in enumerate(state.start.tolist()) if share > 0 and n != client]
+    def broadcasts(
+        self, state: CoresState, clients: Sequence[int], round: int
+    ) -> list[fl.Broadcast]:
+        """Return the messages to several clients."""
+        chosen = self._chosen(state, clients, round)
+        return [
+            self._sent(state, others, state.start[client], some)
+            for client, (others, some) in zip(clients, chosen, strict=True)
+        ]
 
-    def _chosen(self, state: CoresState, client: int, round: int) -> list[int]:
-        """Return the clients whose cores a client receives in a round."""
-        others = self._others(state, client)
-        if self.downloads is None or self.downloads >= len(others):
-            return others
-        count = int((state.start > 0).sum())
-        base = max(1.5, self.sharpness * (round - 1) * self.downloads / count)
-        rng = fl.generator(self.seed, "downloads", round, client)
-        odds = base ** state.last_shares[client, others].cpu().double()
-        drawn = torch.multinomial(odds, len(others), generator=rng)
-        # A stable sort keeps either group in the order of the draw.
-        order = sorted(
-            (others[k] for k in drawn.tolist()), key=lambda n: bool(state.sent[client, n])
-        )
-        return order[: self.downloads]
+    def _chosen(
+        self, state: CoresState, clients: Sequence[int], round: int
+    ) -> list[tuple[list[int], list[int]]]:
+        """Return who has training data besides a client, and whose cores it receives in a round.
+
+        What decides leaves the device in one copy for all clients.
+        """
+        rows, start = [*clients], state.start
+        table = torch.cat([start[None], state.last_shares[rows], state.sent[rows].to(start)]).cpu()
+        trains = [n for n, share in enumerate(table[0].tolist()) if share > 0]
+        shares, sent = torch.split(table[1:].double(), len(rows))
+        found = []
+        for client, own, known in zip(rows, shares, sent.tolist(), strict=True):
+            # In the order of their places.
+            others = [n for n in trains if n != client]
+            some = others
+            if self.downloads is not None and self.downloads < len(others):
+                base = max(1.5, self.sharpness * (round - 1) * self.downloads / len(trains))
+                rng = fl.generator(self.seed, "downloads", round, client)
+                drawn = torch.multinomial(base ** own[others], len(others), generator=rng)
+                # A stable sort keeps either group in the order of the draw.
+                order = sorted((others[k] for k in drawn.tolist()), key=lambda n: known[n] > 0)
+                some = order[: self.downloads]
+            found.append((others, some))
+        return found
 
     def _sent(
         self, state: CoresState, others: Sequence[int], own: Tensor, chosen: Sequence[int]
     ) -> fl.Broadcast:
         places = {place: number for place, number in enumerate(others) if number in chosen}
-        start = torch.stack([own, *(state.start[number] for number in others)])
+        start = torch.cat([own[None], state.start[[*others]]])
         there = torch.ones_like(start)
         if room := self.places - len(others):
             empty = torch.zeros_like(own).expand(room)
@@ -265,11 +280,13 @@ class CoresServer(fl.ModelsServer[CoresState]):
     def finish(self, state: CoresState, folded: fl.Folded) -> CoresState:
         """Store the cores, and the data that decide on the next downloads."""
         shares, sent = state.last_shares.clone(), state.sent.clone()
-        for upload in folded["shares"] if self.downloads else ():
-            client = upload.client
-            places = [client, *self._others(state, client)]
-            shares[client, places] = upload.extra["p"][: len(places)].abs().to(shares)
-            sent[client, self._chosen(state, client, state.round + 1)] = True
+        uploads = folded["shares"] if self.downloads else []
+        clients = [upload.client for upload in uploads]
+        chosen = self._chosen(state, clients, state.round + 1) if clients else []
+        for upload, (others, some) in zip(uploads, chosen, strict=True):
+            places = [upload.client, *others]
+            shares[upload.client, places] = upload.extra["p"][: len(places)].abs().to(shares)
+            sent[upload.client, some] = True
         return replace(state, shared=folded["rows"], last_shares=shares, sent=sent)
 
     def welcome(
@@ -280,8 +297,10 @@ class CoresServer(fl.ModelsServer[CoresState]):
         upload: fl.Upload | None = None,
     ) -> tuple[fl.Broadcast, fl.State]:
         """Send the cores of the largest clients, and the sample-weighted mean as its own core."""
-        others = self._others(state, -1)
-        most = sorted(others, key=lambda n: -float(state.start[n]))[: self.places]
+        start = state.start.tolist()
+        # The largest, in a stable order.
+        most = sorted((n for n, share in enumerate(start) if share > 0), key=lambda n: -start[n])
+        most = most[: self.places]
         mean = {n: torch.tensordot(state.start.to(v), v, 1) for n, v in state.shared.items()}
         none = torch.zeros_like(state.start[0])
         return self._sent(state, sorted(most), none, most), mean

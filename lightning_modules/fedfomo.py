@@ -194,15 +194,30 @@ class FomoServer(fl.ModelsServer[FomoState]):
 
     def broadcast(self, state: FomoState, client: int, round: int) -> fl.Broadcast:
         """Send models of others that have uploaded; none before the client's own first upload."""
-        chosen = self._chosen(state, client, round) if state.known[client] else []
-        return self._sent(state, chosen)
+        (sent,) = self.broadcasts(state, [client], round)
+        return sent
 
-    def _chosen(self, state: FomoState, client: int, round: int) -> list[int]:
+    def broadcasts(
+        self, state: FomoState, clients: Sequence[int], round: int
+    ) -> list[fl.Broadcast]:
+        """Return the messages to several clients; what decides leaves the device in one copy."""
+        known, *wanted = torch.cat(
+            [state.known[None].to(state.wanted), state.wanted[[*clients]]]
+        ).tolist()
+        return [
+            self._sent(state, self._chosen(known, row, client, round) if known[client] else [])
+            for client, row in zip(clients, wanted, strict=True)
+        ]
+
+    def _chosen(
+        self, known: Sequence[float], wanted: Sequence[float], client: int, round: int
+    ) -> list[int]:
+        """Return the candidates of a client, given who has uploaded and its own row of P."""
         rng = fl.generator(self.seed, "explore", round, client)
-        drawn = torch.randperm(len(state.known), generator=rng).tolist()
-        others = [n for n in drawn if state.known[n] and n != client]
+        drawn = torch.randperm(len(known), generator=rng).tolist()
+        others = [n for n in drawn if known[n] and n != client]
         # A stable sort leaves ties in their random order.
-        order = sorted(others, key=lambda n: -float(state.wanted[client, n]))
+        order = sorted(others, key=lambda n: -wanted[n])
         chosen, rest = order[: self.candidates], order[self.candidates :]
         chance = max(0.0, self.explore - (round - 1) * self.explore_decay)
         for place, draw in enumerate(torch.rand(len(chosen), generator=rng).tolist()):
@@ -225,13 +240,13 @@ class FomoServer(fl.ModelsServer[FomoState]):
     def finish(self, state: FomoState, folded: fl.Folded) -> FomoState:
         """Store the models, and add the ratings."""
         wanted, known = state.wanted.clone(), state.known.clone()
-        for upload in folded["ratings"]:
-            known[upload.client] = True
-            who = upload.extra["who"]
-            own = torch.tensor([upload.client], dtype=who.dtype, device=who.device)
-            who = torch.cat([own, who])
-            there = who != NOBODY
-            wanted[upload.client, who[there].long()] += upload.extra["rated"][there].to(wanted)
+        uploads = folded["ratings"]
+        candidates = fl.received(uploads, "who").tolist()
+        known[[upload.client for upload in uploads]] = True
+        for upload, who in zip(uploads, candidates, strict=True):
+            rated = {upload.client: 0} | {n: 1 + k for k, n in enumerate(who) if n != NOBODY}
+            found = upload.extra["rated"][[*rated.values()]]
+            wanted[upload.client, [*rated]] += found.to(wanted)
         return replace(state, shared=folded["rows"], wanted=wanted, known=known)
 
     def welcome(

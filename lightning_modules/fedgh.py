@@ -129,12 +129,20 @@ class FedGHServer(fl.MeansServer[fl.ServerState]):
         """Return the state with the trained head."""
         means, classes = fl.uploaded_means(folded["means"], next(iter(state.shared.values())))
 
-        def loss(head: fl.State, rows: Tensor) -> Tensor:
-            outputs = fl.call_with(self.head, head, self.head, means[rows])
-            return self.task.loss(outputs, classes[rows])
-
         batches = self.batches(len(means), state.round)
         head = {name.removeprefix(HEAD): value for name, value in state.shared.items()}
-        trained, mean = self.descended(head, loss, batches)
+        trained, mean = self.descended(head, self._slopes(head, means, classes), batches)
         shared = {HEAD + name: value for name, value in trained.items()}
         return replace(state, shared=shared, report={"header_loss": mean})
+
+    def _slopes(self, head: fl.State, means: Tensor, classes: Tensor) -> fl.Slopes:
+        """Return the gradient of the loss on some means, in the quickest way to the same bits."""
+        linear = type(self.head) is nn.Linear and {*head} == {"weight", "bias"}
+        if linear and self.task == fl.Classification() and means.dtype.itemsize >= 4:
+            return fl.linear_slopes(means, classes)
+
+        def loss(values: fl.State, rows: Tensor) -> Tensor:
+            outputs = fl.call_with(self.head, values, self.head, means[rows])
+            return self.task.loss(outputs, classes[rows])
+
+        return fl.slopes_of(loss)

@@ -136,7 +136,7 @@ class FedTGPServer(fl.MeansServer[FedTGPState]):
             return fl.prototype_contrast(means[rows], classes[rows], _prototypes(trained), margin)
 
         batches = self.batches(len(means), state.round)
-        trained, mean = self.descended(state.trained, loss, batches)
+        trained, mean = self.descended(state.trained, fl.slopes_of(loss), batches)
         report = {"prototype_loss": mean, "margin": margin}
         shared = {"prototypes": _prototypes(trained)}
         return replace(state, shared=shared, trained=trained, report=report)

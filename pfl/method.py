@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from pfl.core.state import select as select
     from pfl.core.state import subtract as subtract
     from pfl.core.state import weighted_mean as weighted_mean
+    from pfl.core.task import Classification as Classification
     from pfl.core.task import Task as Task
     from pfl.core.types import Batch as Batch
     from pfl.core.types import Broadcast as Broadcast

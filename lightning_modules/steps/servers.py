@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
 from pfl import method as fl
+
+Slopes: TypeAlias = Callable[[fl.State, Tensor], tuple[Tensor, Sequence[Tensor | None]]]
+"""The loss of given values on a batch, and its gradient, in the order of the values."""
 
 
 @dataclass(eq=False)
@@ -105,36 +108,79 @@ class MeansServer(fl.Server[fl.StateT]):
         orders = (torch.randperm(count, generator=rng) for _ in range(self.server_epochs))
         return (batch for order in orders for batch in torch.split(order, self.server_batch))
 
-    @torch.no_grad()
     def descended(
-        self, start: fl.State, loss: Callable[[fl.State, Tensor], Tensor], batches: Iterable[Tensor]
+        self, start: fl.State, slopes: Slopes, batches: Iterable[Tensor]
     ) -> tuple[fl.State, float]:
         """Return the values after a step on each batch, and the mean loss (0 without a step).
 
+        Each step begins where the last one ended, so that none can be taken beside another.
+
         Args:
             start: The values to train; they are not changed.
-            loss: Loss of given values on a batch.
+            slopes: Returns the loss of given values on a batch, and its gradient in the same order;
+                such as :func:`slopes_of` a loss.
             batches: The batches.
 
         Example:
             >>> def halved(state, rows):
             ...     return 0.5 * (state["w"] * rows).square().sum()
             >>> server, start = MeansServer(server_lr=0.5), {"w": torch.tensor([8.0])}
-            >>> server.descended(start, halved, torch.ones(2, 1))
+            >>> server.descended(start, slopes_of(halved), torch.ones(2, 1))
             ({'w': tensor([2.])}, 20.0)
         """
         values, losses = fl.clone(start), []
-        trained = [value.requires_grad_() for value in values.values()]
         # Thousands of tiny steps, one after another: an optimiser would take as long again.
-        for batch in batches:
-            with torch.enable_grad():
-                found = loss(values, batch)
-            slopes = torch.autograd.grad(found, trained, allow_unused=True)
-            for value, slope in zip(trained, slopes, strict=True):
-                if slope is not None:
-                    value.add_(slope, alpha=-self.server_lr)
-            losses.append(found.detach())
-        return fl.clone(values), float(torch.stack(losses).mean()) if losses else 0.0
+        with torch.inference_mode():
+            for batch in batches:
+                loss, gradient = slopes(values, batch)
+                for value, slope in zip(values.values(), gradient, strict=True):
+                    if slope is not None:
+                        value.add_(slope, alpha=-self.server_lr)
+                losses.append(loss)
+            return values, float(torch.stack(losses).mean()) if losses else 0.0
+
+
+def slopes_of(loss: Callable[[fl.State, Tensor], Tensor]) -> Slopes:
+    """Return a function that computes a loss and its gradient by autograd."""
+
+    def slopes(values: fl.State, batch: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+        with torch.inference_mode(False), torch.enable_grad():
+            leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
+            found = loss(leaves, batch)
+            gradient = torch.autograd.grad(found, [*leaves.values()], allow_unused=True)
+            return found.detach(), gradient
+
+    return slopes
+
+
+def linear_slopes(x: Tensor, y: Tensor) -> Slopes:
+    """Return a function that computes the mean cross-entropy of a linear layer and its gradient.
+
+    It calls what autograd would call, and has the same bits, in a quarter of the time: for layers
+    that are as small as a head, autograd's own work takes longer than the arithmetic.
+
+    Args:
+        x: (n, D) inputs.
+        y: (n,) labels.
+
+    Returns:
+        A function of the layer's ``weight`` and ``bias``, in any order, and of rows of ``x``.
+    """
+    # Looked up once, as a look-up takes as long as some of the calls.
+    aten, dtype, one = torch.ops.aten, x.dtype, x.new_ones(())
+    softmax, softmax_back = aten._log_softmax.default, aten._log_softmax_backward_data.default
+    nll, nll_back = aten.nll_loss_forward.default, aten.nll_loss_backward.default
+
+    def slopes(values: fl.State, rows: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+        some, labels = x.index_select(0, rows), y.index_select(0, rows)
+        chances = softmax(torch.addmm(values["bias"], some, values["weight"].t()), 1, False)
+        loss, total = nll(chances, labels, None, 1, -100)
+        slope = nll_back(one, chances, labels, None, 1, -100, total)
+        slope = softmax_back(slope, chances, 1, dtype)
+        found = {"weight": slope.t().mm(some), "bias": slope.sum(0)}
+        return loss, [found[name] for name in values]
+
+    return slopes
 
 
 def uploaded_means(uploads: Sequence[fl.Upload], like: Tensor) -> tuple[Tensor, Tensor]:

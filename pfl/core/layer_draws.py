@@ -218,34 +218,48 @@ def watched(module: nn.Module, play: Callable[[], object]) -> list[nn.Module]:
         module: The module whose parts are watched.
         play: Runs the module.
     """
-    inside: list[nn.Module] = [module]
-    found: dict[nn.Module, None] = {}
-
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self,
-            func: Any,  # noqa: ANN401
-            types: Sequence[type],
-            args: Sequence[Any] = (),
-            kwargs: Mapping[str, Any] | None = None,
-        ) -> Any:  # noqa: ANN401
-            if torch.Tag.nondeterministic_seeded in func.tags:
-                found[inside[-1]] = None
-            return func(*args, **(kwargs or {}))
-
-    def leave(*_: object) -> None:
-        inside.pop()
-
+    watch = _Watch(module)
     parts = [part for part in module.modules() if part is not module]
-    handles = [part.register_forward_pre_hook(lambda p, _: inside.append(p)) for part in parts]
-    handles += [part.register_forward_hook(leave, always_call=True) for part in parts]
+    handles = [part.register_forward_pre_hook(watch.enter) for part in parts]
+    handles += [part.register_forward_hook(watch.leave, always_call=True) for part in parts]
     try:
-        with Watch():  # type: ignore[no-untyped-call]
+        with watch:
             play()
     finally:
         for handle in handles:
             handle.remove()
-    return [*found]
+    return [*watch.found]
+
+
+class _Watch(TorchDispatchMode):
+    """Notes in which module something is drawn.
+
+    No class within a function, which would hold the module until Python looks for cycles.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._inside, self.found = [module], dict[nn.Module, None]()
+
+    def enter(self, part: nn.Module, inputs: object) -> None:
+        """Enter the forward of a part."""
+        self._inside.append(part)
+
+    def leave(self, *_: object) -> None:
+        """Leave it."""
+        self._inside.pop()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Run an operation."""
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.found[self._inside[-1]] = None
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

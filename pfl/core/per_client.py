@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+import io
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any, BinaryIO, Literal, TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 
 from pfl.core.data import FederatedData
 from pfl.core.foreign import check_network, trains_itself
-from pfl.core.state import form_of
+from pfl.core.state import digest, form_of
 from pfl.core.types import State
 
 Assignment: TypeAlias = 'Literal["cycle", "domain"] | list[int]'
@@ -146,6 +149,45 @@ def each_network(module: Any) -> Iterator[None]:  # noqa: ANN401
         module.take_variant(number)
         yield
     module.take_variant(0)
+
+
+def architectures(module: nn.Module) -> list[int]:
+    """Return for each variant of a module the first one whose networks have the same architecture.
+
+    Such networks differ in nothing but the values of their entries: they have the same structure,
+    options and constants. Networks that cannot be compared are taken to differ.
+    """
+    forms = [
+        [_form(one.nets[number]) or number for one in variants(module)]
+        for number in range(count(module))
+    ]
+    return [forms.index(form) for form in forms]
+
+
+def _form(net: nn.Module) -> bytes | None:
+    """Return what a network is, without its entries' values; ``None`` if this cannot be told."""
+    file = io.BytesIO()
+    try:
+        _Form(file, net.state_dict(keep_vars=True)).dump(net)
+    except Exception:  # of any class, as modules may say how they are pickled
+        return None
+    return file.getvalue()
+
+
+class _Form(pickle.Pickler):
+    """Writes objects for comparison within this process; entries by their names and forms."""
+
+    def __init__(self, file: BinaryIO, entries: Mapping[str, Any]) -> None:
+        super().__init__(file)
+        self._entries = {id(value): name for name, value in entries.items()}
+
+    def persistent_id(self, value: Any) -> object:  # noqa: ANN401
+        """Return what stands for a tensor, class or function; ``None`` for other objects."""
+        if isinstance(value, Tensor):
+            if name := self._entries.get(id(value)):
+                return name, form_of(value)
+            return digest({"": value.detach()})
+        return id(value) if isinstance(value, type | FunctionType) else None
 
 
 def named(number: int, name: str) -> str:

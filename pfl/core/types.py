@@ -8,6 +8,7 @@ only, so that they can cross a process boundary unchanged.
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -367,6 +368,25 @@ class ClientStep:
         raise ValueError(f"{type(self).__name__} encodes no message")
 
 
+class ClientWork(ABC):
+    """What a client computes in place of its round of training: a value that travels with its job.
+
+    A subclass is a frozen dataclass of plain values. Engines run it where they train the client,
+    side by side with others, but in no stack, so that its numbers have the same bits everywhere.
+    """
+
+    __pydantic_config__ = STRICT
+
+    @abstractmethod
+    def done(self, context: Any, job: Job) -> Result:
+        """Do the work of a client's job.
+
+        Args:
+            context: The client's :class:`~pfl.training.context.Context`, in the state of any job.
+            job: The job.
+        """
+
+
 # A place finds the state of a ticket by its hash: that of pfl.core.state.digest.
 Digest: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 # Up to the last round that a run may have.
@@ -422,6 +442,7 @@ class Job:
         model: The model that a test job builds from the broadcast.
         steps: What the client does to its upload before it is sent, in this order.
         ticket: Names what the client keeps if it stores it itself; ``kept`` is then empty.
+        work: What the client computes in place of its round of training.
     """
 
     info: ClientInfo
@@ -432,6 +453,7 @@ class Job:
     model: Literal["personal", "global"] = "personal"
     steps: tuple[ClientStep, ...] = ()
     ticket: Ticket | None = None
+    work: ClientWork | None = None
 
     def seed_of(self, *path: str | int) -> int:
         """Derive a seed of the client's random choices from the job's seed and a path."""
@@ -467,6 +489,7 @@ class Result:
         unheard: Bytes of an upload that a step of the uplink withheld after it had arrived.
         ticket: Names what the client keeps if it stores it itself; ``kept`` is then empty.
         drawn: The noise of its steps, if the rule of its gradients adds some.
+        course: Scores in the course of a :class:`ClientWork` that tests models, in order.
     """
 
     client: int
@@ -482,6 +505,7 @@ class Result:
     unheard: int = 0
     ticket: Ticket | None = None
     drawn: Sequence[Drawn] = ()
+    course: Sequence[Scores] = ()
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,8 @@ class AutoEngine(Engine):
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
-        if self._stack is not None and _busy(jobs, len(jobs)) >= BUSY:
+        stacks = self._stack is not None and all(job.work is None for job in jobs)
+        if self._stack is not None and stacks and _busy(jobs, len(jobs)) >= BUSY:
             return self._stack.train(jobs)
         return self._choose(jobs).train(jobs)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -27,6 +29,13 @@ def total() -> int:
     """Return the bytes of the machine's memory, or of its container's."""
     limits = (_number(limit) for limit, _ in _GROUPS)
     return min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *limits)
+
+
+def give_back() -> None:
+    """Give freed memory back to the system, which glibc keeps in pieces for each thread."""
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if (trim := getattr(libc, "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def _machine() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -64,7 +65,12 @@ class VectorisedEngine(SequentialEngine):
     def setup(self, contexts: Contexts) -> str:
         """Determine whether the method can be stacked."""
         super().setup(contexts)
-        reasons = (unsupported_reason(one) or disagreement(one) for one in contexts.each())
+        alike = contexts.architectures
+        reasons = (
+            unsupported_reason(one) or disagreement(one)
+            for number, one in enumerate(contexts.each())
+            if alike[number] == number
+        )
         self.unsupported = next(filter(None, reasons), None)
         if self.unsupported:
             return f"sequential, not vectorised: {self.unsupported}"
@@ -76,7 +82,7 @@ class VectorisedEngine(SequentialEngine):
 
     def train(self, jobs: Sequence[Job]) -> Iterator[Result]:
         """Run each client's round."""
-        if self.unsupported:
+        if self.unsupported or any(job.work is not None for job in jobs):
             return super().train(jobs)
         return self._run(stack_round.train, jobs, self._size)
 
@@ -100,12 +106,18 @@ class VectorisedEngine(SequentialEngine):
             for alike in _alike(self._contexts, some):
                 for start in range(0, len(alike), size):
                     chunk = alike[start : start + size]
-                    together = [some[index] for index in chunk]
+                    context = self._contexts.of(some[chunk[0]].info.client)
+                    together = [self._of_stack(context, some[index]) for index in chunk]
                     with during("", together):
-                        results = verb(self._contexts.of(together[0].info.client), together)
+                        results = verb(context, together)
                     answers.update(zip(chunk, results, strict=True))
             for index in range(len(some)):
                 yield answers.pop(index)
+
+    def _of_stack(self, context: Context, job: Job) -> Job:
+        """Return a job for the network of a context, whose initial values may not be its own."""
+        own = self._contexts.declared(job.info.client)
+        return job if own is context else replace(job, kept={**own.template, **job.kept})
 
 
 def _alike(contexts: Contexts, jobs: Sequence[Job]) -> list[list[int]]:
@@ -115,7 +127,7 @@ def _alike(contexts: Contexts, jobs: Sequence[Job]) -> list[list[int]]:
         job = jobs[index]
         rate = contexts.module.lr_factor(job.info)
         kept = frozenset(of_all_phases(job.kept))
-        network = contexts.number_of(job.info.client)
+        network = contexts.architectures[contexts.number_of(job.info.client)]
         key = (network, job.model, job.broadcast is None, job.splits, rate, kept)
         groups.setdefault(key, []).append(index)
     return list(groups.values())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pfl.core.constants import frozen_size
-from pfl.engines import op_threads
+from pfl.engines import memory, op_threads
 from pfl.federation import header, resume
 from pfl.federation.evaluator import chosen
 from pfl.federation.resume import Wanted
@@ -131,4 +131,6 @@ def _start(federation: Federation, content: Content | None) -> None:
     with federation.computing():
         line = engine.setup(contexts)
         run.header = header.describe(federation, line, threads)
+    # What the copies took on which the method was tried.
+    memory.give_back()
     run.decided = engine.decided

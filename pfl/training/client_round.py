@@ -33,13 +33,15 @@ Answers: TypeAlias = dict[Split, Any]
 
 
 def train(context: Context, job: Job) -> Result:
-    """Run one client's round.
+    """Run one client's round, or the work in its place.
 
     Raises:
         TypeError: The module's optimiser configuration is not a single optimiser.
     """
     module, tally = context.module, Tally()
     with during("", [job]):
+        if job.work is not None:
+            return job.work.done(context, job)
         with context.isolated(job):
             context.load(job.kept)
             with torch.no_grad():

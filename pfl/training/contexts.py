@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import torch
 from lightning.fabric import Fabric
@@ -111,6 +112,16 @@ class Contexts:
         if self._networks is None or client == NO_CLIENT:
             return 0
         return self._networks.of_client(client, self.data)
+
+    @cached_property
+    def architectures(self) -> list[int]:
+        """For each network, the number of the first one that differs only in initial values."""
+        for one in self.each():
+            # Modes may differ by what was computed before.
+            one.module.train()
+        first = per_client.architectures(self.module)
+        pairs = [*zip(first, self.trainable, strict=True)]
+        return [pairs.index(pair) for pair in pairs]
 
     def of(self, client: int) -> Context:
         """Return the context of a client's network, and switch the module to it.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -155,3 +159,16 @@ def test_what_draws_in_its_own_forward_is_seen():
     x = images(2, 3).float()
     assert watched(net, lambda: net(x)) == [net[1], net[3]]
     assert not any(part._forward_hooks for part in net)
+
+
+def test_a_network_that_was_watched_is_free_at_once():
+    """A copy is watched, which would take as much memory until Python looks for cycles."""
+    gc.disable()
+    try:
+        net, x = nn.Sequential(nn.Linear(2, 2), nn.Dropout()), torch.ones(1, 2)
+        held = weakref.ref(net[0].weight)
+        watched(net, partial(net, x))
+        del net
+        assert held() is None
+    finally:
+        gc.enable()

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from datamodules import IID, TensorData
+from lightning_modules.apple import APPLE
 from lightning_modules.fedas import FedAS
 from lightning_modules.fedavg import FedAvg
+from lightning_modules.fedfomo import FedFomo
 from lightning_modules.fedper import FedPer
 from lightning_modules.fedsimsup import AbsentRule, FedSimSup
 from pfl.core import export
@@ -52,6 +54,23 @@ def test_supervisors_of_several_sizes_and_absent_clients(rule):
     expected = go(HOST)
     with simulated():
         agree(go(NAME), expected)
+
+
+@pytest.mark.parametrize("count", [4, 8])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [(FedFomo, {"candidates": 2}), (APPLE, {"num_clients": 8, "downloads": 2})],
+)
+def test_what_decides_on_the_messages_of_a_round_leaves_the_device_in_one_copy(
+    method, options, count
+):
+    """The host would wait for each number that it reads, of which there is one for each pair."""
+    with simulated() as device:
+        run = loop(NAME).fit(method(mlp(), optimizer=SGD, **options), blobs((4,) * count))
+        server = run.module.server()
+        device.reset()
+        server.broadcasts(run.server, range(count), 3)
+        assert device.reads.total() == 1
 
 
 @needs("codecs")

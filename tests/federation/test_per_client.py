@@ -1,6 +1,8 @@
 """Networks that differ between clients."""
 
+import threading
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
@@ -8,10 +10,14 @@ from torch import nn
 
 from lightning_modules import FedPer, FedProto, LGFedAvg, Local
 from lightning_modules.nets import PerClient
+from pfl.core.per_client import architectures
+from pfl.engines import guard, vectorised
 from pfl.engines.processes import ProcessesEngine
+from pfl.engines.stack import round as stack_round
 from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.federation.checkpoint import CheckpointError
+from pfl.federation.sampling import UniformSampler
 from pfl.loop import FederatedLoop
 from pfl.training.declaration import MethodError
 from tests.helpers.federation import SGD, fit
@@ -86,6 +92,79 @@ def test_engines_agree(kind):
     assert stacked.header["engine"].startswith("vectorised")
     for client, kept in alone.kept.items():
         torch.testing.assert_close(stacked.kept[client], kept)
+
+
+@pytest.fixture
+def stacks(monkeypatch):
+    """Return the numbers of clients in the stacks that train, without those of checks."""
+    found, train = [], stack_round.train
+    monkeypatch.setattr(guard, "disagreement", lambda context: None)
+    monkeypatch.setattr(vectorised, "disagreement", lambda context: None)
+    monkeypatch.setattr(
+        stack_round, "train", lambda context, jobs: found.append(len(jobs)) or train(context, jobs)
+    )
+    return found
+
+
+def test_networks_of_one_architecture_share_a_stack(stacks):
+    """Two equal ones give the bits of one for all; another structure has a stack of its own."""
+    loop = {"rounds": 2, "engine": VectorisedEngine(), "sampler": UniformSampler(1.0)}
+    alone = fit(FedProto(mlp(), optimizer=SGD), blobs(SIZES), **loop)
+    two = fit(method([mlp(), mlp()]), blobs(SIZES), **loop)
+    assert two.fingerprint == alone.fingerprint
+    assert two.latest.clients == [
+        row | {"group": row["client"] % 2} for row in alone.latest.clients
+    ]
+    assert stacks == [5] * 4
+    stacks.clear()
+    fit(method([mlp(), Wide(), mlp()]), blobs(SIZES), **loop)
+    assert sorted(stacks) == [2, 2, 3, 3]
+
+
+def test_each_client_of_a_common_stack_starts_from_its_own_network(stacks):
+    nets = [mlp(seed=1), mlp(seed=2)]
+    found = fit(method(deepcopy(nets), kind=Local), blobs(SIZES), 1, engine=VectorisedEngine())
+    alone = fit(method(deepcopy(nets), kind=Local), blobs(SIZES), 1, engine="sequential")
+    assert stacks == [len(alone.kept)]
+    for client, kept in alone.kept.items():
+        torch.testing.assert_close(found.kept[client], kept)
+    assert found.history[0]["test/personal/loss"] == pytest.approx(
+        alone.history[0]["test/personal/loss"]
+    )
+
+
+class Scaled(nn.Module):
+    """A layer with an option, a constant, and a function."""
+
+    def __init__(self, by=1.0, constant=1.0, act=torch.relu, width=3):
+        super().__init__()
+        self.layer, self.by, self.act = nn.Linear(2, width), by, act
+        self.register_buffer("constant", torch.tensor(constant), persistent=False)
+
+    def forward(self, x):
+        return self.act(self.by * self.layer(x) * self.constant)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (Scaled, Scaled, True),
+        (Scaled, partial(Scaled, by=2.0), False),
+        (Scaled, partial(Scaled, constant=2.0), False),
+        (Scaled, partial(Scaled, act=torch.tanh), False),
+        (Scaled, partial(Scaled, width=4), False),
+        (partial(nn.Dropout, 0.1), partial(nn.Dropout, 0.2), False),
+        (partial(nn.Conv2d, 1, 1, 3), partial(nn.Conv2d, 1, 1, 3, padding=1), False),
+        (lambda: Scaled(act=lambda x: x), lambda: Scaled(act=lambda x: x), False),
+        # What cannot be written down.
+        (lambda: Scaled(act=threading.Lock()), lambda: Scaled(act=threading.Lock()), False),
+    ],
+)
+def test_an_architecture_is_all_but_the_values_of_entries(one, other, alike):
+    nets = PerClient([nn.Sequential(nn.Flatten(), make()) for make in (one, other, one)])
+    first, second, third = architectures(nets)
+    assert (first, second) == (0, 0 if alike else 1)
+    assert third == 0 or not alike
 
 
 def test_scores_are_averaged_over_the_clients_of_each_network():

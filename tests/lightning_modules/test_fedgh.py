@@ -1,13 +1,19 @@
 """FedGH: the invariants in docs/methods, with hand-worked numbers."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy, linear
 
-from lightning_modules.fedgh import FedGH
-from lightning_modules.nets import PerClient
+from lightning_modules import base as fl
+from lightning_modules.fedgh import FedGH, FedGHServer
+from lightning_modules.nets import PerClient, SplitNet
+from lightning_modules.steps import linear_slopes, slopes_of
 from pfl.core.seeds import generator
+from pfl.core.task import Classification
 from tests.helpers import by_hand, facts
 from tests.helpers.federation import SGD, fit
 from tests.helpers.toy import blobs, mlp
@@ -38,6 +44,55 @@ def test_backbones_may_differ_between_clients():
         "net.head.weight": (3, 6),
         "net.head.bias": (3,),
     }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 10, 33])
+def test_slopes_of_a_linear_head_have_the_bits_of_autograd(dtype, size):
+    """Loss and gradient of each step, also at features of a length that no vector register has."""
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(70, 37, generator=rng, dtype=dtype), torch.arange(70) % 11
+    head = nn.Linear(37, 11, dtype=dtype)
+    values = {name: value.detach() for name, value in head.named_parameters()}
+    quick = linear_slopes(x, y)
+    slow = slopes_of(lambda own, rows: cross_entropy(linear(x[rows], **own), y[rows]))
+    for rows in torch.randperm(70, generator=rng).split(size):
+        found, right = quick(values, rows), slow(values, rows)
+        assert torch.equal(found[0], right[0])
+        assert all(map(torch.equal, found[1], right[1]))
+
+
+@pytest.mark.parametrize(
+    ("head", "task", "quick"),
+    [
+        (nn.Linear(6, 3), Classification(), True),
+        (nn.Linear(6, 3), Classification(label_smoothing=0.1), False),
+        (nn.Linear(6, 3, bias=False), Classification(), False),
+        (nn.Sequential(nn.Linear(6, 3)), Classification(), False),
+    ],
+)
+def test_a_linear_head_needs_no_autograd_at_the_server(head, task, quick, monkeypatch):
+    """Its thousands of steps are a round's largest part; other heads and losses give equal bits."""
+
+    def fingerprint():
+        net = SplitNet(mlp().backbone, deepcopy(head), features=6, num_classes=3)
+        method = FedGH(net, optimizer=SGD, task=task, server_epochs=2)
+        return fit(method, blobs(task=task), 2).fingerprint
+
+    calls = []
+    monkeypatch.setattr(fl, "linear_slopes", lambda x, y: calls.append(1) or linear_slopes(x, y))
+    found = fingerprint()
+    assert bool(calls) == quick
+    monkeypatch.setattr(FedGHServer, "_slopes", by_autograd)
+    assert fingerprint() == found
+
+
+def by_autograd(self, head, means, classes):
+    def loss(values, rows):
+        outputs = functional_call(self.head, values, (means[rows],))
+        return self.task.loss(outputs, classes[rows])
+
+    return slopes_of(loss)
 
 
 @pytest.mark.parametrize("order", ["batches", "one_by_one"])

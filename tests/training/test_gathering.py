@@ -1,6 +1,7 @@
 """Uploads of servers that only average are summed as they arrive, with the same bits."""
 
 import re
+import threading
 import weakref
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,8 +12,10 @@ from lightning_modules import CFL, SCAFFOLD, FedAS, FedAvg, FedPer, FedProto
 from pfl.core.folds import Uploads
 from pfl.core.server import Server
 from pfl.core.state import weighted_mean
+from pfl.engines import threads
 from pfl.engines.sequential import SequentialEngine
 from pfl.federation.run import Callback
+from pfl.federation.sampling import UniformSampler
 from pfl.training.uplink import UplinkStep
 from tests.engines.agreement import fit, same
 from tests.helpers.federation import SGD
@@ -97,6 +100,41 @@ def test_one_upload_at_a_time_is_in_memory(method, loop, most):
     tensors = len(method(mlp()).shared_names())
     assert watch.seen <= most * tensors
     assert (watch.seen > tensors) == (most > 1)
+
+
+class Sends(FedAvg):
+    """Notes how many uploads exist at a time."""
+
+    def __init__(self, alive, **options):
+        super().__init__(mlp(), **options)
+        self.alive = alive
+
+    def upload(self, info):
+        sent = super().upload(info)
+        with self.alive.lock:
+            self.alive.uploads.add(sent.shared["net.head.weight"])
+            self.alive.most = max(self.alive.most, len(self.alive.uploads))
+        return sent
+
+
+class Alive:
+    """Shared by copies of a method."""
+
+    def __init__(self):
+        self.lock, self.uploads, self.most = threading.Lock(), weakref.WeakSet(), 0
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+@pytest.mark.parametrize("waiting", [0, 2**30])
+def test_threads_hold_few_uploads_where_the_largest_clients_come_last(waiting, monkeypatch):
+    """The largest start first only while little waits; else all would wait for the first one."""
+    monkeypatch.setattr(threads, "WAITING", waiting)
+    alive, data = Alive(), blobs([4 + client for client in range(24)])
+    engine, everyone = threads.ThreadsEngine(2), UniformSampler(1.0)
+    fit(Sends(alive, optimizer=SGD), engine, 1, data, sampler=everyone)
+    assert (alive.most <= 12) == (waiting == 0)
 
 
 @pytest.mark.parametrize(

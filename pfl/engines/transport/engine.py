@@ -25,7 +25,7 @@ from pfl.training.received import sendable
 FormT = TypeVar("FormT", wire.Report, wire.Marks)
 AnswerT = TypeVar("AnswerT", Result, Scores)
 # What a client computes.
-Task: TypeAlias = Literal["train", "test"]
+Task: TypeAlias = Literal["train", "test", "work"]
 
 
 class CarriedEngine(Engine):
@@ -104,7 +104,7 @@ class CarriedEngine(Engine):
     def order(self, job: Job) -> wire.Order:
         """Return a job without its tensors."""
         codec = None if job.broadcast is None else job.broadcast.codec
-        return wire.Order(
+        order = wire.Order(
             run=self._key,
             # A test on the common test set has no client.
             client=max(job.info.client, 0),
@@ -119,6 +119,9 @@ class CarriedEngine(Engine):
             kept=job.ticket,
             steps=[*map(wire.StepRecord.of, job.steps)],
         )
+        if job.work is None:
+            return order
+        return wire.WorkOrder(**vars(order), work=wire.StepRecord.of(job.work))
 
     def _run(
         self,
@@ -158,7 +161,11 @@ class CarriedEngine(Engine):
         return answer
 
     def _train(self, job: Job, common: wire.Common) -> Result:
-        report, tensors = self.ask(job, "train", wire.Report, common)
+        if job.work is None:
+            report, tensors = self.ask(job, "train", wire.Report, common)
+        else:
+            report, tensors = self.ask(job, "work", wire.WorkReport, common)
+        course = report.course if isinstance(report, wire.WorkReport) else []
         upload = upload_of(report, tensors)
         losses = report.train.read()
         sound = report.finite and rule_of(self._first, job).sound(losses)
@@ -179,6 +186,7 @@ class CarriedEngine(Engine):
             withheld=report.withheld,
             ticket=report.kept,
             drawn=report.drawn,
+            course=[_scores(one, job) for one in course],
         )
 
     def _test(self, job: Job, common: wire.Common) -> Scores:

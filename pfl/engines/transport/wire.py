@@ -18,6 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
+from importlib import import_module
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from pydantic import Field
@@ -29,6 +30,7 @@ from pfl.core.state import flattened
 from pfl.core.types import (
     Broadcast,
     ClientStep,
+    ClientWork,
     Digest,
     Drawn,
     Job,
@@ -167,15 +169,28 @@ class Introduction(Answer):
 
 @dataclass(frozen=True, config=STRICT)
 class StepRecord:
-    """A client's step of the uplink: its class, and the values of its fields."""
+    """A client's step of the uplink, or its work: its class, and the values of its fields."""
 
     name: Annotated[str, Field(max_length=200)]
     values: dict[str, Any]
 
     @classmethod
-    def of(cls, step: ClientStep) -> StepRecord:
+    def of(cls, step: ClientStep | ClientWork) -> StepRecord:
         """Return a step in the form of a message."""
         return cls(_path(type(step)), asdict(step))  # type: ignore[call-overload]
+
+    def work(self) -> ClientWork:
+        """Return the work, whose class is imported by its path: for workers, which trust their run.
+
+        Raises:
+            ValueError: There is no such work here, or a value does not fit its class.
+        """
+        module, _, name = self.name.rpartition(".")
+        kind = getattr(import_module(module), name)
+        if not issubclass(kind, ClientWork):
+            raise ValueError(f"{self.name[:60]!r} is no work of a client")
+        work: ClientWork = parsed(json.dumps(self.values), kind, name)
+        return work
 
     def step(self) -> ClientStep:
         """Return the step.
@@ -228,6 +243,13 @@ class Order(Question):
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)
+class WorkOrder(Order):
+    """A job of other work than a round of training, for a worker; sites know no such message."""
+
+    work: StepRecord
+
+
+@dataclass(frozen=True, config=STRICT, kw_only=True)
 class Report(Answer):
     """A result without its tensors; see :class:`pfl.core.types.Result`.
 
@@ -248,6 +270,13 @@ class Report(Answer):
     withheld: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     kept: Ticket | None = None
     drawn: Annotated[list[Drawn], Field(max_length=1000)] = field(default_factory=list)
+
+
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class WorkReport(Report):
+    """The result of work; see :attr:`pfl.core.types.Result.course`."""
+
+    course: Annotated[list[dict[SplitName, Numbers]], Field(max_length=10**4)]
 
 
 @dataclass(frozen=True, config=STRICT, kw_only=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -13,7 +14,9 @@ from pfl.core.data import FederatedData
 from pfl.core.devices import repeatable
 from pfl.core.state import to
 from pfl.core.types import State
-from pfl.engines.transport.clients import Clients
+from pfl.engines.transport import wire
+from pfl.engines.transport.clients import Clients, plain, report_of
+from pfl.training import client_round
 from pfl.training.contexts import Contexts
 from pfl.training.reach import Hooks, duplicate, give_hooks, hooks_of
 
@@ -92,6 +95,19 @@ class Worker(Clients):
                 trainable=recipe.trainable,
             )
         )
+
+    @property
+    def verbs(self) -> Mapping[str, Callable[[bytes], bytes]]:
+        """The verbs of messages; a worker also does other work than rounds and tests."""
+        return {**super().verbs, "work": self._work}
+
+    def _work(self, content: bytes) -> bytes:
+        order, tensors = wire.asked("work", wire.WorkOrder, content)
+        job = replace(self._job(order, tensors), work=order.work.work())
+        result = client_round.train(self._contexts.of(job.info.client), job)
+        report = report_of(result, wire.identity(order, content, self._packed))
+        told = wire.WorkReport(**vars(report), course=[*map(plain, result.course)])
+        return wire.written("work", told, result.upload, result.kept)
 
     def ready(self) -> str:
         """Return the file that holds the worker's error output, once the worker is built."""

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl.core.data import CountedSplit, holders, info_of, members, others
 from pfl.core.failure import clients_text, during
@@ -17,19 +16,7 @@ from pfl.core.seeds import derive
 from pfl.core.server import Server, ServerState
 from pfl.core.sheet import Sheet
 from pfl.core.state import to
-from pfl.core.types import (
-    Batch,
-    Broadcast,
-    ClientInfo,
-    Job,
-    Pass,
-    Phase,
-    Scores,
-    Split,
-    State,
-    Terms,
-    Upload,
-)
+from pfl.core.types import Broadcast, ClientInfo, Job, Scores, Split, State, Upload
 from pfl.extras.newcomers.shown import (
     JOINED,
     TUNED,
@@ -39,15 +26,15 @@ from pfl.extras.newcomers.shown import (
     curve,
     tables,
 )
+from pfl.extras.newcomers.work import Arrival, Tuning
 from pfl.federation.evaluation import Measurement
 from pfl.federation.evaluator import Evaluated, Evaluator
 from pfl.federation.run import Row
-from pfl.training import client_round
-from pfl.training.batching import chunks
-from pfl.training.context import Context
 from pfl.training.declaration import MethodError
-from pfl.training.phases import Tally
 from pfl.training.server_round import Coordinator
+
+# Clients that try the epochs at a time, as the server may have another message for each.
+_TOGETHER = 32
 
 
 class Joining(Measurement):
@@ -122,9 +109,9 @@ class Joining(Measurement):
         rows = evaluator.rows(clients, state.round)
         for of_client in rows.values():
             of_client["unseen"] = True
-        jobs = {client: self.arrival(state, client) for client in clients}
+        jobs = self.arrivals(state, clients)
         epochs = self._chosen_epochs(state)
-        curves = {client: list(self._tuning(job, epochs or 0)) for client, job in jobs.items()}
+        curves = self._tuned([*jobs.values()], epochs or 0)
         ends = {ZERO_SHOT: 0} | ({} if epochs is None else {TUNED: -1})
         found: dict[str, dict[int, Scores]] = {
             group: {client: {"test": scores[end]} for client, scores in curves.items()}
@@ -136,9 +123,9 @@ class Joining(Measurement):
         row: Row = {}
         for group, scores in found.items():
             row |= evaluator.collect(scores, group, rows)
-        if epochs is not None:
+        if epochs is not None and curves:
             row["unseen/tuned_epochs"] = epochs
-            row["unseen/hurt"] = hurt(list(rows.values()), *self._main)
+            row["unseen/hurt"] = hurt([rows[client] for client in curves], *self._main)
         tested.rows |= rows
         return row | self._gaps(state, row, tested.row)
 
@@ -146,30 +133,47 @@ class Joining(Measurement):
         """Return the job of a client of these after its local rounds."""
         if client not in (*self.clients, *self._validation):
             return None
-        jobs = {client: self.arrival(state, client)}
+        jobs = self.arrivals(state, [client])
         for _ in self._local_rounds(jobs):
             pass
         return jobs[client]
 
-    def arrival(self, state: ServerState, client: int) -> Job:
-        """Return the job of a newcomer on its arrival."""
-        coordinator, context = self._coordinator, self._contexts.of(client)
-        info = info_of(context.data, client, coordinator.clients[client].rounds)
-        info = replace(info, round=state.round)
-        seed = derive(self._evaluator.run.seed, "join", state.round, client)
-        job = self._welcomed(Job(info=info, kept={}, broadcast=None, seed=seed), state)
+    def arrivals(self, state: ServerState, clients: Sequence[int]) -> dict[int, Job]:
+        """Return the jobs of newcomers on their arrival."""
         # An introduction would bypass the steps of the uplink.
-        if not coordinator.chain.steps and (upload := introduced(context, job)):
-            job = self._welcomed(job, state, upload)
-        return job
+        first = Arrival(introduces=not self._coordinator.chain.steps)
+        jobs = {client: self._welcomed(self._arrival(state, client), state) for client in clients}
+        sent = self._settle(jobs, first)
+        answers = {c: self._welcomed(jobs[c], state, upload) for c, upload in sent.items()}
+        self._settle(answers, Arrival(introduces=False))
+        return jobs | answers
+
+    def _arrival(self, state: ServerState, client: int) -> Job:
+        """Return the job of a newcomer before the server's answer."""
+        rounds = self._coordinator.clients[client].rounds
+        info = replace(info_of(self._contexts.data, client, rounds), round=state.round)
+        seed = derive(self._evaluator.run.seed, "join", state.round, client)
+        return Job(info=info, kept={}, broadcast=None, seed=seed)
 
     def _welcomed(self, job: Job, state: ServerState, upload: Upload | None = None) -> Job:
         """Return the job of a newcomer with the server's answer."""
-        context = self._contexts.of(job.info.client)
         broadcast, kept = welcome(self._coordinator, state, job.info, upload)
-        kept = to(kept, context.fabric.device)
-        job = replace(job, kept=kept, broadcast=broadcast)
-        return replace(job, kept=kept | _norm_statistics(context, job))
+        return replace(job, kept=to(kept, self._contexts.fabric.device), broadcast=broadcast)
+
+    def _settle(self, jobs: dict[int, Job], work: Arrival) -> dict[int, Upload]:
+        """Let newcomers do their work on arrival; update their jobs, and return their uploads."""
+        turn = [
+            replace(job, work=work)
+            for client, job in jobs.items()
+            if work.does(self._contexts.of(client), job.info)
+        ]
+        uploads = {}
+        for result in self._evaluator.engine.train(turn) if turn else ():
+            job = jobs[result.client]
+            jobs[result.client] = replace(job, kept=job.kept | result.kept)
+            if result.upload is not None:
+                uploads[result.client] = result.upload
+        return uploads
 
     def _local_rounds(self, jobs: dict[int, Job]) -> Iterator[dict[int, Scores]]:
         """Run the local rounds of newcomers; update their jobs, and yield scores after each."""
@@ -200,8 +204,10 @@ class Joining(Measurement):
             for client in self._validation or members(data)
             if len(split := data.split(client, "test")) and not isinstance(split, CountedSplit)
         ]
-        most = self._tune_epochs
-        tuned = [[*self._tuning(self.arrival(state, client), most)] for client in clients]
+        tuned = list[list[dict[str, float]]]()
+        for start in range(0, len(clients), _TOGETHER):
+            jobs = self.arrivals(state, clients[start : start + _TOGETHER])
+            tuned += self._tuned([*jobs.values()], self._tune_epochs).values()
         # A client may lack the score.
         curves = [[one[main] for one in rows] for rows in tuned if all(main in one for one in rows)]
         if not curves:
@@ -209,39 +215,14 @@ class Joining(Measurement):
         means = torch.tensor(curves, dtype=torch.float64).mean(0)
         return int((means if more else -means).nan_to_num(-torch.inf).argmax())
 
-    def _tuning(self, job: Job, epochs: int) -> Iterator[dict[str, float]]:
-        """Yield the test scores of the zero-shot model, and after each epoch of SGD on all of it.
+    def _tuned(self, jobs: Sequence[Job], epochs: int) -> dict[int, list[dict[str, float]]]:
+        """Return test scores of zero-shot models, and after each epoch of SGD, by client.
 
-        The optimiser is plain SGD with the method's first learning rate.
+        A client that fails has none, if the run continues then.
         """
-        client = job.info.client
-        context = self._contexts.of(client)
-        module = context.module
-        job = replace(job, seed=derive(job.seed, "test"))
-        untrained = [part for part in context.adapt if isinstance(part, Pass)]
-        client_round.become_tested(context, job, untrained)
-        optimizer = None
-        if not module.net_optimizes:
-            rate = module.configure_optimizers().param_groups[0]["lr"]
-            optimizer = partial(torch.optim.SGD, lr=rate)
-        tested = [n for n, net in context.own_nets.items() if net is module.tested_net]
-        trains = tuple(f"{name}.*" for name in tested) or ("*",)
-        phase = Phase(name="tuned", objective=self._supervised, trains=trains, optimizer=optimizer)
-        # A phase uses its round's learning rate; here no schedule has started.
-        fresh = replace(job, kept={}, info=replace(job.info, round=0))
-        for epoch in range(epochs + 1):
-            if epoch:
-                turn = replace(fresh, seed=derive(job.seed, "tuned", epoch))
-                with context.isolated(turn):
-                    client_round.run_plan(context, turn, [phase], Tally())
-            answers = client_round.on_splits(context, client, ("test",))
-            (scores,) = client_round.scored(context.scorer, [answers])
-            yield scores["test"]
-
-    def _supervised(self, batch: Batch) -> Terms:
-        module = self._contexts.module
-        own = self._contexts.first.own_nets
-        return module.objective(module.tested_net if own else module, batch)
+        turn = [replace(job, splits=("test",), work=Tuning(epochs)) for job in jobs]
+        results = self._evaluator.engine.train(turn)
+        return {one.client: [scores["test"] for scores in one.course] for one in results}
 
     def _gaps(self, state: ServerState, row: Row, seen: Mapping[str, float]) -> Row:
         """Return the gaps of Yuan et al. (2110.14216), positive where unseen data do worse.
@@ -305,20 +286,6 @@ def welcome(
     return answer
 
 
-def introduced(context: Context, job: Job) -> Upload | None:
-    """Return the upload after a newcomer's introduction; ``None`` if the method declares none."""
-    tally = Tally()
-    if not (plan := context.declared("introduce")):
-        return None
-    with during(f"the introduction of client {job.info.client}"), context.isolated(job):
-        context.load(job.kept)
-        with torch.no_grad():
-            client_round.begin(context.module, job)
-        client_round.run_plan(context, job, plan, tally)
-        with torch.no_grad():
-            return None if tally.idle else context.module.upload(job.info)
-
-
 def hurt(rows: Sequence[Mapping[str, Any]], score: str, more: bool) -> float:
     """Return the share of clients whose score was strictly better before tuning than after."""
     names = f"test/{ZERO_SHOT}/{score}", f"test/{TUNED}/{score}"
@@ -334,41 +301,3 @@ def _warn_of_untested(clients: Sequence[int]) -> None:
             f"{clients_text(clients)}: held out, but without test samples, and so without scores",
             stacklevel=2,
         )
-
-
-def _norm_statistics(context: Context, job: Job) -> State:
-    """Measure the statistics of the batch norms that a newcomer keeps, in one pass over its data.
-
-    Their initial values fit no data. Batches of one sample are left out.
-    """
-    module, data = context.module, context.data
-    kept = set(module.kept_names(job.info))
-    norms = {
-        name: norm
-        for name, norm in module.named_modules()
-        if isinstance(norm, _BatchNorm) and f"{name}.running_mean" in kept
-        # Frozen copies keep the statistics of the network that they copy.
-        if name in context.batch_norms
-    }
-    split = data.split(job.info.client, "train")
-    if not norms or len(split) < 2:
-        return {}
-    context.load(job.kept)
-    momentum = {name: norm.momentum for name, norm in norms.items()}
-    with torch.no_grad(), context.fabric.autocast(), context.isolated(job):
-        if job.broadcast is not None:
-            module.personalise(job.broadcast, job.info)
-        context.set_mode(None)
-        for norm in norms.values():
-            norm.reset_running_stats()
-            # The statistics are then plain means over the batches.
-            norm.momentum = None
-            norm.train()
-        for positions in chunks(len(split), data.batch_size):
-            if len(positions) > 1:
-                module(split.batch(positions).x)
-    for name, norm in norms.items():
-        norm.momentum = momentum[name]
-    context.set_mode(None)
-    ends = ("running_mean", "running_var", "num_batches_tracked")
-    return {f"{n}.{end}": context.entries[f"{n}.{end}"].clone() for n in norms for end in ends}

@@ -164,8 +164,8 @@ class RemoteEngine(CarriedEngine):
         self._transport = self._threads = None
 
     def reaches(self, job: Job) -> bool:
-        """Return whether a job's client has a site."""
-        return job.info.client in self._addresses
+        """Return whether a job's client has a site, which only trains and tests."""
+        return job.work is None and job.info.client in self._addresses
 
     def ask(
         self, job: Job, task: Task, form: type[FormT], common: wire.Common
@@ -176,6 +176,7 @@ class RemoteEngine(CarriedEngine):
             SiteError: The site does not answer, refuses or has lost its state.
             JobError: The method failed there.
         """
+        assert task != "work"  # Work runs here; see :meth:`reaches`.
         client, order = job.info.client, self.order(job)
         check = partial(answers.CHECKS[task], self._reported, job)
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -34,6 +36,8 @@ from pfl.core.server import Server, ServerState
 from pfl.core.state import assign, named
 from pfl.core.task import Classification, Regression
 from pfl.core.types import Broadcast, ClientInfo, Phase
+from pfl.engines import op_threads
+from pfl.engines.processes import ProcessesEngine
 from pfl.extras.newcomers.joining import hurt, welcome
 from pfl.extras.newcomers.newcomers import Newcomers
 from pfl.federation import checkpoint
@@ -333,6 +337,60 @@ def test_a_newcomer_starts_with_the_answer_to_its_introduction():
     expected.configure_optimizers().step()
     found = run.personal(3).module.state_dict()
     assert all(torch.allclose(found[name], v) for name, v in expected.state_dict().items())
+
+
+class Seen(Introduces):
+    """Notes the threads and processes in which newcomers train."""
+
+    def __init__(self, net, places, **options):
+        super().__init__(net, buffers="local", **options)
+        self.places = places
+
+    def objective(self, model, batch):
+        note = f"{os.getpid()} {threading.current_thread().name}\n"
+        with open(self.places, "a") as file:
+            file.write(note)
+        return super().objective(model, batch)
+
+
+def drawing_net():
+    """Return a network with batch norms, whose statistics a newcomer measures, and dropout."""
+    net = normed()
+    net.backbone.append(torch.nn.Dropout(0.2))
+    return net
+
+
+@pytest.mark.parametrize("engine", ["threads", "processes", "vectorised"])
+def test_introductions_and_tuning_are_jobs_of_the_engine_with_the_same_bits(engine, tmp_path):
+    """Each newcomer measures its batch norms, introduces itself, is tuned, and trains."""
+
+    def told(name, engine, workers):
+        file, data = tmp_path / name, held(3, 4, validation=(1,))
+        loop = {"engine": engine, "workers": workers, "evaluations": [Newcomers(None, 1, 3)]}
+        with op_threads.using(1):
+            run = fit(Seen(drawing_net(), str(file), optimizer=SGD), data, 1, **loop)
+        rows = [row for row in run.latest.clients if row.get("unseen")]
+        return rows, {*file.read_text().splitlines()}
+
+    expected, here = told("sequential", "sequential", None)
+    assert {f"{os.getpid()} MainThread"} == here
+    found, places = told(engine, engine, None if engine == "vectorised" else 2)
+    if engine == "vectorised":  # A stack's rounds have other last bits.
+        for row, right in zip(found, expected, strict=True):
+            assert row == pytest.approx(right, rel=1e-4)
+    else:
+        assert found == expected
+        assert not places & here
+        assert len(places) == 2
+
+
+def test_newcomers_introduced_in_workers_have_the_answer_too():
+    data, loop = held(3, batch_size=9), {"evaluations": [Newcomers(join_rounds=0)]}
+    alone, away = (
+        fit(Introduces(mlp(), optimizer=SGD), data, 2, engine=engine, **loop).latest.clients
+        for engine in ("sequential", ProcessesEngine(2))
+    )
+    assert alone == away
 
 
 def test_introductions_keep_all_promises():
