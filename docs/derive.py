@@ -47,7 +47,7 @@ REASONS = {
     "it computes statistics of the samples": "a pass takes statistics of samples",
     "it trains on public data": "it trains on public data",
     "keeps '": "an objective keeps what it computes",
-    "its number of steps differs": "the number of steps depends on what a client has received",
+    "its number of steps differs": "the number of steps depends on the round or on what arrived",
     COUNTS: "class counts are needed",
     "not vectorizable": "gradients of single samples are not available",
 }

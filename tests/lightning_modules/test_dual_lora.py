@@ -28,6 +28,7 @@ FACTS = {
         ],
         stacks=[{"form": "F", "head": "dual"}, {"global_phase": "beside", "head": "local"}],
         needs_parts=True,
+        not_private="phase 'own': its number of steps differs",
     ),
 }
 OTHERS = [
