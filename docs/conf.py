@@ -61,7 +61,7 @@ nitpick_ignore_regex = [
     ("py:class", r"Deviation|Device|(lightning_modules\.nets\.towers\.)?TwoTowers"),
     # Described on pages of their own instead of the interface's.
     ("py:class", r"pfl\.core\.(folds\.(Folded|Mean|Uploads)|foreign\.Need)"),
-    ("py:class", r"pfl\.training\.uplink\.Round|datamodules\.record\.(Lines|Record)"),
+    ("py:class", r"pfl\.training\.uplink\.Round|datamodules\.record\.(Lines|Notes|Record|Times)"),
     ("py:class", r"Method|DataT|pfl\.core\.sheet\.Sheet"),
     ("py:class", r"Inputs|Ints|pfl\.core\.state\.(ReturnT|Name)"),
     (
