@@ -241,6 +241,8 @@ class CoresServer(fl.ModelsServer[CoresState]):
 
         What decides leaves the device in one copy for all clients.
         """
+        if not clients:
+            return []
         rows, start = [*clients], state.start
         table = torch.cat([start[None], state.last_shares[rows], state.sent[rows].to(start)]).cpu()
         trains = [n for n, share in enumerate(table[0].tolist()) if share > 0]
@@ -282,7 +284,7 @@ class CoresServer(fl.ModelsServer[CoresState]):
         shares, sent = state.last_shares.clone(), state.sent.clone()
         uploads = folded["shares"] if self.downloads else []
         clients = [upload.client for upload in uploads]
-        chosen = self._chosen(state, clients, state.round + 1) if clients else []
+        chosen = self._chosen(state, clients, state.round + 1)
         for upload, (others, some) in zip(uploads, chosen, strict=True):
             places = [upload.client, *others]
             shares[upload.client, places] = upload.extra["p"][: len(places)].abs().to(shares)

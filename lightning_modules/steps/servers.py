@@ -172,6 +172,7 @@ def linear_slopes(x: Tensor, y: Tensor) -> Slopes:
     nll, nll_back = aten.nll_loss_forward.default, aten.nll_loss_backward.default
 
     def slopes(values: fl.State, rows: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+        rows = rows.to(x.device)
         some, labels = x.index_select(0, rows), y.index_select(0, rows)
         chances = softmax(torch.addmm(values["bias"], some, values["weight"].t()), 1, False)
         loss, total = nll(chances, labels, None, 1, -100)

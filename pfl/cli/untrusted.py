@@ -142,6 +142,8 @@ class Judge:
             return
         if item.keys[-1] == "download" and value:
             raise TrustError("an untrusted file may not download anything", item.keys)
+        if kind is not None:
+            self._trust.check_weights(kind.made, {item.keys[-1]: value}, item.keys[:-1])
         if isinstance(value, str):
             self._check_word(item.keys, value)
         elif isinstance(value, int):

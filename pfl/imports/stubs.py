@@ -201,7 +201,8 @@ class Routine:
     """
 
     def __init__(self, module: Module, node: ast.FunctionDef) -> None:
-        self.__name__ = node.name
+        self.__name__ = self.__qualname__ = node.name
+        self.__module__ = module.name
         self.source = (module, node)
 
 

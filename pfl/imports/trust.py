@@ -328,7 +328,7 @@ def _unfit_function(target: Any, path: str, declared: Sequence[type], trust: Tru
 
 def _home(target: Any) -> str:
     """Return the path at which a class or a function is defined, or that of an object's class."""
-    if not inspect.isclass(target) and not inspect.isroutine(target):
+    if not hasattr(target, "__qualname__"):
         target = type(target)
     return f"{target.__module__}.{target.__qualname__}"
 

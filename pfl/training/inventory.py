@@ -180,6 +180,7 @@ def _undisturbed(context: Context) -> Iterator[None]:
             yield
     finally:
         outside.restore()
+        outside.give_back(Reach(context.module))
         random.setstate(before[0])
         np.random.set_state(before[1])
 

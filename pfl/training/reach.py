@@ -144,6 +144,18 @@ class Reach:
         for undo in (*self._undo, *(self._fills if cached else ())):
             undo()
 
+    def give_back(self, now: Reach) -> None:
+        """Give single values that copies of the module share the values that they had.
+
+        Args:
+            now: The same module's, later.
+        """
+        for name in self.places.keys() & now.places.keys():
+            before, after = self.places[name].leaves, now.places[name].leaves
+            for key in before.keys() & after.keys():
+                if before[key] != after[key] and (put := after[key].put) is not None:
+                    put(before[key].value)
+
     def _module(self, path: str, module: nn.Module, root: bool = False) -> None:
         stem = f"{path}." if path else ""
         for name, value in vars(module).items():

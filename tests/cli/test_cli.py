@@ -290,7 +290,7 @@ IN_FLAGS = """
 --ckpt_path=last | --ckpt_path last: ~ checkpoint ~ runs/fedper_digits
 --ckpt_path | --ckpt_path: expected a value
 stray | unrecognized arguments: stray
---loop.callbacks+=EarlyStopping | ~ 'val/personal/acc' ~ test/personal/acc,
+--loop.callbacks+=EarlyStopping | --loop.callbacks+: ~ 'val/personal/acc' ~ data.val_fraction
 """  # noqa: E501
 
 

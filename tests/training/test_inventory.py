@@ -121,7 +121,8 @@ def test_no_method_is_refused(method, net):
 
 def test_the_check_leaves_no_trace():
     for name in zoo.ZOO:
-        if name == "lazy":
+        # Nobody can rewind a generator.
+        if name in ("lazy", "generator_of_file"):
             continue
         ours = contexts(module_of(name), blobs(SIZES))
         before, start = Reach(ours.module), fingerprint([ours.module.state_dict()])
