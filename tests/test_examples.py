@@ -100,6 +100,7 @@ def test_the_outputs_of_every_notebook_are_of_its_cells():
         assert outputs
         said = json.dumps(outputs)
         assert "ipywidgets" not in said
+        assert "<iframe" not in said, "a page that is not stored with the notebook"
         # What a command returns is no result.
         assert {"text/plain": "0"} not in [out.get("data") for out in outputs]
 

@@ -35,8 +35,16 @@ def is_stale(notebook: Notebook) -> bool:
     return bool(notebook["metadata"].get("made_from") != sources(notebook))
 
 
+def without_frames(cell: Notebook) -> list[Notebook]:
+    """Return the outputs of a cell without frames around a page that is not stored with them."""
+    outputs = cell.get("outputs", [])
+    return [one for one in outputs if "<iframe" not in str(one.get("data", {}).get("text/html"))]
+
+
 def run(path: Path) -> None:
     """Execute a notebook in an empty folder and write it with its outputs.
+
+    A frame shows its page once the reader has run the cell; it is not stored.
 
     Raises:
         ValueError: It would be larger than a page of a repository should be.
@@ -60,6 +68,8 @@ def run(path: Path) -> None:
     }
     for number, cell in enumerate(notebook["cells"]):
         cell["id"] = f"cell-{number}"
+        if cell["cell_type"] == "code":
+            cell["outputs"] = without_frames(cell)
     text = nbformat.writes(notebook)
     if len(text) > LARGEST:
         raise ValueError(f"{path.name} has {len(text):,} bytes, more than {LARGEST:,}")

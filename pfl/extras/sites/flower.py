@@ -29,7 +29,7 @@ name = "pfl-app"
 version = "1.0.0"
 description = "Carries the rounds of pfl fit."
 license = {{ file = "LICENSE" }}
-dependencies = ["flwr>=1.41,<1.42"]
+dependencies = ["flwr>=1.41,<1.43"]
 
 [tool.flwr.app]
 publisher = "pfl"
