@@ -227,10 +227,10 @@ def find(path: str) -> Any:  # noqa: ANN401
 
 
 def neighbours(path: str) -> dict[str, Any]:
-    """Return all members of a path's module by their dotted paths, if it is imported."""
+    """Return what a path's module has to call by dotted paths, if the module is imported."""
     home = path.rpartition(".")[0]
-    module = sys.modules.get(home)
-    return {} if module is None else {f"{home}.{n}": getattr(module, n, None) for n in dir(module)}
+    members = vars(sys.modules[home]) if home in sys.modules else {}
+    return {f"{home}.{name}": one for name, one in members.items() if callable(one)}
 
 
 def is_closed() -> bool:

@@ -60,8 +60,9 @@ class OneDevice(Word):
     """The number of devices, or which one, as in Lightning."""
 
     def check(self, value: object, closed: bool) -> None:
-        """Refuse several devices."""
-        if isinstance(value, int) and value > 1:
+        """Refuse several devices, and none."""
+        # All that there are, -1, may be one.
+        if isinstance(value, int) and value not in (1, -1):
             raise ValueError(
                 f"devices must name one device, got {value}; an engine spreads a run over workers"
             )

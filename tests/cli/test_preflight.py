@@ -123,6 +123,7 @@ SLIPS = {
         "--data.num_clients: ~ 5000, but there are only 1797 samples",
     ),
     "several devices": ([*QUICK, "--loop.devices=3"], "--loop.devices: ~ one device, got 3"),
+    "no device": ([*QUICK, "--loop.devices=0"], "--loop.devices: ~ one device, got 0"),
     "a folder below a file": (
         [*QUICK, "--loop.default_root_dir=own.py/runs"],
         "--loop.default_root_dir: expected a folder, but own.py is a file",
