@@ -69,6 +69,8 @@ class RunFolder:
             RunError: The folder is not a run folder, has no finished round, or is damaged.
         """
         path = Path(path)
+        if path.is_file():
+            raise RunError(f"{path} is a file: give the folder of its runs")
         if not path.is_dir():
             raise RunError(f"there is no folder {path}")
         # Commands print the name, and a terminal would interpret control characters.

@@ -99,6 +99,7 @@ def test_slips_wait_neither_for_pictures_nor_for_statistics(runs):
         (["plot", "nothing"], "there is no folder nothing"),
         (["plot", "runs", "--only", "curvs"], "did you mean 'curves'?"),
         (["report", "empty"], "empty is not a run folder"),
+        (["report", "table.yaml"], "table.yaml is a file: give the folder of its runs"),
         (["compare", "runs", "--reference", "x"], "there is no setting 'x' among FedAS, FedAvg"),
         (["compare", "runs", "--metric", "acc"], "has no column 'acc'"),
         (["compare", "runs", "--out", "a.doc"], "use one of .md, .tex, .csv for a table"),
@@ -107,6 +108,7 @@ def test_slips_wait_neither_for_pictures_nor_for_statistics(runs):
 )
 def test_errors_are_one_line(runs, words, message, capsys):
     Path("empty").mkdir()
+    Path("table.yaml").touch()
     assert main(words) == 2
     error = capsys.readouterr().err
     assert message in error
