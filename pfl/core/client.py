@@ -260,9 +260,9 @@ class ClientModule(Learner, ABC):
     def kept_later(self) -> Mapping[str, Sequence[float]]:
         """Values, from a client's second round on, of kept entries on which its plan depends.
 
-        A server sees no kept entry of a site. With these values it knows the largest number of
-        steps and samples that the site can report. One of several that give the same lengths is
-        enough. Without the declaration such a report of any length is believed.
+        A server sees no kept entry of a site. With these values it knows the numbers of steps and
+        samples that the site can report. One of several that give the same lengths is enough.
+        Without the declaration such a report of any length is believed.
         """
         return {}
 

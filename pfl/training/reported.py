@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from pfl.training import batching, client_round
 from pfl.training.context import Context
 from pfl.training.contexts import Contexts
 from pfl.training.gradients import carried
-from pfl.training.phases import Tally, run_phase
+from pfl.training.phases import Plain, Tally, run_phase
 
 # Samples of a played step: batch norms need two.
 _SAMPLES = 4
@@ -35,6 +36,32 @@ _UNPLAYED = 64
 
 class ReportError(ValueError):
     """A client reports what its round cannot have given."""
+
+
+class _Amount(NamedTuple):
+    """How long a client trains.
+
+    Attributes:
+        steps: Number of optimiser steps.
+        samples: Number of samples that it sees.
+        exact: Whether it may report no smaller numbers.
+    """
+
+    steps: float = 0
+    samples: float = 0
+    exact: bool = True
+
+    def allows(self, steps: int, samples: int) -> bool:
+        if self.exact:
+            return (steps, samples) == self[:2]
+        return steps <= self.steps and samples <= self.samples
+
+    def plus(self, other: _Amount) -> _Amount:
+        exact = self.exact and other.exact
+        return _Amount(self.steps + other.steps, self.samples + other.samples, exact)
+
+
+_ANY = _Amount(math.inf, math.inf, exact=False)
 
 
 @dataclass
@@ -119,11 +146,13 @@ class Reported:
             logged: Its means of what steps logged.
 
         Raises:
-            ReportError: Steps or samples are too many, or a name is not that of a loss or a log.
+            ReportError: Its plan has other numbers of steps or samples, or a name is not that of a
+                loss or a log.
         """
         complaints = itertools.chain(
+            _of_nothing(job, steps, samples, [*train, *logged]),
             self._of_amounts(job, steps, samples),
-            self._of_numbers(steps, [*train.items(), *logged.items()]),
+            self._of_numbers([*train.items(), *logged.items()]),
             self._of_losses([*train]),
             self._of_logs([*logged]),
         )
@@ -132,20 +161,19 @@ class Reported:
 
     def _of_amounts(self, job: Job, steps: int, samples: int) -> Iterator[str]:
         """Yield what is wrong with the amount of training."""
-        most = self._most(job)
-        for what, value, limit in zip(("steps", "samples"), (steps, samples), most, strict=True):
-            if value > limit:
-                yield f"{value:,} {what}, but its plan has {limit:,}"
-        if carried(job.steps) is None and (steps == 0) != (samples == 0):
-            yield f"{steps:,} steps with {samples:,} samples"
+        possible = [self._amount(job, kept) for kept in self._kept(job)]
+        if not any(one.allows(steps, samples) for one in possible):
+            nearest = min(possible, key=lambda p: abs(p.steps - steps) + abs(p.samples - samples))
+            told = zip(("steps", "samples"), (steps, samples), nearest[:2], strict=True)
+            for what, value, right in told:
+                if value > right or (nearest.exact and value < right):
+                    yield f"{value:,} {what}, but its plan has {right:,}"
 
-    def _of_numbers(self, steps: int, numbers: Sequence[tuple[str, float]]) -> Iterator[str]:
+    def _of_numbers(self, numbers: Sequence[tuple[str, float]]) -> Iterator[str]:
         """Yield which numbers no step gives."""
         for name, number in numbers:
             if self._largest < abs(number) < math.inf:
                 yield f"{number:g} as {name[:60]!r}, which no step gives"
-        if steps == 0 and numbers:
-            yield "losses or logs without a step"
 
     def _of_losses(self, names: Sequence[str]) -> Iterator[str]:
         """Yield which losses no phase has."""
@@ -167,40 +195,19 @@ class Reported:
             )
         yield from _too_many("log", unknown)
 
-    def _most(self, job: Job) -> tuple[float, float]:
-        """Return the largest numbers of steps and samples of a job's plan."""
-        amounts = [self._amounts(job, kept) for kept in self._kept(job)]
-        steps, samples = zip(*amounts, strict=True)
-        return max(steps), max(samples)
-
-    def _amounts(self, job: Job, kept: State) -> tuple[float, float]:
-        """Return these numbers for a client with some values of what it keeps."""
-        steps = samples = 0.0
+    def _amount(self, job: Job, kept: State) -> _Amount:
+        """Return how long a client trains with some values of what it keeps."""
+        amount = _Amount()
         context, known = self.contexts.declared(job.info.client), self._received(job) | kept
+        info = job.info
+        for step in job.steps:
+            info = step.training_info(info)
         for part in context.plan:
-            if not isinstance(part, Phase):
-                continue
-            unchanged = self._unchanged.get(part.name, set())
-            entries = {name: value for name, value in known.items() if name in unchanged}
-            try:
-                length = batching.length(part, entries, job.info)
-            except Exception:
-                # It depends on what only the client knows.
-                return math.inf, math.inf
-            # Until ends a phase early.
-            count = _samples(context, part, job.info, entries)
-            if not count or not length:
-                continue
-            own = batching.most_steps(context, part, length, count)
-            steps += own
-            if carried(job.steps) is not None:
-                # Drawn batches may have any number of samples.
-                samples += own * count
-            elif length.steps is None:
-                samples += math.ceil(length.epochs) * count
-            else:
-                samples += own * min(count, batching.batch_size(context, part, count))
-        return steps, samples
+            if isinstance(part, Phase):
+                unchanged = self._unchanged.get(part.name, set())
+                entries = {name: value for name, value in known.items() if name in unchanged}
+                amount = amount.plus(_of_phase(context, part, replace(job, info=info), entries))
+        return amount
 
     def _received(self, job: Job) -> State:
         """Return the entries that a client has just received."""
@@ -222,13 +229,65 @@ class Reported:
             yield {name: torch.full_like(value, number) for (name, value), number in pairs}
 
 
-def _samples(context: Context, phase: Phase, info: ClientInfo, entries: State) -> int:
-    """Return the largest number of samples that a phase sees in an epoch."""
+def _of_nothing(job: Job, steps: int, samples: int, names: Sequence[str]) -> Iterator[str]:
+    """Yield what contradicts that no step was taken, or some were."""
+    if carried(job.steps) is None and (steps == 0) != (samples == 0):
+        yield f"{steps:,} steps with {samples:,} samples"
+    if steps == 0 and names:
+        yield "losses or logs without a step"
+
+
+def _of_phase(context: Context, phase: Phase, job: Job, entries: State) -> _Amount:
+    """Return the length of a phase, given the client's entries that are known before it."""
     try:
-        return len(context.samples_of(phase, info, entries))
+        length = batching.length(phase, entries, job.info)
+    except Exception:
+        # It depends on what only the client knows.
+        return _ANY
+    count, known = _samples(context, phase, job.info, entries)
+    if not count or not length:
+        return _Amount(exact=known or not length)
+    if known and not context.own_nets and phase.until is None and carried(job.steps) is None:
+        try:
+            return _counted(context, phase, job, length, count)
+        except batching.BatchError:
+            # A client that cannot take a step has no report.
+            return _Amount()
+    most = batching.most_steps(context, phase, length, count)
+    if carried(job.steps) is not None:
+        # Drawn batches may have any number of samples.
+        samples = most * count
+    elif length.steps is None:
+        samples = math.ceil(length.epochs) * count
+    else:
+        samples = most * min(count, batching.batch_size(context, phase, count))
+    return _Amount(most, samples, exact=False)
+
+
+def _counted(
+    context: Context, phase: Phase, job: Job, length: batching.Length, count: int
+) -> _Amount:
+    """Return the length of a phase whose batches have the same sizes in each epoch."""
+    of_epoch = batching.epoch_steps(context, phase, count)
+    batches = Plain(context).batches(job, phase, 0, count, of_epoch)
+    if not batches:
+        return _Amount()
+    if length.steps is None:
+        epochs = int(length.epochs)
+        rest = length.of_epoch(epochs, len(batches))
+    else:
+        epochs, rest = divmod(length.steps, len(batches))
+    samples = epochs * sum(map(len, batches)) + sum(map(len, batches[:rest]))
+    return _Amount(epochs * len(batches) + rest, samples)
+
+
+def _samples(context: Context, phase: Phase, info: ClientInfo, entries: State) -> tuple[int, bool]:
+    """Return how many samples a phase sees in an epoch at most, and whether it sees as many."""
+    try:
+        return len(context.samples_of(phase, info, entries)), True
     except Exception:
         # Which they are only the client knows; they are no more than all.
-        return len(context.samples_of(replace(phase, subset=None), info, {}))
+        return len(context.samples_of(replace(phase, subset=None), info, {})), False
 
 
 def _too_many(what: str, names: Sequence[str]) -> Iterator[str]:

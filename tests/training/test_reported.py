@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from typing import ClassVar
 
@@ -15,8 +16,10 @@ from lightning_modules.fedmd import FedMD
 from lightning_modules.fedper import FedPer
 from pfl.core.task import Classification
 from pfl.core.types import Broadcast, ClientInfo, Job, Pass, Ticket
+from pfl.testing.toy import ToyNet
+from pfl.training import client_round
 from pfl.training.reported import Reported, ReportError
-from tests.helpers.federation import SGD, contexts
+from tests.helpers.federation import SGD, ToyFederation, contexts
 from tests.helpers.messages import parts
 from tests.helpers.toy import blobs, mlp
 
@@ -52,9 +55,69 @@ def test_a_client_trains_as_long_as_its_plan():
     """Nine samples in batches of four are three steps an epoch."""
     check(reported())
     check(reported(epochs=2), steps=6, samples=18)
-    for said in ({"steps": 4}, {"samples": 10}):
+    for said in ({"steps": 4}, {"samples": 10}, {"steps": 2}, {"samples": 8}):
         with pytest.raises(ReportError, match=r"but its plan has \d+"):
             check(reported(), **said)
+
+
+def small_net(norm):
+    """Return a network; with ``norm``, no batch may have one sample."""
+    return ToyNet(nn.Sequential(nn.Linear(5, 6), *norm, nn.Tanh()), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("norm", [(), (nn.BatchNorm1d(6),)], ids=["plain", "batch norm"])
+@pytest.mark.parametrize("size", [1, 4, 5, 8, 9, 11])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"epochs": 2.5},
+        {"epochs": 0.3},
+        {"epochs": 0},
+        {"steps": 7},
+        {"steps": 7, "drop_last": True},
+        {"epochs": 3, "drop_last": True},
+        {"epochs": 2, "full_batch": True},
+        {"epochs": 2, "share": 0.6},
+        {"epochs": 1.5, "share": 0.3, "batch_size": 3},
+        {"epochs": lambda own, info: info.samples / 4},
+    ],
+    ids=str,
+)
+def test_what_a_client_does_is_what_its_plan_has(options, size, norm):
+    """Neither a step nor a sample more or less, whatever its batches are."""
+
+    class Method(FedPer):
+        def plan(self):
+            (phase,) = super().plan()
+            return [replace(phase, **options)]
+
+    made = ToyFederation(Method(small_net(norm), optimizer=SGD), blobs((4, size, 3)))
+    job, found = made.job(1), Reported(contexts(made.module, made.data))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = client_round.train(made.context, job)
+    done, names = (result.steps, result.samples), (result.train, result.logged)
+    found.check(job, *done, *names)
+    for more in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+        told = [max(0, one + other) for one, other in zip(done, more, strict=True)]
+        if told != [*done]:
+            with pytest.raises(ReportError, match=r"but its plan has|steps with|without a step"):
+                found.check(job, *told, *names)
+
+
+class EndsEarly(FedPer):
+    """Its losses decide how long it trains."""
+
+    def plan(self):
+        (phase,) = super().plan()
+        return [replace(phase, until=lambda losses: losses[-1] < 1)]
+
+
+def test_how_long_a_phase_is_that_ends_early_only_its_client_knows():
+    check(reported(EndsEarly, epochs=2), steps=3, samples=9)
+    with pytest.raises(ReportError, match="19 samples, but its plan has 18"):
+        check(reported(EndsEarly, epochs=2), steps=6, samples=19)
 
 
 def test_the_length_of_a_plan_that_depends_on_what_is_received_is_known():
@@ -119,8 +182,11 @@ def test_the_length_of_a_plan_that_depends_on_what_a_client_keeps_may_be_declare
     with pytest.raises(ReportError, match="3 steps, but its plan has 0"):
         check(found)
     check(found, ticket=later)
+    check(found, ticket=later, steps=0, samples=0, train={})
     with pytest.raises(ReportError, match="4 steps, but its plan has 3"):
         check(found, ticket=later, **TOO_MUCH)
+    with pytest.raises(ReportError, match="2 steps, but its plan has 3"):
+        check(found, ticket=later, steps=2)
 
 
 def public(**options):

@@ -157,9 +157,11 @@ TRAINING = {
     "another client's answer": again(0),
     "10**15 steps": says(steps=10**15),
     "a step more than its plan has": says(steps=lambda steps: steps + 1),
+    "a step fewer than its plan has": says(steps=lambda steps: steps - 1),
     "no steps": says(steps=0),
     "10**15 samples": says(samples=10**15),
     "a sample more than it has": says(samples=lambda samples: samples + 1),
+    "a sample fewer than it has": says(samples=lambda samples: samples - 1),
     "no samples": says(samples=0),
     "a negative number of steps": says(steps=-1),
     "half a step": says(steps=1.5),
@@ -205,6 +207,8 @@ TRAINING = {
     "noise": lambda *_: b"noise",
     "nothing": lambda *_: b"",
 }
+# Lies by a little of how long a client trains.
+OF_LENGTH = [name for name in TRAINING if name.startswith(("a step ", "a sample "))]
 TESTING = {
     "another client": says(client=0),
     "another round": says(round=1),

@@ -16,6 +16,7 @@ from lightning_modules.scaffold import SCAFFOLD
 from pfl.extras.sites.transport import GoneError
 from tests.engines.agreement import without
 from tests.extras.sites.lies import (
+    OF_LENGTH,
     TESTING,
     TRAINING,
     Liar,
@@ -75,7 +76,7 @@ def test_a_lie_about_training_discards_the_client(name, tmp_path):
     check_discarded(small, TRAINING[name], tmp_path)
 
 
-@pytest.mark.parametrize("name", ["a step more than its plan has", "a sample more than it has"])
+@pytest.mark.parametrize("name", OF_LENGTH)
 def test_a_lie_about_a_plan_that_depends_on_what_is_kept_discards_the_client(name, tmp_path):
     check_discarded(lambda: build(FedMD, mlp(), optimizer=SGD), TRAINING[name], tmp_path)
 

@@ -20,7 +20,7 @@ from pfl.extras.sites.transport import SiteError
 from pfl.federation.rows import of_training
 from pfl.federation.sampling import UniformSampler
 from tests.campaign.mutate import places
-from tests.extras.sites.lies import TESTING, TRAINING, Liar, Rounds, fills
+from tests.extras.sites.lies import OF_LENGTH, TESTING, TRAINING, Liar, Rounds, fills
 from tests.extras.sites.sites import Faulty, Garbles, Recorded, everyone, fit, same
 from tests.helpers.discovery import build, methods
 from tests.helpers.federation import HEAVY
@@ -214,7 +214,7 @@ def test_a_lie_is_named_under_any_method(verb, case, draw, tmp_path):
         assert same(run, right, ("test/", "val/") if name in NOT_FINITE else ())
         return
     early = any(part.until for part in make().plan() if isinstance(part, Phase))
-    assert not liar.lies or (early and name in LONGER)
+    assert not liar.lies or (early and name in OF_LENGTH)
     assert same(run, right, ("train/",))
     told = reports(call.answer for call in liar.of("train"))
     assert told == reports(call.answer for call in sites.of("train"))
@@ -225,7 +225,6 @@ def test_a_lie_is_named_under_any_method(verb, case, draw, tmp_path):
 
 
 NOT_FINITE = ("a loss that is NaN", "a loss that is infinite")
-LONGER = ("a step more than its plan has", "a sample more than it has")
 
 
 def reports(answers):
