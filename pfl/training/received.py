@@ -81,6 +81,8 @@ def _check_complete(upload: Upload, job: Job, module: ClientModule) -> None:
 
 
 def _check_within(name: str, value: Tensor, interval: Range) -> None:
+    if value.is_complex():
+        raise UploadError(f"upload sends complex numbers as {name!r}, which lie in {interval}")
     low, high = map(float, value.aminmax())
     if not (interval.holds(low) and interval.holds(high)):
         raise UploadError(

@@ -1,4 +1,4 @@
-"""What the clients of a run may report: names of numbers, and how much they can have trained.
+"""What the clients of a run may report: names of numbers, how much they trained, and what beside.
 
 The names are those of one step of each phase, played on placeholders before the first round.
 """
@@ -9,8 +9,8 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,13 +20,14 @@ from pfl.core.data import ClientSplit
 from pfl.core.data_view import DataView, Subset
 from pfl.core.ranges import MOST
 from pfl.core.seeds import generator, scoped
-from pfl.core.state import clone, each, equal, matches, tensors
+from pfl.core.state import clone, each, equal, form_of, matches, tensors
 from pfl.core.types import Batch, ClientInfo, Inputs, Job, Pass, Phase, State
-from pfl.training import batching, client_round
+from pfl.training import client_round
+from pfl.training.amounts import Amount, of_phase
 from pfl.training.context import Context
 from pfl.training.contexts import Contexts
 from pfl.training.gradients import carried
-from pfl.training.phases import Plain, Tally, run_phase
+from pfl.training.phases import Tally, run_phase
 
 # Samples of a played step: batch norms need two.
 _SAMPLES = 4
@@ -36,32 +37,6 @@ _UNPLAYED = 64
 
 class ReportError(ValueError):
     """A client reports what its round cannot have given."""
-
-
-class _Amount(NamedTuple):
-    """How long a client trains.
-
-    Attributes:
-        steps: Number of optimiser steps.
-        samples: Number of samples that it sees.
-        exact: Whether it may report no smaller numbers.
-    """
-
-    steps: float = 0
-    samples: float = 0
-    exact: bool = True
-
-    def allows(self, steps: int, samples: int) -> bool:
-        if self.exact:
-            return (steps, samples) == self[:2]
-        return steps <= self.steps and samples <= self.samples
-
-    def plus(self, other: _Amount) -> _Amount:
-        exact = self.exact and other.exact
-        return _Amount(self.steps + other.steps, self.samples + other.samples, exact)
-
-
-_ANY = _Amount(math.inf, math.inf, exact=False)
 
 
 @dataclass
@@ -79,6 +54,8 @@ class Reported:
     _open: set[str] = field(init=False, default_factory=set)
     # For each part of a plan, the entries that no part before it changes.
     _unchanged: dict[str, set[str]] = field(init=False, default_factory=dict)
+    # Type and number of axes of what travels beside the weights and is no entry of the module.
+    _forms: dict[str, tuple[torch.dtype, int]] = field(init=False, default_factory=dict)
     _largest: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -127,6 +104,24 @@ class Reported:
                 self._logged |= {*tally.logged.sums}
                 now = played.entries
                 unchanged = {name for name in unchanged if equal(before[name], now[name])}
+            with suppress(Exception), torch.no_grad():
+                for name, value in played.module.upload(job.info).extra.items():
+                    if name not in before:
+                        self._forms[name] = value.dtype, value.dim()
+
+    def check_beside(self, extra: State) -> None:
+        """Refuse what is sent beside the weights in another form than the module sends it.
+
+        Raises:
+            ReportError: It has another type, or another number of axes.
+        """
+        for name, value in extra.items():
+            right = self._forms.get(name)
+            if right is not None and (value.dtype, value.dim()) != right:
+                kind = str(right[0]).removeprefix("torch.")
+                raise ReportError(
+                    f"it sends {name!r} as {form_of(value)} instead of {kind}, axes: {right[1]}"
+                )
 
     def check(
         self,
@@ -195,9 +190,9 @@ class Reported:
             )
         yield from _too_many("log", unknown)
 
-    def _amount(self, job: Job, kept: State) -> _Amount:
+    def _amount(self, job: Job, kept: State) -> Amount:
         """Return how long a client trains with some values of what it keeps."""
-        amount = _Amount()
+        amount = Amount()
         context, known = self.contexts.declared(job.info.client), self._received(job) | kept
         info = job.info
         for step in job.steps:
@@ -206,7 +201,7 @@ class Reported:
             if isinstance(part, Phase):
                 unchanged = self._unchanged.get(part.name, set())
                 entries = {name: value for name, value in known.items() if name in unchanged}
-                amount = amount.plus(_of_phase(context, part, replace(job, info=info), entries))
+                amount = amount.plus(of_phase(context, part, replace(job, info=info), entries))
         return amount
 
     def _received(self, job: Job) -> State:
@@ -235,59 +230,6 @@ def _of_nothing(job: Job, steps: int, samples: int, names: Sequence[str]) -> Ite
         yield f"{steps:,} steps with {samples:,} samples"
     if steps == 0 and names:
         yield "losses or logs without a step"
-
-
-def _of_phase(context: Context, phase: Phase, job: Job, entries: State) -> _Amount:
-    """Return the length of a phase, given the client's entries that are known before it."""
-    try:
-        length = batching.length(phase, entries, job.info)
-    except Exception:
-        # It depends on what only the client knows.
-        return _ANY
-    count, known = _samples(context, phase, job.info, entries)
-    if not count or not length:
-        return _Amount(exact=known or not length)
-    if known and not context.own_nets and phase.until is None and carried(job.steps) is None:
-        try:
-            return _counted(context, phase, job, length, count)
-        except batching.BatchError:
-            # A client that cannot take a step has no report.
-            return _Amount()
-    most = batching.most_steps(context, phase, length, count)
-    if carried(job.steps) is not None:
-        # Drawn batches may have any number of samples.
-        samples = most * count
-    elif length.steps is None:
-        samples = math.ceil(length.epochs) * count
-    else:
-        samples = most * min(count, batching.batch_size(context, phase, count))
-    return _Amount(most, samples, exact=False)
-
-
-def _counted(
-    context: Context, phase: Phase, job: Job, length: batching.Length, count: int
-) -> _Amount:
-    """Return the length of a phase whose batches have the same sizes in each epoch."""
-    of_epoch = batching.epoch_steps(context, phase, count)
-    batches = Plain(context).batches(job, phase, 0, count, of_epoch)
-    if not batches:
-        return _Amount()
-    if length.steps is None:
-        epochs = int(length.epochs)
-        rest = length.of_epoch(epochs, len(batches))
-    else:
-        epochs, rest = divmod(length.steps, len(batches))
-    samples = epochs * sum(map(len, batches)) + sum(map(len, batches[:rest]))
-    return _Amount(epochs * len(batches) + rest, samples)
-
-
-def _samples(context: Context, phase: Phase, info: ClientInfo, entries: State) -> tuple[int, bool]:
-    """Return how many samples a phase sees in an epoch at most, and whether it sees as many."""
-    try:
-        return len(context.samples_of(phase, info, entries)), True
-    except Exception:
-        # Which they are only the client knows; they are no more than all.
-        return len(context.samples_of(replace(phase, subset=None), info, {})), False
 
 
 def _too_many(what: str, names: Sequence[str]) -> Iterator[str]:

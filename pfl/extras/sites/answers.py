@@ -10,7 +10,9 @@ from typing import Any
 
 from pfl.core.client import ClientModule
 from pfl.core.data import FederatedData
+from pfl.core.failure import error_line
 from pfl.core.types import Job
+from pfl.disk.reading import is_memory
 from pfl.engines.transport import wire
 from pfl.engines.transport.engine import upload_of
 from pfl.training.contexts import Contexts
@@ -20,6 +22,25 @@ from pfl.training.reported import Reported, ReportError
 
 class AnswerError(ValueError):
     """An answer can be read but does not fit its request."""
+
+
+def checked(
+    check: Callable[[Any, wire.Tensors], None], record: wire.Answer, tensors: wire.Tensors
+) -> None:
+    """Check an answer; what a check cannot even look at does not fit either.
+
+    Raises:
+        AnswerError: It does not fit its request.
+        MemoryError: This process lacks memory, which is not the site's fault; or torch's error.
+    """
+    try:
+        check(record, tensors)
+    except AnswerError:
+        raise
+    except Exception as error:
+        if is_memory(error):
+            raise
+        raise AnswerError(error_line(error)) from error
 
 
 def check_introduction(
@@ -60,7 +81,8 @@ def check_training(
     if report.finite and (upload := upload_of(report, tensors)) is not None:
         try:
             check_upload(upload, job, reported.first.module, reported.first.template)
-        except UploadError as error:
+            reported.check_beside(upload.extra)
+        except (UploadError, ReportError) as error:
             raise AnswerError(str(error)) from error
 
 

@@ -218,7 +218,7 @@ class RemoteEngine(CarriedEngine):
                 self._received += len(data)
             record, tensors = wire.answered(verb, form, data, asked)
             if not isinstance(record, wire.Failure):
-                check(record, tensors)
+                answers.checked(check, record, tensors)
                 return record, tensors
         except (ContainerError, AnswerError) as error:
             raise GoneError(f"{where} sent no answer to {verb}: {error}") from error

@@ -10,9 +10,10 @@ from lightning_modules.scaffold import SCAFFOLD
 from pfl.disk import container
 from pfl.extras.codecs.coding import Codecs
 from pfl.extras.privacy.privacy import Privacy
+from pfl.extras.sites import answers
 from pfl.extras.sites.transport import GoneError
 from pfl.federation.sampling import UniformSampler
-from tests.extras.sites.sites import Garbles, everyone, fit, small
+from tests.extras.sites.sites import Garbles, Recorded, everyone, fit, small
 from tests.helpers.discovery import build
 from tests.helpers.federation import SGD
 from tests.helpers.messages import parts
@@ -81,6 +82,29 @@ def test_what_does_not_fit_its_question_is_no_answer(change, what, tmp_path):
 
 
 FORMS = [torch.Tensor.double, lambda v: v[None], lambda v: v.repeat(2), lambda v: v[:-1]]
+
+
+@pytest.mark.parametrize("error", [KeyError("a key"), TypeError("no such number"), RuntimeError()])
+def test_what_cannot_be_looked_at_is_no_answer(error, tmp_path, monkeypatch):
+    stumbles_over_client_1(error, monkeypatch)
+    refused(lambda answer: answer, type(error).__name__, tmp_path)
+
+
+def test_that_memory_is_short_here_is_no_fault_of_a_site(tmp_path, monkeypatch):
+    stumbles_over_client_1(MemoryError(), monkeypatch)
+    with pytest.raises(MemoryError):
+        fit(small(), Recorded(tmp_path), data=blobs(SIZES), sampler=everyone)
+
+
+def stumbles_over_client_1(error, monkeypatch):
+    inner = answers.CHECKS["train"]
+
+    def check(reported, job, *given):
+        if job.info.client == 1:
+            raise error
+        inner(reported, job, *given)
+
+    monkeypatch.setattr(answers, "CHECKS", {**answers.CHECKS, "train": check})
 
 
 @pytest.mark.parametrize("new", FORMS)

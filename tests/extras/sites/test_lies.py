@@ -6,6 +6,7 @@ import math
 import warnings
 
 import pytest
+import torch
 
 from lightning_modules.fedmd import FedMD
 from lightning_modules.fedpac import FedPAC
@@ -43,6 +44,12 @@ EXTRAS = {
         entry("extra:classes", lambda value: value + 10),
     ),
     "a class below zero": (FedProto, entry("extra:classes", lambda value: value - 9)),
+    "classes as complex numbers": (
+        FedProto,
+        entry("extra:classes", lambda value: value.to(torch.complex64)),
+    ),
+    "classes as truth values": (FedProto, entry("extra:classes", torch.Tensor.bool)),
+    "classes as a table": (FedProto, entry("extra:classes", lambda value: value[None])),
     "negative counts": (FedPAC, entry("extra:counts", lambda value: -1 - value)),
     "fewer means than classes": (FedProto, entry("extra:means", lambda value: value[:1])),
     "variances that are NaN": (FedPAC, fills(math.nan, "extra")),
