@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,16 @@ from pydantic.dataclasses import dataclass
 
 from pfl.core.ranges import MOST
 from pfl.core.state import each_sound, moderate
-from pfl.core.types import Broadcast, ClientStep, Names, Result, Ticket, Upload
+from pfl.core.types import (
+    Broadcast,
+    ClientStep,
+    ClientWork,
+    Drawn,
+    Names,
+    Result,
+    Ticket,
+    Upload,
+)
 from pfl.disk import container
 from pfl.disk.container import ContainerError
 from pfl.disk.form import STRICT
@@ -57,6 +66,17 @@ class Marked(ClientStep):
     perhaps: int | None = None
 
 
+@dataclass(frozen=True)
+class Worked(ClientWork):
+    """Work with fields."""
+
+    count: int
+    name: str
+
+    def done(self, context, job):
+        raise NotImplementedError
+
+
 steps = st.builds(
     Marked,
     st.floats(allow_nan=False, allow_infinity=False),
@@ -64,6 +84,54 @@ steps = st.builds(
     names,
     st.lists(names, max_size=3).map(tuple),
     st.none() | st.integers(0, 9),
+)
+orders = st.builds(
+    lambda asked, made, carried: wire.Order(
+        **asked, **made, steps=[*map(wire.StepRecord.of, carried)]
+    ),
+    questions,
+    st.fixed_dictionaries(
+        {
+            "rounds": rounds,
+            "seed": counts,
+            "splits": st.lists(st.sampled_from(SPLITS), max_size=4),
+            "model": st.sampled_from(["personal", "global"]),
+            "sent": st.booleans(),
+            "op_threads": st.integers(1, 256),
+            "codec": st.none() | steps.map(wire.StepRecord.of),
+            "kept": tickets,
+        }
+    ),
+    st.lists(steps, max_size=16),
+)
+positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+noise = st.builds(
+    Drawn,
+    batches=st.integers(1, 2**31 - 1),
+    steps=st.integers(1, 2**63 - 1),
+    clip=positive,
+    sigma=positive | st.just(0.0),
+)
+reports = st.builds(
+    lambda identity, made, kept: replace(
+        report_of(Result(identity["client"], **made), identity), kept=kept
+    ),
+    identities,
+    st.fixed_dictionaries(
+        {
+            "upload": st.none() | st.builds(Upload, counts, sizes, st.just({})),
+            "kept": st.just({}),
+            "train": named,
+            "steps": st.integers(0, 10**9),
+            "samples": st.integers(0, 10**12),
+            "scores": scores,
+            "finite": st.booleans(),
+            "logged": named,
+            "withheld": st.none() | st.text(min_size=1, max_size=40),
+            "drawn": st.lists(noise, max_size=3),
+        }
+    ),
+    tickets,
 )
 records = st.one_of(
     st.builds(
@@ -86,41 +154,17 @@ records = st.one_of(
             }
         ),
     ),
+    orders,
     st.builds(
-        lambda asked, made, carried: wire.Order(
-            **asked, **made, steps=[*map(wire.StepRecord.of, carried)]
-        ),
-        questions,
-        st.fixed_dictionaries(
-            {
-                "rounds": rounds,
-                "seed": counts,
-                "splits": st.lists(st.sampled_from(SPLITS), max_size=4),
-                "model": st.sampled_from(["personal", "global"]),
-                "sent": st.booleans(),
-                "op_threads": st.integers(1, 256),
-                "codec": st.none() | steps.map(wire.StepRecord.of),
-                "kept": tickets,
-            }
-        ),
-        st.lists(steps, max_size=16),
+        lambda order, work: wire.WorkOrder(**vars(order), work=wire.StepRecord.of(work)),
+        orders,
+        st.builds(Worked, st.integers(-(2**63), 2**63 - 1), names),
     ),
+    reports,
     st.builds(
-        lambda identity, made: report_of(Result(identity["client"], **made), identity),
-        identities,
-        st.fixed_dictionaries(
-            {
-                "upload": st.none() | st.builds(Upload, counts, sizes, st.just({})),
-                "kept": st.just({}),
-                "train": named,
-                "steps": st.integers(0, 10**9),
-                "samples": st.integers(0, 10**12),
-                "scores": scores,
-                "finite": st.booleans(),
-                "logged": named,
-                "withheld": st.none() | st.text(min_size=1, max_size=40),
-            }
-        ),
+        lambda report, course: wire.WorkReport(**vars(report), course=[*map(plain, course)]),
+        reports,
+        st.lists(scores, max_size=3),
     ),
     st.builds(lambda asked, told: wire.Marks(**asked, scores=plain(told)), identities, scores),
     st.builds(
@@ -229,6 +273,8 @@ WRONG = {
     "facts": [{"a": 1}, None],
     "kind": ["asleep", None],
     "message": [3, None],
+    "work": ["a.b", {"name": "x" * 201, "values": {}}, None],
+    "course": [None, [{"all": {"names": [], "values": []}}], [{}] * (10**4 + 1)],
     "drawn": [[{"batches": 0, "steps": 1, "clip": 1.0, "sigma": 1.0}], [{}], None],
 }
 
@@ -251,9 +297,13 @@ test_what_is_out_of_range_is_refused_in_many_draws = pytest.mark.long(
 )
 
 
+def _under(kind):
+    return [kind, *(one for child in kind.__subclasses__() for one in _under(child))]
+
+
 def test_every_field_of_a_record_has_values_that_are_refused():
-    kinds = [wire.Hello, wire.Introduction, wire.Order, wire.Report, wire.Marks, wire.Failure]
-    assert all(issubclass(kind, wire.Question | wire.Answer) for kind in kinds)
+    kinds = {*_under(wire.Question), *_under(wire.Answer)}
+    assert {wire.Hello, wire.WorkOrder, wire.Introduction, wire.WorkReport, wire.Failure} < kinds
     known = {field.name for kind in kinds for field in fields(kind)}
     assert known - {"config"} == {*WRONG}
 

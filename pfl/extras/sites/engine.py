@@ -145,12 +145,12 @@ class RemoteEngine(CarriedEngine):
         return counts
 
     def close(self) -> None:
-        """Send a goodbye to all reachable sites."""
+        """Send a goodbye to all reachable sites, whatever they answer."""
         if self._transport is None:
             return
 
         def leave(client: int) -> None:
-            with suppress(SiteError):
+            with suppress(SiteError, JobError):
                 goodbye = wire.Question(run=self._key, client=client, round=0)
                 self._call(client, "bye", wire.Answer, goodbye)
 

@@ -6,11 +6,14 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from lightning_modules import FedAvg, FedAvgP, FedPer, FedProto
@@ -125,6 +128,37 @@ def test_what_is_written_can_be_read_and_a_kind_too_many_is_refused(monkeypatch)
     assert len(spent()) == 1000
     with pytest.raises(ValueError, match="at most 1000"):
         own._write({(n, 2.0): 1 for n in range(1, 1002)})
+
+
+ACCOUNTS = st.dictionaries(
+    st.tuples(st.integers(1, 2**31 - 1), st.sampled_from(_SIGMAS)),
+    st.integers(1, 10**6),
+    max_size=30,
+)
+SOME = settings(max_examples=100, derandomize=True, deadline=None)
+
+
+def check_account(spent):
+    with TemporaryDirectory() as folder:
+        budget = Budget(Path(folder, "spent.json"), 8.0, 1e-2)
+        budget._write(spent)
+        assert budget._read() == spent
+
+
+test_an_account_that_is_written_is_read = SOME(given(ACCOUNTS)(check_account))
+test_an_account_that_is_written_is_read_in_many_draws = pytest.mark.long(
+    settings(SOME, max_examples=2000)(given(ACCOUNTS)(check_account))
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"),
+    [((0, 2.0), 1), ((2, 0.29), 1), ((2, 1001.0), 1), ((2, 2.0), 0), ((2, 2.0), 10**6 + 1)],
+)
+def test_an_account_that_could_not_be_read_is_not_written(kind, steps):
+    with pytest.raises(ValueError, match="validation error for Spent"):
+        Budget(Path("spent.json"), 8.0, 1e-2)._write({kind: steps})
+    assert not Path("spent.json").exists()
 
 
 def test_other_sites_do_not_wait_for_epsilon_and_both_are_charged(monkeypatch):

@@ -11,6 +11,7 @@ from pfl.core.failure import JobError
 from pfl.core.state import digest
 from pfl.core.types import Cohort
 from pfl.disk import container
+from pfl.engines.transport import wire
 from pfl.extras.codecs.coding import Codecs
 from pfl.extras.newcomers.newcomers import Newcomers
 from pfl.extras.sites.transport import GoneError, SiteError
@@ -149,3 +150,14 @@ def test_a_client_whose_numbers_are_not_finite_is_discarded_as_elsewhere(tmp_pat
     ]
     assert same(*runs)
     assert runs[0].failures == {"discarded": {1: 3}}
+
+
+@pytest.mark.parametrize("kind", ["failed", "refused", "lost", "noise"])
+def test_what_a_site_answers_to_a_goodbye_ends_no_run(kind, tmp_path):
+    def answered(client, verb, content, answer):
+        if (client, verb) != (1, "bye"):
+            return answer
+        return b"noise" if kind == "noise" else wire.failed(verb, content, b"", kind, "no")
+
+    run = fit(small(), Recorded(tmp_path, after=answered), 1, blobs(SIZES))
+    assert run.fingerprint == fit(small(), "sequential", 1, blobs(SIZES)).fingerprint
