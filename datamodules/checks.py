@@ -36,6 +36,10 @@ def existing(path: str | Path, key: str = "", hint: str = "") -> Path:
 
 def _instead(given: str, file: Path) -> str:
     """Return what may be meant by the path of a file that does not exist."""
+    if "$" in given or "%" in given:
+        return "variables are not filled in here: write the path itself"
+    if given[:1] in "'\"" and given[:1]:
+        return "the quotes count as part of it: leave them out"
     if "://" in given:
         return f"it is an address: download the file (curl -LO {given}), and give its path"
     if any(sign in file.name for sign in "*?[") and (found := sorted(file.parent.glob(file.name))):

@@ -24,6 +24,11 @@ _MARGIN = 10
 # So many copies are less likely by chance than one.
 _SEVERAL = 3
 _COLUMNS = 64
+# Between so many images, some are near by chance; the sides of an image are cut into so many.
+_FEW_NEAR, _MOST_NEAR, _FIELDS = 20, 4000, 8
+_ROWS = 1000
+# What a covered camera sees.
+_NOISE = 4
 
 
 def hashes(values: NDArray[np.generic]) -> NDArray[np.uint64]:
@@ -78,15 +83,78 @@ def turned(pixels: NDArray[np.uint8], kept: NDArray[np.uint64]) -> NDArray[np.ui
     return found
 
 
+def near(pixels: NDArray[np.uint8]) -> Ints:
+    """Return (k, 2) pairs of images, (n, C, H, W), of which one seems to be the other saved again.
+
+    Their coarse shades in 8x8 fields are far nearer to each other than those of the nearest images
+    usually are. Of more than a few thousand images nothing is said, as some are alike by chance.
+    """
+    count, _, height, width = pixels.shape
+    if not _FEW_NEAR <= count <= _MOST_NEAR or min(height, width) < _FIELDS:
+        return np.empty((0, 2), np.int64)
+    shades = np.stack([_fields(image.mean(0, dtype=np.float32)) for image in pixels])
+    raw = shades.copy()
+    shades -= shades.mean(1, keepdims=True)
+    strong = np.linalg.norm(shades, axis=1) > _FIELDS
+    # What all have in common, such as a border, tells no two apart; negatives lack it.
+    common = shades.mean(0)
+    views = [_to_length_one(view - common) for view in (shades, -shades)]
+    other, apart = np.empty(count, np.int64), np.empty(count)
+    for start in range(0, count, _ROWS):
+        part = slice(start, start + _ROWS)
+        alike = np.maximum(*(views[0][part] @ view.T for view in views))
+        alike[np.arange(len(alike)), np.arange(start, start + len(alike))] = -1
+        other[part], apart[part] = alike.argmax(1), 1 - alike.max(1)
+    close = strong & (apart < min(0.03, 0.05 * float(np.median(apart))))
+    pairs = np.unique(np.sort(np.stack([np.arange(count), other], 1)[close], 1), axis=0)
+    return pairs[[_agree(pixels[pair], raw[pair]) for pair in pairs]]
+
+
+def _fields(shades: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the means of 8x8 fields of an image, (H, W)."""
+    cuts = [np.linspace(0, side, _FIELDS + 1).astype(int) for side in shades.shape]
+    sums = np.add.reduceat(np.add.reduceat(shades, cuts[0][:-1], 0), cuts[1][:-1], 1)
+    found: NDArray[np.float32] = (sums / np.outer(*map(np.diff, cuts))).reshape(-1)
+    return found
+
+
+def _agree(pixels: NDArray[np.uint8], fields: NDArray[np.float32]) -> bool:
+    """Return ``True`` if two images agree where they show something, and not in borders alone."""
+    squares = np.stack([_fields(image.mean(0, dtype=np.float32) ** 2) for image in pixels])
+    shown = (squares - fields**2 > _NOISE**2).all(0)
+    if shown.sum() < 2 * _FIELDS:
+        return False
+    one, other = fields[:, shown]
+    return bool(abs(np.corrcoef(one, other)[0, 1]) > 0.9)
+
+
+def _to_length_one(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    found: NDArray[np.float32] = rows / np.maximum(lengths, 1e-6)
+    return found
+
+
+def grey(pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return an (n,) mask of the images, (n, 3, H, W), without colours."""
+
+    def of(some: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        # The first row tells nearly all of them.
+        same: NDArray[np.bool_] = (some[:, :, :1] == some[:, :1, :1]).all((1, 2, 3))
+        same[same] = (some[same] == some[same][:, :1]).all((1, 2, 3))
+        return same
+
+    return _in_parts(pixels, of) if pixels.shape[1] == 3 else np.zeros(0, bool)
+
+
 def flat(pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return an (n,) mask of the images, (n, C, H, W), that are of a single colour."""
+    """Return an (n,) mask of the images, (n, C, H, W), that are nearly of a single colour."""
 
     def of(some: NDArray[np.uint8]) -> NDArray[np.bool_]:
         if some[0, 0].size < 2:
             return np.zeros(len(some), bool)
         # The first row tells nearly all of them.
-        same: NDArray[np.bool_] = (some[:, :, :1] == some[:, :, :1, :1]).all((1, 2, 3))
-        same[same] = (some[same] == some[same][:, :, :1, :1]).all((1, 2, 3))
+        same: NDArray[np.bool_] = (np.ptp(some[:, :, 0], axis=2) <= _NOISE).all(1)
+        same[same] = (np.ptp(some[same], axis=(2, 3)) <= _NOISE).all(1)
         return same
 
     return _in_parts(pixels, of)

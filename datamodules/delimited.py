@@ -75,6 +75,8 @@ class Text:
         """Return what may be wrong with a row of another width."""
         if other := self._other_separator():
             return f"; {other}"
+        if cells > width and (quotes := self._quoted()):
+            return f"; {quotes}a cell with {self.separator!r} in it needs them"
         widths = Counter(count for _, count in self.places[:_SHOWN])
         usual = max(widths, key=lambda count: (widths[count], count))
         start = next(line for line, count in self.places if count == usual)
@@ -92,6 +94,17 @@ class Text:
             return "; it is the last line: a note, or cut off"
         if cells > width:
             return f"; a cell with {self.separator!r} in it needs quotes"
+        if any(sign in self.text for sign in _SEPARATORS if sign != self.separator):
+            return f"; if its columns are separated by another sign, write {self.separator!r} alone"
+        return "; write all of its values, or remove it"
+
+    def _quoted(self) -> str:
+        """Return what may be wrong with the quotes of cells that were taken apart."""
+        if '\\"' in self.text:
+            return 'a quote within quotes is written twice, "", and not \\": '
+        for sign in ("'", "\u201c", "\u201e", "\u00ab"):
+            if f"{self.separator}{sign}" in self.text:
+                return f'quotes of cells are ", and not {sign}: '
         return ""
 
     def _other_separator(self) -> str:

@@ -27,11 +27,14 @@ def decode(path: Path, converted: str = "table.csv") -> str:
     else:
         require(not name, f"{path} is no text: {formats.advice(name, path)}")
         text = _of_utf8(path, content, converted)
-    require(
-        "\0" not in text,
-        f"{path} is not text: it has a NUL character; if it is UTF-16: "
-        f"iconv -f utf-16le -t utf-8 {path} > {converted}",
+    few = 4 * text.count("\0") < len(text)
+    advice = (
+        f"{text.count(chr(0))} of them, in line {text[: text.find(chr(0))].count(chr(10)) + 1} "
+        "first, where it was cut off or overwritten: copy it again"
+        if few
+        else f"if it is UTF-16: iconv -f utf-16le -t utf-8 {path} > {converted}"
     )
+    require("\0" not in text, f"{path} is not text: it has a NUL character; {advice}")
     return text
 
 

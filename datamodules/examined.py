@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules import record
-from datamodules.contents import LIMIT, Rich, collision_bits, digests
+from datamodules.contents import LIMIT, Rich, collision_bits, digests, grey, near
 from datamodules.doubts.copies import BELONGS
 from datamodules.partition.splits import Division, Rule
 from datamodules.record import Pictures, Record
@@ -56,11 +56,12 @@ def completed(
         natural=natural and targets.domains is not None,
         held=np.array([[len(h.train), len(h.val), len(h.test)] for h in division.members]),
         chosen=chosen,
+        official=len(targets) - contents.num_train,
     )
     owners = {n: v for n, v in columns.items() if BELONGS.match(n) and (v % 1 == 0).all()}
     found = replace(found, division=divided, identifiers={**owners, **found.identifiers})
     # Windows of a series overlap, and are no samples of their own.
-    return found if found.windows is not None else _with_content(found, inputs, rows)
+    return found if found.windows is not None else with_content(found, inputs, rows)
 
 
 def _names(contents: Catalogue) -> dict[str, dict[str, int]]:
@@ -75,12 +76,20 @@ def _names(contents: Catalogue) -> dict[str, dict[str, int]]:
     return {kind: _counts(names, of) for kind, names, of in kinds if of is not None}
 
 
-def _with_content(found: Record, inputs: Inputs, rows: Ints) -> Record:
+def with_content(found: Record, inputs: Inputs, rows: Ints) -> Record:
     """Return a record with hashes of the samples' content."""
     used = np.flatnonzero(rows >= 0)
     if isinstance(inputs, Tensor) and are_images(inputs) and nbytes(inputs) <= LIMIT:
         pixels = inputs.numpy()
-        found = replace(found, pictures=(found.pictures or Pictures()).of(pixels))
+        place = np.zeros(len(pixels), np.int64)
+        place[rows[used]] = used
+        without = grey(pixels)
+        found = replace(
+            found,
+            pictures=(found.pictures or Pictures()).of(pixels),
+            near=place[near(pixels)] if len(used) == len(pixels) else found.near,
+            grey=without[rows] if len(without) and len(used) == len(rows) else found.grey,
+        )
     seen = found.pictures
     kept = digests(inputs) if seen is None or not len(seen.digests) else seen.digests
     if not len(kept):

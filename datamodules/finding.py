@@ -97,7 +97,11 @@ def folders_of(folder: Path, layout: str, notes: Notes) -> list[Path]:
     inside = sorted(existing_folder(folder, layout).iterdir())
     folders = [one for one in inside if one.is_dir() and not one.name.startswith(HIDDEN)]
     if not folders:
-        raise FileNotFoundError(f"the folder {folder} contains no folders; {layout}")
+        loose = sum(one.suffix.lower() in SUFFIXES for one in inside)
+        how = f", but {loose} images without a class: move each into a folder of its class"
+        raise FileNotFoundError(
+            f"the folder {folder} contains no folders{how if loose else ''}; {layout}"
+        )
     home = os.path.realpath(folder)
     links = [(one, os.path.realpath(one)) for one in folders if one.is_symlink()]
     lines = [_OUT.format(one, real) for one, real in links if not _within(real, home)]

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 import zipfile
 import zlib
 from pathlib import Path
@@ -78,6 +79,11 @@ _ADVICE = {
     "JSON": _TO_CSV.format("read_json('FILE')"),
     "XML": _TO_CSV.format("read_xml('FILE')"),
     "zip": "unzip FILE",
+    "a zip archive (as .xlsx and .npz are) that is cut off": "copy it again; if it is whole: unzip "
+    "FILE",
+    "LaTeX": "export its table as CSV",
+    "YAML": "python -c \"import yaml, pandas; pandas.DataFrame(yaml.safe_load(open('FILE')))"
+    ".to_csv('table.csv', index=False)\"",
     "tar": "tar xf FILE",
     "7-Zip": "7z x FILE",
     "RAR": "unrar x FILE",
@@ -128,7 +134,7 @@ def _in_zip(path: Path) -> str:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError):
-        return "zip"
+        return "a zip archive (as .xlsx and .npz are) that is cut off"
     if "xl/workbook.xml" in names:
         return "Excel"
     if "content.xml" in names:
@@ -144,6 +150,10 @@ def _markup(head: bytes) -> str:
         return "HTML"
     if lower.startswith(b"<?xml"):
         return "XML"
+    if lower.startswith((b"\\begin{", b"\\documentclass")):
+        return "LaTeX"
+    if lower.startswith(b"---\n") or re.match(rb"- \w+: ", text):
+        return "YAML"
     if text[:1] == b"{" and b":" in text:
         line = text.split(b"\n", 1)[0]
         try:
@@ -159,9 +169,8 @@ def _markup(head: bytes) -> str:
 def advice(name: str, path: Path | str) -> str:
     """Return what to do about a file of a format that is not read."""
     how = _ADVICE.get(name, "")
-    return f"it is {name}; {'convert it: ' if how else ''}{how.replace('FILE', str(path))}".rstrip(
-        "; "
-    )
+    command = bool(how) and not how.startswith(("copy", "give", "save", "export", "data:"))
+    return f"it is {name}; {'convert it: ' * command}{how.replace('FILE', str(path))}".rstrip("; ")
 
 
 def content(path: Path) -> tuple[bytes, str]:

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 import lightning as L
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -19,13 +18,12 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
-    Subset,
     default_collate,
 )
 
 from datamodules.checks import require
+from datamodules.loader_split import LoaderSplit, examined, names_of
 from datamodules.reader import ClientData
-from datamodules.record import Division, Notes, Record
 from datamodules.report import Report
 from pfl.core.checks import check_arguments
 from pfl.core.data import ClientSplit
@@ -34,7 +32,7 @@ from pfl.core.foreign import OwnSteps
 from pfl.core.ranges import AtLeastOne, Fraction
 from pfl.core.seeds import everything_scoped, generator
 from pfl.core.task import Task
-from pfl.core.types import Batch, DataSplit, Inputs
+from pfl.core.types import DataSplit, Inputs
 
 CPU = torch.device("cpu")
 # One client's samples: a loader whose data set and form of batches are used, or a data set.
@@ -160,14 +158,7 @@ class LoaderData(ClientData):
     @cached_property
     def reading(self) -> Report:
         """A report of the samples, with doubts."""
-        splits = self._splits
-        sizes = {name: len(split) for name, split in splits["train"].items()}
-        total = sum(len(split) for parts in splits.values() for split in parts.values())
-        given = Division(
-            {"client": sizes}, None, None, np.empty(0, np.int64), ignored=[*self._set_for_nothing()]
-        )
-        notes = Notes(unread=[*self._shared()])
-        return Report.of(Record(f"{total:,} samples", notes=notes, division=given))
+        return Report.of(examined(self._splits, [*self._set_for_nothing()]))
 
     def _set_for_nothing(self) -> Iterator[str]:
         """Yield lines on fractions beside splits that are given."""
@@ -179,21 +170,6 @@ class LoaderData(ClientData):
                     f"{key}: {fraction} changes nothing, as the data have {kind} samples of their "
                     "own: leave it out"
                 )
-
-    def _shared(self) -> Iterator[str]:
-        """Yield a line for samples that are in two splits."""
-        seen: dict[tuple[int, int], tuple[str, str]] = {}
-        for kind, splits in self._splits.items():
-            for name, split in splits.items():
-                own, whose = (kind, name), f" of client {name}" if name else ""
-                shared = [row for row in split.origins() if seen.setdefault(row, own) != own]
-                if shared:
-                    other, owner = seen[shared[0]]
-                    whom = f" of client {owner}" if other == kind else ""
-                    yield (
-                        f"{len(shared)} {kind} samples{whose} are {other} samples{whom}, too: "
-                        "divide the data set (torch.utils.data.random_split)"
-                    )
 
     def split(self, client: int, name: DataSplit) -> ClientSplit:
         """Return one split of one client; it may be empty, and there are no public samples.
@@ -290,7 +266,7 @@ class LoaderData(ClientData):
                 "client of a sample with client, such as client='site'",
             )
             whole, rows = self._whole(part, kind), dict[str, list[int]]()
-            for row, name in enumerate(_names(whole, self.client)):
+            for row, name in enumerate(names_of(whole, self.client)):
                 rows.setdefault(str(name), []).append(row)
             return {name: whole.some(rows[name]) for name in sorted(rows)}
         if isinstance(part, Mapping):
@@ -346,102 +322,6 @@ class LoaderData(ClientData):
         return next(iter(values), default)
 
 
-class LoaderSplit:
-    """Some samples of a data set, in the form of its own batches.
-
-    Args:
-        dataset: The data set.
-        rows: Numbers of the samples.
-        collate: Makes a batch of a list of samples.
-        paired: Whether samples are pairs of inputs and target.
-    """
-
-    augmented = False
-
-    def __init__(
-        self,
-        dataset: Any,  # noqa: ANN401
-        rows: list[int],
-        collate: Callable[[list[Any]], Any],
-        paired: bool,
-    ) -> None:
-        self.dataset, self.rows, self.collate, self.paired = dataset, rows, collate, paired
-        self.device = CPU
-
-    @cached_property
-    def targets(self) -> Tensor:
-        """(n, ...) targets of pairs; zeros if the samples are something else."""
-        if not self.paired or not self.rows:
-            return torch.zeros(len(self.rows), dtype=torch.int64)
-        return torch.stack([torch.as_tensor(self.dataset[row][1]) for row in self.rows])
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def some(self, positions: Sequence[int]) -> LoaderSplit:
-        """Return the samples at some positions."""
-        rows = [self.rows[position] for position in positions]
-        return LoaderSplit(self.dataset, rows, self.collate, self.paired)
-
-    def origins(self) -> list[tuple[int, int]]:
-        """Return the data set and the row of each sample, below any subset."""
-        dataset, rows = self.dataset, self.rows
-        while type(dataset) is Subset:
-            rows, dataset = [dataset.indices[row] for row in rows], dataset.dataset
-        return [(id(dataset), int(row)) for row in rows]
-
-    def item(self, positions: Tensor, rng: torch.Generator | None = None) -> Any:  # noqa: ANN401
-        """Return the samples at ``positions`` as their own loader would.
-
-        Transforms draw from the default streams, which a client's job seeds.
-        """
-        rows = [self.rows[position] for position in positions.tolist()]
-        several = getattr(self.dataset, "__getitems__", None)
-        samples = several(rows) if callable(several) else [self.dataset[row] for row in rows]
-        return self.collate(samples) if samples else []
-
-    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
-        """Return the samples at ``positions`` as inputs and targets.
-
-        Raises:
-            ValueError: They have another form.
-        """
-        found = self.item(positions, rng)
-        require(
-            isinstance(found, tuple | list)
-            and len(found) == 2
-            and all(isinstance(one, Tensor) for one in found),
-            f"batches of {type(self.dataset).__name__} are no pairs (x, y) of tensors: only a "
-            "LightningModule with its own training_step reads them",
-        )
-        x, y = (
-            one.to(self.device, torch.get_default_dtype() if one.is_floating_point() else None)
-            for one in found
-        )
-        return Batch(x, y)
-
-
 def _alone(part: object) -> bool:
     """Return ``True`` for one loader or data set, and not several."""
     return not isinstance(part, Mapping | list | tuple)
-
-
-def _names(split: LoaderSplit, client: Any) -> Sequence[Any]:  # noqa: ANN401
-    """Return the name of the client of each sample of a data set."""
-    dataset = split.dataset
-    column = getattr(dataset, client, None) if isinstance(client, str) else None
-    if column is not None and len(column) == len(dataset):
-        return [one.item() if isinstance(one, Tensor) else one for one in column]
-    name = client if callable(client) else lambda sample: _at(sample, client)
-    return [name(dataset[row]) for row in range(len(dataset))]
-
-
-def _at(sample: Any, key: str | int) -> Any:  # noqa: ANN401
-    try:
-        found = sample[key]
-    except (KeyError, IndexError, TypeError) as error:
-        raise ValueError(
-            f"client: a sample has no {key!r}, and the data set no sequence of this name with an "
-            "entry for each sample: give a key, an index or a function of a sample"
-        ) from error
-    return found.item() if isinstance(found, Tensor) else found

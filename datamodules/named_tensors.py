@@ -56,7 +56,10 @@ class NamedTensors:
         rest = dict(arrays)
         train, test = _popped(rest, "x"), _popped(rest, "x_test")
         given = ", ".join(map(str, arrays)) or "nothing"
-        require(bool(train) and "y" in rest, f"the data need x (or x.<name>) and y, got {given}")
+        require(
+            bool(train) and "y" in rest,
+            f"the data need x (or x.<name>) and y, got {given}; give them these names",
+        )
         x, y = train, _signed(rest.pop("y"), "y")
         size = len(next(iter(x.values())))
         num_train = int(rest.pop("num_train", size))
@@ -163,6 +166,7 @@ def as_tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
     Raises:
         ValueError: It is neither; the message names it.
     """
+    value = _as_array(value, name)
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -171,6 +175,25 @@ def as_tensor(value: Any, name: str) -> Tensor:  # noqa: ANN401
         raise ValueError(
             f"{name} is not a tensor of numbers: {error}{how if words else ''}"
         ) from error
+
+
+def _as_array(value: Any, name: str) -> Any:  # noqa: ANN401
+    """Return a table's columns or an array as torch reads them, each number as it is.
+
+    Raises:
+        ValueError: Values are masked, which torch would not see.
+    """
+    if hasattr(value, "to_numpy"):
+        value = value.to_numpy()
+    if not isinstance(value, np.ndarray):
+        return value
+    require(
+        not np.ma.is_masked(value),
+        f"{name} is a masked array, and what it masks would count: give {name}.filled(...) with "
+        "numbers in their place, or leave these samples out",
+    )
+    # Of another order of bytes, as files of other machines have.
+    return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
 
 
 def _samples(value: Any, name: str) -> Tensor:  # noqa: ANN401
@@ -187,6 +210,8 @@ def _samples(value: Any, name: str) -> Tensor:  # noqa: ANN401
 def _clients(value: Any) -> NDArray[Any]:  # noqa: ANN401
     """Return the (n,) natural clients: numbers, or names."""
     clients = np.asarray(value)
+    if clients.dtype.kind == "S":
+        clients = np.char.decode(clients, "utf-8", "replace")
     require(
         clients.ndim == 1,
         f"client is {clients.shape}: it must be one number or one name for each sample",

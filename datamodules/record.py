@@ -238,6 +238,9 @@ class Array:
         whole: Whether all of them are whole.
         tested: Range of the numbers in some official test samples, if there are any.
         sizes: The size of the largest number of each of the samples that were looked at.
+        rows: (s,) the samples that were looked at.
+        still: (s, C) mask of the channels of these that have a single number; C is 1 for tokens,
+            and 0 for vectors.
     """
 
     name: str
@@ -248,6 +251,8 @@ class Array:
     whole: bool
     tested: float | None = None
     sizes: Floats = field(default_factory=_no_numbers)
+    rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    still: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), bool))
 
     @property
     def channels_last(self) -> bool:
@@ -289,6 +294,7 @@ class Division:
         natural: Whether the clients are those of the data.
         held: (N, 3) training, validation and test samples of each client that takes part.
         chosen: Whether the user lists the samples of each client.
+        official: Number of official test samples, which are the last ones.
     """
 
     names: Mapping[str, Mapping[str, int]]
@@ -301,6 +307,7 @@ class Division:
     natural: bool = False
     held: Ints = field(default_factory=lambda: np.empty((0, 3), np.int64))
     chosen: bool = False
+    official: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,6 +333,8 @@ class Record:
         digests: (n,) hashes of the samples' content; empty if it was not compared.
         turned: (n,) hashes that images share with their mirrored and turned copies.
         rich: Returns whether samples of equal content are copies, and not equal by chance.
+        near: (k, 2) pairs of images of which one seems to be the other, saved again.
+        grey: (n,) mask of images without colours; empty if it is not known.
     """
 
     samples: str
@@ -346,6 +355,8 @@ class Record:
     digests: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     turned: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     rich: Callable[[Ints], bool] = lambda rows: True
+    near: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    grey: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
 
     def of(self, *uses: Use) -> list[Values]:
         """Return the columns of some uses."""

@@ -15,25 +15,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from datamodules import formats
 from datamodules.base import FederatedDataModule
 from datamodules.checks import existing, require
+from datamodules.given import array_of, columns_of
 from datamodules.learnt import Learnt
 from datamodules.moments import ColumnMoments, Standardise, standardised
 from datamodules.named_tensors import NamedTensors
 from datamodules.partition.partitioner import ByDomain, Partitioner
 from datamodules.partition.splits import Division
-from datamodules.record import Array, Goal, Notes, Record, Times, Use, Values
+from datamodules.record import Goal, Notes, Record, Times
 from datamodules.targets import Catalogue, Ints
 from datamodules.tasks.named import AnyTask
 from datamodules.view import are_images
 from pfl.core.state import each, tensors
 from pfl.core.task import Task
 from pfl.core.types import Inputs
-
-# So many samples show the range of an input; so many columns are examined one by one.
-_SOME = 1000
-_FEW = 20
-_MOST_COLUMNS = 256
 
 
 class TensorData(FederatedDataModule):
@@ -109,8 +106,12 @@ class TensorData(FederatedDataModule):
         path = existing(self.source)
         try:
             # For any other file, numpy would suggest unpickling it.
-            require(is_zipfile(path), "numpy.savez writes one")
+            kind = formats.name_of(path)
+            how = f"; {formats.advice(kind, path)}" if kind else ""
+            require(is_zipfile(path), f"numpy.savez writes one{how}")
             with np.load(path, allow_pickle=False) as file:
+                of_torch = any(name.endswith("/data.pkl") for name in file.files)
+                require(not of_torch, "torch.save wrote it: give its tensors to numpy.savez")
                 return dict(file)
         # A damaged header may request more memory than there is.
         except (ValueError, OSError, EOFError, MemoryError, BadZipFile, zlib.error) as error:
@@ -132,10 +133,10 @@ class TensorData(FederatedDataModule):
         shapes = [f"{n}: {v.dtype} {tuple(v.shape)}".replace("torch.", "") for n, v in parts]
         source = str(self.source) if isinstance(self.source, str | Path) else ""
         given = known.inputs.items()
-        inputs = () if self._learnt else tuple(_array(*one, known.num_train) for one in given)
-        columns = [one for n, v in known.inputs.items() for one in _columns(n, v)]
+        inputs = () if self._learnt else tuple(array_of(*one, known.num_train) for one in given)
+        columns = [one for n, v in known.inputs.items() for one in columns_of(n, v)]
         if known.y.is_floating_point():
-            columns += _columns("y", known.y.view(len(known.y), -1), "target")
+            columns += columns_of("y", known.y.view(len(known.y), -1), "target")
         time = known.columns.get("time")
         return Record(
             f"{len(known.y):,} samples",
@@ -238,31 +239,6 @@ class TensorData(FederatedDataModule):
     def target_values(self, catalogue: Catalogue, ids: Ints) -> Tensor:
         """Return the targets of samples, (len(ids), ...)."""
         return self._tensors.y[torch.from_numpy(ids)]
-
-
-def _array(name: str, value: Tensor, num_train: int) -> Array:
-    """Return the form of an input; its range is that of some of its samples."""
-    parts = value[:num_train], value[num_train:]
-    some, tests = (part[:: max(1, len(part) // _SOME)][:_SOME].double() for part in parts)
-    sizes = some.reshape(len(some), -1).abs().amax(1).numpy() if some.numel() else np.empty(0)
-    tested = float(tests.max() - tests.min()) if len(tests) >= _FEW and tests.numel() else None
-    low, high = (float(some.min()), float(some.max())) if some.numel() else (0.0, 0.0)
-    dtype = str(value.dtype).removeprefix("torch.")
-    return Array(
-        name, dtype, tuple(value.shape), low, high, bool((some % 1 == 0).all()), tested, sizes
-    )
-
-
-def _columns(name: str, value: Tensor, use: Use = "feature") -> list[Values]:
-    """Return the columns of vectors of floats; other tensors have none that mean something."""
-    if value.dim() != 2 or not value.is_floating_point() or value.shape[1] > _MOST_COLUMNS:
-        return []
-    numbers = value.double().numpy()
-    several = numbers.shape[1] > 1
-    return [
-        Values(f"{name}[:, {place}]" if several else name, use, numbers=numbers[:, place])
-        for place in range(numbers.shape[1])
-    ]
 
 
 def _known_classes(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:

@@ -14,6 +14,7 @@ from datamodules.doubts import (
     courses,
     division,
     filled,
+    groups,
     names,
     places,
     rows,
@@ -25,7 +26,7 @@ from datamodules.doubts import (
 from datamodules.record import Record
 
 _ROOMS = (
-    *(places, rows, names, spelling, scales, values, filled, arrays),
+    *(places, rows, names, spelling, scales, values, filled, groups, arrays),
     *(times, courses, copies, division),
 )
 # Each function of theirs that is called so is a doubt.

@@ -15,6 +15,10 @@ from datamodules.record import Array, Goal, Record
 _SOME = 20
 # So many numbers in masks are shades of grey.
 _MOST_CLASSES = 64
+# Vocabularies are smaller.
+_MOST_TOKENS = 10_000_000
+# So few samples of a client say nothing.
+_CLIENT = 5
 
 
 def of_inputs(record: Record) -> Iterator[str]:
@@ -30,12 +34,71 @@ def of_inputs(record: Record) -> Iterator[str]:
         else:
             yield from _scales(array)
         yield from _two_scales(array)
+        yield from _no_tokens(array)
+        yield from _still(array, record)
         span, tested = array.most - array.least, array.tested
         if tested is not None and span > 0 and tested > 0 and not 0.05 < tested / span < 20:
             yield (
                 f"{array.name} of official test samples spans {tested:g}, and {span:g} in "
                 "training: scale both alike"
             )
+
+
+def _no_tokens(array: Array) -> Iterator[str]:
+    """Yield integers that are no tokens, and so are taken for what they are not."""
+    name, whole = array.name, array.dtype.startswith("int")
+    if array.dtype == "bool":
+        yield f"{name} has booleans, which layers do not multiply: give {name}.float()"
+    elif whole and len(array.shape) <= 2 and (array.least < 0 or array.most > _MOST_TOKENS):
+        marks = "replace what does not count by 0, or, " * (array.least in (-1, -100))
+        yield (
+            f"{name} has {array.dtype} from {array.least:g} to {array.most:g}: integers are "
+            f"tokens, which are numbered from 0; {marks}if these are quantities, give "
+            f"{name}.float()"
+        )
+
+
+def _still(array: Array, record: Record) -> Iterator[str]:
+    """Yield channels and samples in which nothing varies, where others do."""
+    still, name = array.still, array.name
+    if not still.size or array.dtype == "bool":
+        return
+    dead = np.flatnonzero(still.all(0))
+    if 0 < len(dead) < still.shape[1]:
+        yield (
+            f"{name}[:, {dead[0]}] has a single number in each of the {len(still)} samples that "
+            "were looked at: a channel may be lost; leave it out, or read it again"
+        )
+    yield from _still_at_a_client(array, record)
+    flat = np.flatnonzero(still.all(1))
+    # Pictures of one colour are told of by their files.
+    if 0 < len(flat) <= 0.2 * len(still) and not (
+        array.dtype == "uint8" and still.shape[1] in (1, 3)
+    ):
+        yield (
+            f"{len(flat)} of the {len(still)} samples of {name} that were looked at have a single "
+            f"number (first {record.place(int(array.rows[flat[0]]))}): leave them out if they "
+            "show nothing"
+        )
+
+
+def _still_at_a_client(array: Array, record: Record) -> Iterator[str]:
+    """Yield a channel that never varies at one client, and always does at the others."""
+    found = record.division
+    if found is None or found.clients is None or not len(found.names.get("client", {})) > 1:
+        return
+    clients = found.clients[array.rows]
+    for client, name in enumerate(found.names["client"]):
+        own = clients == client
+        if own.sum() < _CLIENT:
+            continue
+        dead = np.flatnonzero(array.still[own].all(0) & ~array.still[~own].any(0))
+        if len(dead):
+            yield (
+                f"{array.name}[:, {dead[0]}] has a single number in each sample of the client "
+                f"{name!r}, and in none of others: was it not measured there? Leave it out"
+            )
+            return
 
 
 def _two_scales(array: Array) -> Iterator[str]:

@@ -102,6 +102,21 @@ def of_turned(record: Record) -> Iterator[str]:
     )
 
 
+def of_near(record: Record) -> Iterator[str]:
+    """Yield images that are others, saved again: packed, resized, brighter, cropped or negative."""
+    told = record.turned if len(record.turned) else record.digests
+    pairs = [pair for pair in record.near if len(told) and told[pair[0]] != told[pair[1]]]
+    if not pairs:
+        return
+    crossing = [pair for pair in pairs if _sides(pair, record.division)]
+    one, other = (crossing or pairs)[0]
+    more = f", {len(crossing)} of them on both sides of a split" if crossing else ""
+    yield (
+        f"{len(pairs)} images are nearly others, as if saved again{more} (such as "
+        f"{record.place(int(one))} and {record.place(int(other))}): remove such copies"
+    )
+
+
 def of_identifiers(record: Record) -> Iterator[str]:
     """Yield what has samples on both sides of a split, such as a patient."""
     found = record.division

@@ -16,6 +16,9 @@ _HOUR, _DAY = 3600.0, 86400.0
 _FEW = 20
 # So many rows that follow each other in two places are a block.
 _BLOCK = 12
+_SOME = 10
+_RUNS = 5
+_MOST = 500
 # So many rows later, a feature may be the target.
 _AHEAD = 7
 
@@ -33,6 +36,9 @@ def of_courses(record: Record) -> Iterator[str]:
         *_sums(long),
         *_copies(long),
         *_repeated(long),
+        *_coarse(long),
+        *_between(long),
+        *_added_up(windows.courses),
         *_steps(windows.courses, windows.dated),
         *_ahead(windows),
     ):
@@ -142,6 +148,62 @@ def _repeated(courses: Sequence[Course]) -> Iterator[str]:
             )
 
 
+def _coarse(courses: Sequence[Course]) -> Iterator[str]:
+    """Yield a client whose values stand for the same number of rows each, as if repeated."""
+    for one in courses:
+        if rows := held(one.values[:, 0]):
+            yield (
+                f"each value of the first target of {one.name!r} stands in {rows} rows running, as "
+                "if measured so seldom and repeated: give a row for each measurement alone"
+            )
+            return
+
+
+def held(first: Floats) -> int:
+    """Return the number of rows for which each value of a series stands; 0 if it differs."""
+    changes = np.flatnonzero(np.diff(first) != 0)
+    lengths = np.diff(changes)
+    if len(lengths) < _RUNS:
+        return 0
+    usual = int(np.median(lengths))
+    return usual if usual > 1 and (lengths % usual == 0).mean() > 0.9 else 0
+
+
+def _between(courses: Sequence[Course]) -> Iterator[str]:
+    """Yield a client of which many values lie midway between their neighbours."""
+    for one in courses:
+        first = one.values[:, 0]
+        steps = np.abs(np.diff(first))
+        # Whole numbers are midway by chance.
+        if len(np.unique(first)) < 0.9 * len(first) or not (scale := float(np.median(steps))):
+            continue
+        midway = np.abs(np.diff(first, 2)) <= 1e-3 * scale
+        if 0.25 <= midway.mean() <= 0.6:
+            yield (
+                f"{midway.sum()} of {len(first)} values of the first target of {one.name!r} lie "
+                "midway between their neighbours: were they interpolated? Each says what comes "
+                "after it; leave their rows out"
+            )
+            return
+
+
+def _added_up(courses: Sequence[Course]) -> Iterator[str]:
+    """Yield a client whose values are the sum or the mean of those of all others."""
+    lengths = {len(one.values) for one in courses}
+    if not 3 <= len(courses) <= _MOST or len(lengths) > 1 or min(lengths) < _SOME:
+        return
+    values = np.stack([one.values[:, 0] for one in courses])
+    for place, one in enumerate(courses):
+        others = np.delete(values, place, 0)
+        for what, total in (("sum", others.sum(0)), ("mean", others.mean(0))):
+            if np.ptp(total) > 0 and np.allclose(values[place], total, rtol=1e-3, equal_nan=True):
+                yield (
+                    f"the first target of {one.name!r} is the {what} of those of all other clients "
+                    "in each row: leave this client out"
+                )
+                return
+
+
 def _copies(courses: Sequence[Course]) -> Iterator[str]:
     seen: dict[int, str] = {}
     for one in courses:
@@ -185,6 +247,11 @@ def _ahead(windows: Windows) -> Iterator[str]:
     if len(np.unique(first)) < _FEW:
         return
     for name, column in zip(windows.columns[1:], values[:, 1:].T, strict=False):
+        if around := _smoothed(column, first):
+            yield (
+                f"{name!r} is the mean of the target from {around} rows before to {around} after: "
+                "give features without it, or the answer is among the inputs"
+            )
         # The last rows of each client have nothing that comes after.
         later = (by for by in range(1, 1 + _AHEAD) if (column[:-by] == first[by:]).mean() > 0.8)
         if by := next(later, 0):
@@ -192,3 +259,16 @@ def _ahead(windows: Windows) -> Iterator[str]:
                 f"{name!r} is the target of {by} rows later: give features without it, or the "
                 "answer is among the inputs"
             )
+
+
+def _smoothed(column: Floats, first: Floats) -> int:
+    """Return over how many rows on each side a feature is the mean of a target; 0 if it is not."""
+    for around in (1, 2, 3):
+        width = 2 * around + 1
+        means = np.convolve(first, np.ones(width) / width, "valid")
+        if len(means) < _FEW:
+            return 0
+        near = np.abs(column[around:-around] - means) <= 1e-3 * float(np.nanstd(first))
+        if near.mean() > 0.8:
+            return around
+    return 0

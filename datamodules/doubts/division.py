@@ -128,6 +128,49 @@ def of_held(record: Record) -> Iterator[str]:
             )
 
 
+def of_official(record: Record) -> Iterator[str]:
+    """Yield official test samples that are far more than those of training, or lack classes."""
+    found = record.division
+    if found is None or not found.official:
+        return
+    trained = len(found.side) - found.official
+    if found.official > 2 * trained:
+        yield (
+            f"there are {found.official:,} official test samples and {trained:,} for training: "
+            "were they exchanged?"
+        )
+    if found.labels is not None:
+        names = [*found.names.get("class", {})]
+        counts = np.bincount(found.labels[:trained], minlength=len(names))
+        tested = np.bincount(found.labels[trained:], minlength=len(names))
+        # What is rare may be in one part alone by chance.
+        often = counts > 5 * trained / found.official
+        lost = [name for name, here in zip(names, often & (tested == 0), strict=True) if here]
+        if lost:
+            yield (
+                f"{len(lost)} of {len(names)} classes have no official test sample "
+                f"({listed(lost)}), though there are some of them to train on"
+            )
+
+
+def of_tests_elsewhere(record: Record) -> Iterator[str]:
+    """Yield columns of which official test samples are nowhere near those of training."""
+    found = record.division
+    for column in record.of("feature", "target") if found is not None else ():
+        start = 0 if found is None else len(found.side) - found.official
+        parts = column.numbers[:start], column.numbers[start:]
+        if found is None or len(column.numbers) != len(found.side) or min(map(len, parts)) < _FEW:
+            continue
+        middle, width = float(np.nanmean(parts[0])), float(np.nanstd(parts[0]))
+        test = float(np.nanmean(parts[1]))
+        if width > 0 and abs(test - middle) > 5 * width:
+            yield (
+                f"{column.name!r} is around {test:.4g} in official test samples, and around "
+                f"{middle:.4g} in training: scale both alike"
+            )
+            return
+
+
 def of_dropped(record: Record) -> Iterator[str]:
     """Yield clients and classes of which no row is left, and the column that costs most rows."""
     found = record.division

@@ -13,6 +13,8 @@ from datamodules.targets import Floats
 
 _FEW = 20
 _SOME = 10
+# Ends that shares, percents, signs and bytes have by nature.
+_ENDS = (-1.0, 0.0, 1.0, 100.0, 255.0)
 # Factors between what was meant and what was typed, if a decimal sign is lost or slips.
 _SLIPS = (0.01, 0.1, 10.0, 100.0)
 
@@ -41,7 +43,9 @@ def _middle(column: Values, numbers: Floats) -> Iterator[str]:
     others = numbers[numbers != value]
     if count < max(5, 0.02 * len(numbers)) or len(values) - 1 < 0.8 * len(others):
         return
-    if len(others) >= _SOME and min(
+    if value in (values[0], values[-1]) and len(others) >= _SOME:
+        yield from _at_an_end(column, value, count)
+    elif len(others) >= _SOME and min(
         abs(value - others.mean()), abs(value - np.median(others))
     ) < 0.02 * float(others.std()):
         row = int(np.flatnonzero(column.numbers == value)[0])
@@ -50,6 +54,17 @@ def _middle(column: Values, numbers: Floats) -> Iterator[str]:
             "the middle of the others, and no other number is so frequent: was it filled in for "
             "missing values? Leave them empty, and give missing: mean or drop, or the test "
             "samples are part of it"
+        )
+
+
+def _at_an_end(column: Values, value: float, count: int) -> Iterator[str]:
+    """Yield an end at which many numbers are equal, unless it is one of a scale."""
+    if value not in _ENDS and not is_sentinel(value):
+        row = int(np.flatnonzero(column.numbers == value)[0])
+        yield (
+            f"{column.name!r} is {value:g} in {count} rows (first {column.place(row)}), none is "
+            "beyond, and no other number is frequent: was it cut off at the end of a range or of "
+            "what can be measured? Leave these rows out, or say so by a column of its own"
         )
 
 
@@ -86,8 +101,11 @@ def of_slips(record: Record) -> Iterator[str]:
         turned = -1.0 if np.median(numbers) < 0 else 1.0
         low, high = np.quantile(turned * numbers, (0.04, 0.96)).tolist()
         if not 0 < high < 3 * low:
+            yield from _beyond(column, numbers)
             continue
         every, middle = turned * column.numbers, float(np.median(turned * numbers))
+        # Between these quantiles of a normal distribution lie 3.5 deviations.
+        usual = (high - low) / 3.5
         far = np.flatnonzero((every < low / 1.5) | (every > 1.5 * high))
         if len(far) > max(2, 0.02 * len(numbers)):
             continue
@@ -95,6 +113,9 @@ def of_slips(record: Record) -> Iterator[str]:
             value = float(every[row])
             meant = [value + 1900, value + 2000] * (0 < value < 100 and value % 1 == 0)
             meant += [-value, *(factor * value for factor in _SLIPS)]
+            # What a normal distribution has at its ends is no slip: of more numbers, further out.
+            if abs(value - middle) < (np.sqrt(2 * np.log(len(numbers))) + 1.75) * usual:
+                continue
             best = min(meant, key=lambda one: abs(one - middle))
             # Those that are far larger are told elsewhere.
             near = low / 1.5 <= best <= 1.5 * high and value <= 100 * high
@@ -105,6 +126,22 @@ def of_slips(record: Record) -> Iterator[str]:
                     f"{turned * best:g} if it is meant"
                 )
                 break
+
+
+def _beyond(column: Values, numbers: Floats) -> Iterator[str]:
+    """Yield one or two numbers far beyond all others, whose ends are near their middle."""
+    ordered = np.sort(numbers)
+    for few in (1, 2):
+        rest, value = ordered[:-few], float(ordered[-few])
+        # Numbers of no upper end, as incomes are, reach far.
+        if rest[0] >= 0 and rest[-1] < 2.5 * np.median(rest) and value > 3 * rest[-1]:
+            if not is_sentinel(value):
+                row = int(np.flatnonzero(column.numbers == value)[0])
+                yield (
+                    f"{column.name!r} is {value:g} in {column.place(row)}, and at most "
+                    f"{rest[-1]:g} elsewhere: check its digits and its unit"
+                )
+            return
 
 
 def of_answers(record: Record) -> Iterator[str]:

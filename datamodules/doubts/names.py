@@ -7,6 +7,8 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from datamodules.record import Record
 
 # Texts that may mark a missing value, but are read as words.
@@ -19,6 +21,7 @@ NOTHING = frozenset(
         *("na", "n/a", "null", "nat", "not recorded", "not reported", "refused"),
         *("unbekannt", "keine angabe", "k. a.", "n/v", "inconnu", "desconocido", "sin dato", "s/d"),
         *("onbekend", "sconosciuto", "desconhecido", "okänd", "ukendt", "nieznany", "не указано"),
+        *("0000-00-00", "0000-00-00 00:00:00", "00.00.0000", "00/00/0000"),
         *("неизвестно", "不明", "未知"),
     )
 )
@@ -48,8 +51,17 @@ _MISREAD = ("cp1252", "latin-1")
 _ALPHABET = 10
 # Names are compared letter by letter up to this number.
 _MOST = 400
+_IDENTIFIERS = 20_000
 # Among more names, a word and its plural are often both meant.
 _FEW = 50
+# What follows the name of a copy, or of a later state.
+COPY = re.compile(
+    r"(?i)( \(\d+\)|[ _-]+(copy|kopie|copie|copia|kopia)( ?\(?\d+\)?)?|[ _-](new|old|neu|alt|final"
+    r"|backup|bak|v\d))$"
+)
+_TRIED = frozenset(
+    ("test", "dummy", "demo", "example", "sample", "foo", "bar", "xxx", "xx", "asdf", "probe")
+)
 # So many pairs are named one by one.
 _PAIRS = 8
 
@@ -64,6 +76,16 @@ def of_names(record: Record) -> Iterator[str]:
     for kind, counts in known.items():
         if kind not in covered:
             yield from _doubts(f"the {kind} names have", counts, nothing=True)
+
+
+def of_identifiers_in_two_ways(record: Record) -> Iterator[str]:
+    """Yield identifiers that look the same, so that one is taken for two."""
+    for name, values in record.identifiers.items():
+        if values.dtype.kind in "OU":
+            found, counts = np.unique(values.astype(str), return_counts=True)
+            known = dict(zip(found.tolist(), counts.tolist(), strict=True))
+            if len(known) <= _IDENTIFIERS:
+                yield from _twins(f"{name!r} has", known, [*_pairs(known)][:1])
 
 
 def of_columns(record: Record) -> Iterator[str]:
@@ -89,6 +111,8 @@ def _doubts(where: str, counts: Mapping[str, int], nothing: bool) -> Iterator[st
             yield f"{where} {name!r}: leave its samples out if it says that there is none"
     yield from _twins(where, counts, pairs)
     yield from _synonyms(where, counts)
+    yield from _copied(where, counts)
+    yield from _placeholders(where, counts)
     if len(counts) <= _MOST:
         yield from _slips(where, counts)
     if len(counts) <= _FEW:
@@ -192,6 +216,27 @@ def _synonyms(where: str, counts: Mapping[str, int]) -> Iterator[str]:
                 continue
             shown = " and ".join(map(repr, both))
             yield f"{where} {shown}, which may mean the same: write them alike"
+
+
+def _copied(where: str, counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield names that another has, with what a copy or a later state is called."""
+    for name in counts:
+        if (first := COPY.sub("", name)) != name and first in counts:
+            yield (
+                f"{where} {first!r} and {name!r} ({counts[first]} and {counts[name]} samples), "
+                "as if one were copied or a later state: write them alike if they are the same"
+            )
+
+
+def _placeholders(where: str, counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield rare names that are written where something is tried out."""
+    for name, count in counts.items():
+        others = [number for other, number in counts.items() if other != name]
+        if name.casefold() in _TRIED and len(others) > 1 and 2 * count < np.median(others):
+            yield (
+                f"{where} {name!r} in {count} samples, which may be no record but a trial: leave "
+                "them out"
+            )
 
 
 def _slips(where: str, counts: Mapping[str, int]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from datamodules.doubts.names import COPY
 from datamodules.record import Record
 
 # Formats of images that cannot be read, or only in part.
@@ -18,7 +19,6 @@ UNREAD = frozenset(
 ARCHIVES = frozenset({".zip", ".tar", ".gz", ".tgz", ".rar", ".7z", ".bz2", ".xz"})
 _MASK = re.compile(r"(?i)[_-](mask|seg|segmentation|label|gt|annotation)$")
 _PREVIEW = re.compile(r"(?i)[_-](thumb|thumbnail|preview|small)$")
-_COPY = re.compile(r"(?i)( \(\d+\)|[ _-]+(copy|kopie|copie|copia|kopia)( ?\(?\d+\)?)?)$")
 # Folders beside those of classes that hold what nobody has put anywhere.
 _NO_CLASS = re.compile(
     r"(new|untitled|neuer|nouveau|nueva) ?(folder|ordner|dossier|carpeta)?( \(?\d+\)?)?|_?(backup"
@@ -73,7 +73,7 @@ def of_files(record: Record) -> Iterator[str]:
 def of_file_names(record: Record) -> Iterator[str]:
     """Yield files that are no samples by their names: masks, previews and copies of others."""
     stems = {os.path.splitext(file)[0] for file in record.files}
-    for what, found in (("masks", _MASK), ("previews", _PREVIEW), ("copies", _COPY)):
+    for what, found in (("masks", _MASK), ("previews", _PREVIEW), ("copies", COPY)):
         names = [stem for stem in stems if found.sub("", stem) in stems and found.search(stem)]
         if names:
             yield (
@@ -129,15 +129,45 @@ def of_shortcuts(record: Record) -> Iterator[str]:
                 "in one format, or a network may learn its traces"
             )
             return
-        side = seen.side if seen is not None else codes[:0]
-        if len(side) == len(codes) and (
-            side[own].max() < side[others].min() or side[own].min() > side[others].max()
+        for what, sizes, why in (
+            ()
+            if seen is None
+            else (
+                ("have {} pixels", seen.side, "their sharpness may tell the class"),
+                ("lose {} % when cut to squares", 100 * seen.cut, "their form may tell the class"),
+            )
         ):
+            if len(sizes) == len(codes) and (
+                sizes[own].max() < sizes[others].min() or sizes[own].min() > sizes[others].max()
+            ):
+                here, there = (
+                    f"from {part.min():.0f} to {part.max():.0f}"
+                    for part in (sizes[own], sizes[others])
+                )
+                yield (
+                    f"images of the class {name!r} {what.format(here)}, and all others {there}: "
+                    f"{why}; bring all to one size before"
+                )
+                return
+
+
+def of_grey_classes(record: Record) -> Iterator[str]:
+    """Yield a class of images without colours, where all others have them, or the reverse."""
+    found, grey = record.division, record.grey
+    if found is None or found.labels is None or len(grey) != len(found.labels):
+        return
+    for label, name in enumerate(found.names.get("class", {})):
+        own = found.labels == label
+        if min(own.sum(), (~own).sum()) < 5:
+            continue
+        here, there = float(grey[own].mean()), float(grey[~own].mean())
+        if {here, there} == {0.0, 1.0}:
+            which = (
+                "grey, and all others have colours" if here else "in colours, and all others grey"
+            )
             yield (
-                f"images of the class {name!r} have from {side[own].min():.0f} to "
-                f"{side[own].max():.0f} pixels, and all others from {side[others].min():.0f} to "
-                f"{side[others].max():.0f}: their sharpness may tell the class; bring all to one "
-                "size before"
+                f"all images of the class {name!r} are {which}: give grayscale: true, or a network "
+                "may learn this alone"
             )
             return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,6 +14,19 @@ from datamodules.targets import Floats, Ints
 _FEW = 20
 # Decades between the numbers in one unit and those in the other; at most this many of each side.
 _GAP = 0.6
+_WARMTH = re.compile(r"(?i)temp|fever|celsius|fahrenheit|(?<![a-z])t(air|max|min)?(?![a-z])")
+# What is measured in two units, by its name, and their ratios.
+_UNITS = tuple(
+    (re.compile(rf"(?i){words}"), ratios)
+    for words, ratios in (
+        ("weight|mass|gewicht|poids|peso", (2.2046,)),
+        ("height|length|size|waist|hip|gr(ö|oe)(ss|ß)e|taille|talla|altura", (2.54, 3.2808)),
+        ("dist|speed|mile|km", (1.609,)),
+        ("gluc|glyc|sugar|gluk", (18.02,)),
+        ("chol|hdl|ldl", (38.67,)),
+        ("creat|krea|crea", (88.4,)),
+    )
+)
 
 
 def of_scales(record: Record) -> Iterator[str]:
@@ -56,13 +70,32 @@ def _mixed(column: Values, numbers: Floats) -> Iterator[str]:
     power = float(np.median(high) - np.median(low))
     spread = max(np.ptp(side) for side in (low, high))
     enough = min(len(low), len(high)) >= max(5, 0.05 * len(logs))
-    if enough and gap > max(_GAP, spread) and abs(power - round(power)) < 0.25:
+    if not enough or all(
+        map(is_sentinel, np.unique(numbers[numbers > 10 ** (low[-1] + gap / 2)])[:9])
+    ):
+        return
+    tens = gap > max(_GAP, spread) and abs(power - round(power)) < 0.25
+    ratio = _named_ratio(column.name, power, gap, spread) or tens * float(10 ** round(power))
+    middles = 10 ** float(np.median(low)), 10 ** float(np.median(high))
+    wider = float(np.log10(np.std(10**high) / np.maximum(np.std(10**low), 1e-9)))
+    fevers = bool(_WARMTH.search(column.name)) and _is_fahrenheit(*middles, wider)
+    if ratio or fevers:
         rows = np.flatnonzero(column.numbers > 10 ** (low[-1] + gap / 2))
         yield (
-            f"{column.name!r} is around {10 ** np.median(high):.6g} in {len(high)} rows (first "
-            f"{column.place(int(rows[0]))}) and around {10 ** np.median(low):.6g} in {len(low)}, "
-            f"with none between: are they in two units (1:{10 ** round(power):,})?"
+            f"{column.name!r} is around {middles[1]:.6g} in {len(high)} rows (first "
+            f"{column.place(int(rows[0]))}) and around {middles[0]:.6g} in {len(low)}, with none "
+            f"between: are they in two units{f' (1:{ratio:,.6g})' if ratio else ''}?"
         )
+
+
+def _named_ratio(name: str, power: float, gap: float, spread: float) -> float:
+    """Return the ratio of two usual units of what a column's name says; 0 if it is none."""
+    for named, ratios in _UNITS:
+        for ratio in ratios if named.search(name) and gap > 0.4 * spread else ():
+            # Units that are far apart need not fit as well.
+            if abs(power - np.log10(ratio)) < (0.03 if ratio < 5 else 0.08):
+                return ratio
+    return 0.0
 
 
 def in_two(ordered: Floats) -> tuple[Floats, Floats, float]:
@@ -97,7 +130,10 @@ def _by_client(column: Values, clients: Ints, names: list[str]) -> Iterator[str]
     for place, client in enumerate(names):
         power, wider = sizes[place] - np.log10(usual), widths[place] - np.median(widths)
         ratio = _ratio(float(power), float(wider), float(np.ptp(np.delete(sizes, place))))
-        if ratio or _is_fahrenheit(middles[place], usual, wider):
+        warm = max(middles[place], usual) < 42 * 1.8 + 32 and (
+            34 < min(middles[place], usual) < 42 or bool(_WARMTH.search(column.name))
+        )
+        if ratio or (warm and _is_fahrenheit(middles[place], usual, wider)):
             yield (
                 f"{column.name!r} of {client!r} is around {middles[place]:g}, and around {usual:g} "
                 f"at most clients: is it in another unit{f' (1:{ratio:,g})' if ratio else ''}?"
@@ -112,13 +148,15 @@ def _ratio(power: float, wider: float, apart: float) -> float:
         wider: The same of its spread.
         apart: How far the others are from each other, as a logarithm.
     """
-    if abs(power) > 1.7 and abs(power % 1 - 0.5) >= 0.2 and abs(wider - power) < 0.5:
+    tens = abs(power) > 1.7 and abs(power % 1 - 0.5) >= 0.2 and abs(wider - power) < 0.5
+    # Clients that are of any size have no unit in common.
+    if tens and apart < 1:
         return float(10 ** abs(round(power)))
     agree = apart < 0.18 and abs(wider - power) < 0.15
     return round(10 ** abs(power), 1) if abs(power) > 0.7 and agree else 0.0
 
 
 def _is_fahrenheit(middle: float, usual: float, wider: float) -> bool:
-    """Return ``True`` if a body's temperature is in the one unit, and usually in the other."""
+    """Return ``True`` if a temperature is in the one unit, and usually in the other."""
     low, high = sorted((middle, usual))
-    return 34 < low < 42 and abs(high - 1.8 * low - 32) < 2 and 0.1 < abs(wider) < 0.45
+    return -20 < low < 45 and abs(high - 1.8 * low - 32) < 2 and 0.1 < abs(wider) < 0.45

@@ -10,7 +10,7 @@ from datamodules.record import Record, Times, Windows
 
 YEAR = 365.25 * 86400
 
-_FEW = 20
+_FEW, _MOST = 20, 500
 
 _HELP = {
     "week ends": "calendar: business leaves week ends out",
@@ -71,6 +71,7 @@ def of_times(record: Record) -> Iterator[str]:
     if values[0] == values[-1]:
         yield f"{times.name!r} is the same in all rows: it gives no order"
         return
+    yield from _elsewhere(times)
     steps = np.diff(values)
     place = int(steps.argmax())
     usual = values[-1] - values[0] - steps[place]
@@ -83,6 +84,27 @@ def of_times(record: Record) -> Iterator[str]:
             f"{times.name!r} is {shown(float(value), times.kind)} in {few} rows, far from all "
             "others: is it a slip, or does it say that there is no time?"
         )
+
+
+def _elsewhere(times: Times) -> Iterator[str]:
+    """Yield a client whose dates are decades from those of all others."""
+    if times.clients is None or times.kind != "dates":
+        return
+    names, codes = np.unique(times.clients, return_inverse=True)
+    if not 2 <= len(names) <= _MOST:
+        return
+    spans = np.array([(own.min(), own.max()) for own in (times.values[codes == one]
+                     for one in range(len(names)))])  # fmt: skip
+    for place, name in enumerate(names):
+        others = np.delete(spans, place, 0)
+        gap = max(others[:, 0].min() - spans[place, 1], spans[place, 0] - others[:, 1].max())
+        if gap > max(20 * YEAR, 3 * np.ptp(others)):
+            yield (
+                f"{times.name!r} of {str(name)!r} is around "
+                f"{shown(float(spans[place, 0]), 'dates')}, {gap / YEAR:.0f} years from that of "
+                "all other clients: check the century"
+            )
+            return
 
 
 def _swapped(record: Record, times: Times) -> Iterator[str]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 import numpy as np
 
-from datamodules.record import Record, Values
+from datamodules.record import Record, Use, Values
 from datamodules.targets import Floats, Ints
 
 # Numbers that often stand for a missing value.
 _SENTINELS = (
-    *(-1, -2, -7, -8, -9, -66, -77, -88, -99, -100, -777, -888, -999, -9999, -99999, -999999),
-    *(77, 88, 98, 99, 777, 888, 998, 999, 7777, 8888, 9998, 9999, 99999, 999999, 9999999),
-    *(-99.9, -999.9, -9999.9, 999.9, 9999.9),
+    *(-1, -2, -7, -8, -9, -66, -77, -88, -99, -100, -777, -888, -997, -998, -999, -9999, -99999),
+    *(77, 88, 98, 99, 777, 888, 997, 998, 999, 7777, 8888, 9998, 9999, 99999, 999999, 9999999),
+    *(-999999, -99.9, -999.9, -9999.9, 999.9, 9999.9),
     *(-32768, 32767, 65535, -2147483648, 2147483647, 1e20, -1e20, 1e30, -1e30, 1e34, -1e34),
     *(9.96921e36, -3.40282347e38, 3.40282347e38),
 )
@@ -23,6 +24,8 @@ _UNKNOWN = (7.0, 8.0, 9.0)
 # So few numbers say nothing of what is usual among them.
 _FEW = 20
 _SOME = 10
+# So many numbers of an end may each stand for a reason.
+_ENDS = 5
 
 
 def of_missing(record: Record) -> Iterator[str]:
@@ -71,18 +74,46 @@ def _sentinels(column: Values, numbers: Floats) -> Iterator[str]:
     """Yield a number for which a value may be missing: at an end, and apart from the others."""
     if column.listed:
         return
-    for value in {float(numbers.min()), float(numbers.max()), 0.0}:
-        others = numbers[~np.isclose(numbers, value, rtol=1e-6, atol=0)]
-        count = len(numbers) - len(others)
+    usual = [*_ends(numbers)]
+    for value in {*usual, float(numbers.min()), float(numbers.max()), 0.0}:
+        equal = np.isclose(numbers, value, rtol=1e-6, atol=0)
+        others, count = numbers[~equal], int(equal.sum())
         if not count or not len(others):
             continue
-        usual = is_sentinel(value) and _apart(value, others, count)
         small = value == 0 and _never_small(others, count)
-        if usual or small or (value in _UNKNOWN and _beside_codes(value, others, count)):
+        coded = value in _UNKNOWN and _beside_codes(value, others, count)
+        if value in usual or small or coded:
             yield (
                 f"{column.name!r} is {value:g} in {count} rows (first {_first(column, value)}), "
                 f"far from its other values: {column.cure}"
             )
+
+
+def _ends(numbers: Floats) -> Iterator[float]:
+    """Yield usual sentinels at the ends, apart from the others: one, or several beyond a gap."""
+    values = np.unique(numbers)
+    for end in (values[:_ENDS], values[::-1][:_ENDS]):
+        found = [*takewhile(is_sentinel, end[: len(values) - 1].tolist())]
+        for number in range(len(found), 0, -1):
+            some = found[:number]
+            if (some[0] < 0) != (some[-1] < 0):
+                continue
+            gone = np.isclose(numbers[:, None], some, rtol=1e-6, atol=0).any(1)
+            others = numbers[~gone]
+            if (
+                len(others)
+                and _apart(some[-1], others, int(gone.sum()))
+                and (number == 1 or _beyond(some, others))
+            ):
+                yield from some
+                break
+
+
+def _beyond(several: Sequence[float], others: Floats) -> bool:
+    """Return ``True`` if all of several numbers of one end are beyond a gap."""
+    least, most = float(others.min()), float(others.max())
+    gap = max(least - max(several), min(several) - most)
+    return gap >= max(5.0, 0.1 * (most - least))
 
 
 def _first(column: Values, value: float) -> str:
@@ -137,16 +168,19 @@ def of_equals(record: Record) -> Iterator[str]:
                     f"{column.name!r} is {name!r} in every row, or tells it: give features "
                     "without it, or the answer is among the inputs"
                 )
-    seen: dict[tuple[bytes, tuple[str, ...]], str] = {}
-    for column in record.of("feature"):
-        own, words = _coded(column)
-        if len(words) >= _SOME:
-            other = seen.setdefault((own.tobytes(), tuple(words)), column.name)
-            if other != column.name:
-                yield (
-                    f"{column.name!r} is {other!r} in every row: give features without one, if it "
-                    "is a copy"
-                )
+    # Labels have two values.
+    uses: tuple[tuple[Use, int], ...] = (("feature", _SOME), ("target", 2))
+    for use, least in uses:
+        seen: dict[tuple[bytes, tuple[str, ...]], str] = {}
+        for column in record.of(use):
+            own, words = _coded(column)
+            if len(words) >= least:
+                other = seen.setdefault((own.tobytes(), tuple(words)), column.name)
+                if other != column.name:
+                    yield (
+                        f"{column.name!r} is {other!r} in every row: give one of them alone, if "
+                        "it is a copy"
+                    )
 
 
 def answers(record: Record) -> Iterator[tuple[str, Ints, Sequence[str]]]:

@@ -17,6 +17,8 @@ from datamodules.targets import Floats, Ints
 # A step of more than this many usual ones is a gap.
 _GAP = 1.5
 _DAY, _HOUR = 86400.0, 3600.0
+# So many hours of a clock show that it has no others.
+_HALF = 6
 # 1 January 1970 was a Thursday.
 _THURSDAY = 3
 
@@ -175,6 +177,9 @@ def why_again(times: Floats, kind: str, copied: bool) -> str:
                 "or with their zone (2026-10-25T02:00+02:00 and +01:00), such as by pandas: "
                 "tz_localize(ZONE, ambiguous='infer')"
             )
+        hours = pd.to_datetime(times, unit="s").hour
+        if len(np.unique(hours)) > _HALF and hours.max() < 12:
+            return "all hours are before noon: write them in 24 hours, or with %I and %p"
     if copied:
         return "rows are copied: remove one of each (pandas: drop_duplicates)"
     return (

@@ -177,12 +177,14 @@ class HFDataset(TableData):
             content = datasets.load_from_disk(str(place))
         except (FileNotFoundError, NotADirectoryError) as error:
             kind = formats.name_of(place) if place.is_file() else ""
-            what = f" ({formats.advice(kind, place)})" if kind else ""
+            what = f" ({formats.advice(kind, place)})" if kind else _instead(place)
             raise FileNotFoundError(
                 f"{self.path} is no folder that save_to_disk wrote{what}: {error}"
             ) from error
         # pyarrow raises its own kinds of errors for damaged files.
-        except (ValueError, KeyError, TypeError) as error:
+        except IndexError as error:
+            raise ValueError(f"{self.path} has a split without samples: save it again") from error
+        except (ValueError, KeyError, TypeError, OSError) as error:
             raise ValueError(f"{self.path} is damaged: {error}; save it again") from error
         if not isinstance(content, datasets.DatasetDict):
             return content, len(content)
@@ -262,3 +264,15 @@ class HFDataset(TableData):
         self._cut += len(tensor) > self.max_length
         # A negative number truncates.
         return F.pad(tensor, (0, self.max_length - len(tensor)))
+
+
+def _instead(place: Path) -> str:
+    """Return how to make a folder that is read from what is in its place."""
+    parts = sorted(place.iterdir()) if place.is_dir() else []
+    if any(one.suffix == ".arrow" for one in parts):
+        return " (dataset_info.json or state.json is lost: copy it again as a whole)"
+    for suffix, kind in ((".parquet", "parquet"), (".json", "json"), (".csv", "csv")):
+        if some := [one for one in parts if one.suffix.startswith(suffix)]:
+            files = f"'{place / '*'}{some[0].suffix}'"
+            return f" (datasets.load_dataset('{kind}', data_files={files}).save_to_disk(...) does)"
+    return "" if parts else f" (datasets.load_dataset('{place}').save_to_disk(...) does)"

@@ -188,7 +188,16 @@ class TimeSeries(TableData):
 
     @cached_property
     def _table(self) -> Table:
-        return self.table()
+        table = self.table()
+        needed = {*self.target, str(self.client_column)}
+        require(
+            not needed.isdisjoint(table.columns) or len(table.columns) < 3,
+            f"{table.path} has none of the columns {', '.join(sorted(needed))}, only "
+            f"{', '.join(table.columns[:20])}: if each client has a column, bring all below each "
+            f"other (pandas: melt(id_vars=..., var_name={str(self.client_column)!r}, "
+            f"value_name={self.target[0]!r}))",
+        )
+        return table
 
     @cached_property
     def _windows(self) -> _Windows:

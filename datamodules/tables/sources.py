@@ -6,9 +6,10 @@ import datetime
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -50,7 +51,9 @@ def read_table(
         table = _excel(file, spelling)
     else:
         table = _text(file, names, spelling, wanted)
-    require(len(table.frame.columns) > 0 and len(table) > 0, f"{file} has no rows")
+    empty = "it is empty" if not file.stat().st_size else "it has no line below the header"
+    rows = len(table.frame.columns) > 0 and len(table) > 0
+    require(rows, f"{file} has no rows: {empty}; export or copy it again")
     return table
 
 
@@ -140,14 +143,27 @@ def _excel(path: Path, spelling: Spelling) -> Table:
     frame = pd.DataFrame([rows[number][:width] for number in full[1:]], columns=names, dtype=object)
     more = ", ".join(repr(one.title) for one in others if one.max_row and one.max_row > 1)
     unread = [f"{path}: only the first sheet is read, and not {more}: remove those, or join them"]
+    unread = [*unread[: bool(more)], *_hidden(path)]
     return Table(
         path,
         frame,
         "row",
         spelling,
         lambda row: full[row + 1] + 1,
-        unread=unread if more else (),
+        unread=unread,
     )
+
+
+def _hidden(path: Path) -> Iterator[str]:
+    """Yield a line for rows that a spreadsheet does not show."""
+    with ZipFile(path) as archive:
+        first = "xl/worksheets/sheet1.xml"
+        text = archive.read(first) if first in archive.namelist() else b""
+    if count := len(re.findall(rb"<row [^>]*hidden=\"(?:1|true)\"", text)):
+        yield (
+            f"{path}: {count} rows are hidden, as by a filter, and are read as all others: show "
+            "all, and remove those that are not meant"
+        )
 
 
 def _cell(value: object) -> str:
@@ -178,7 +194,8 @@ def _parquet(path: Path, spelling: Spelling) -> Table:
     except (ValueError, OSError) as error:
         kind = formats.name_of(path)
         text = f"{error}; if it is text, call it .csv"
-        what = text if kind in ("", "Parquet") else formats.advice(kind, path)
+        cut = f"it is damaged or cut off ({error}): copy it again"
+        what = cut if kind == "Parquet" else text if not kind else formats.advice(kind, path)
         raise ValueError(f"{path} is not a Parquet file: {what}") from error
     _check_names(path, content.column_names)
     return arrow_table(path, content, spelling)
@@ -232,6 +249,11 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
     for place, name in enumerate(names, 1):
         of_pandas = "; pandas writes its index like this without index=False" if place == 1 else ""
         require(bool(name.strip()), f"{path}, line 1: column {place} has no name{of_pandas}")
-        require(counts[name] == 1, f"{path}, line 1: two columns are called {name!r}")
-        control = any(unicodedata.category(letter) == "Cc" for letter in name)
-        require(not control, f"{path}: the column name {name!a} has a control character")
+        require(
+            counts[name] == 1,
+            f"{path}, line 1: two columns are called {name!r}: name them apart, or, if the names "
+            "stand in the first column, turn the table round (pandas: read_csv(header=None).T)",
+        )
+        control = next((one for one in name if unicodedata.category(one) == "Cc"), "")
+        how = f": if it separates columns, give separator: {control!r}" if len(names) == 1 else ""
+        require(not control, f"{path}: the column name {name!a} has a control character{how}")

@@ -60,7 +60,10 @@ class Table:
     def __getitem__(self, name: str) -> Column:
         if name not in self._columns:
             if name not in self.frame.columns:
-                raise ValueError(f"{self.path} has no column {name!r}, {self._instead(name)}")
+                unread = f"; {self.unread[0]}" if self.unread else ""
+                raise ValueError(
+                    f"{self.path} has no column {name!r}, {self._instead(name)}{unread}"
+                )
             require(name not in self.refused, f"{self.path}: {name!r} {self.refused.get(name)}")
             self._columns[name] = Column(self.frame[name].to_numpy(), self.spelling)
         return self._columns[name]

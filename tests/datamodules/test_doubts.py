@@ -206,9 +206,11 @@ def test_samples_are_copies_where_chance_would_hardly_make_them_equal():
 
 
 def test_pictures_of_one_colour_are_seen():
-    pixels = np.full((3, 2, 4, 4), 9, np.uint8)
-    pixels[1, 0, 2, 3] = 8
-    assert flat(pixels).tolist() == [True, False, True]
+    """What a covered camera sees is nearly of one colour."""
+    pixels = np.full((5, 2, 4, 4), 9, np.uint8)
+    pixels[1, 0, 2, 3] = pixels[2, 1, 0, 2] = 4
+    pixels[3, 0, 2, 3] = 5
+    assert flat(pixels).tolist() == [True, False, False, True, True]
 
 
 # Formats.

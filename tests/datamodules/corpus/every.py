@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.datamodules.corpus import arrays, copies, exports, folders, habits, series, tables
+from tests.datamodules.corpus import (
+    arrays,
+    copies,
+    exports,
+    folders,
+    groups,
+    habits,
+    series,
+    tables,
+    unasked,
+)
 
 DAMAGED = [
     *tables.DAMAGED,
@@ -13,11 +23,15 @@ DAMAGED = [
     *exports.DAMAGED,
     *copies.DAMAGED,
     *habits.DAMAGED,
+    *groups.DAMAGED,
+    *unasked.DAMAGED,
 ]
 SOUND = [
     *exports.SOUND,
     *copies.SOUND,
     *habits.SOUND,
+    *groups.SOUND,
+    *unasked.SOUND,
     *tables.SOUND,
     *folders.SOUND,
     *series.SOUND,

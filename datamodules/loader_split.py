@@ -1,0 +1,215 @@
+"""Some samples of a data set of one's own, in its own batches, and the record of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
+
+from datamodules.checks import require
+from datamodules.examined import with_content
+from datamodules.given import array_of, columns_of
+from datamodules.record import Division, Notes, Record
+from datamodules.view import first_not_finite
+from pfl.core.state import nbytes
+from pfl.core.types import Batch
+
+CPU = torch.device("cpu")
+# Samples of more bytes are not copied for a record.
+_LIMIT = 2**30
+_SIDES = {"train": 1, "val": 2, "test": 3, "pooled": 3}
+Splits = Mapping[str, Mapping[str, "LoaderSplit"]]
+
+
+class LoaderSplit:
+    """Some samples of a data set, in the form of its own batches.
+
+    Args:
+        dataset: The data set.
+        rows: Numbers of the samples.
+        collate: Makes a batch of a list of samples.
+        paired: Whether samples are pairs of inputs and target.
+    """
+
+    augmented = False
+
+    def __init__(
+        self,
+        dataset: Any,  # noqa: ANN401
+        rows: list[int],
+        collate: Callable[[list[Any]], Any],
+        paired: bool,
+    ) -> None:
+        self.dataset, self.rows, self.collate, self.paired = dataset, rows, collate, paired
+        self.device = CPU
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """(n, ...) targets of pairs; zeros if the samples are something else."""
+        if not self.paired or not self.rows:
+            return torch.zeros(len(self.rows), dtype=torch.int64)
+        return torch.stack([torch.as_tensor(self.dataset[row][1]) for row in self.rows])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def some(self, positions: Sequence[int]) -> LoaderSplit:
+        """Return the samples at some positions."""
+        rows = [self.rows[position] for position in positions]
+        return LoaderSplit(self.dataset, rows, self.collate, self.paired)
+
+    def origins(self) -> list[tuple[int, int]]:
+        """Return the data set and the row of each sample, below any subset."""
+        dataset, rows = self.dataset, self.rows
+        while type(dataset) is Subset:
+            rows, dataset = [dataset.indices[row] for row in rows], dataset.dataset
+        return [(id(dataset), int(row)) for row in rows]
+
+    def item(self, positions: Tensor, rng: torch.Generator | None = None) -> Any:  # noqa: ANN401
+        """Return the samples at ``positions`` as their own loader would.
+
+        Transforms draw from the default streams, which a client's job seeds.
+        """
+        rows = [self.rows[position] for position in positions.tolist()]
+        several = getattr(self.dataset, "__getitems__", None)
+        samples = several(rows) if callable(several) else [self.dataset[row] for row in rows]
+        return self.collate(samples) if samples else []
+
+    def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
+        """Return the samples at ``positions`` as inputs and targets.
+
+        Raises:
+            ValueError: They have another form.
+        """
+        found = self.item(positions, rng)
+        require(
+            isinstance(found, tuple | list)
+            and len(found) == 2
+            and all(isinstance(one, Tensor) for one in found),
+            f"batches of {type(self.dataset).__name__} are no pairs (x, y) of tensors: only a "
+            "LightningModule with its own training_step reads them",
+        )
+        x, y = (
+            one.to(self.device, torch.get_default_dtype() if one.is_floating_point() else None)
+            for one in found
+        )
+        return Batch(x, y)
+
+    def tensors(self) -> tuple[Tensor, Tensor] | None:
+        """Return inputs and targets of all samples, if the data set has them as two tensors."""
+        dataset, rows = self.dataset, self.rows
+        while type(dataset) is Subset:
+            rows, dataset = [dataset.indices[row] for row in rows], dataset.dataset
+        if type(dataset) is not TensorDataset or len(dataset.tensors) != 2:
+            return None
+        x, y = (value[rows].cpu() for value in dataset.tensors)
+        return x, y
+
+
+def names_of(split: LoaderSplit, client: Any) -> Sequence[Any]:  # noqa: ANN401
+    """Return the name of the client of each sample of a data set."""
+    dataset = split.dataset
+    column = getattr(dataset, client, None) if isinstance(client, str) else None
+    if column is not None and len(column) == len(dataset):
+        return [one.item() if isinstance(one, Tensor) else one for one in column]
+    name = client if callable(client) else lambda sample: _at(sample, client)
+    return [name(dataset[row]) for row in range(len(dataset))]
+
+
+def _at(sample: Any, key: str | int) -> Any:  # noqa: ANN401
+    try:
+        found = sample[key]
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(
+            f"client: a sample has no {key!r}, and the data set no sequence of this name with an "
+            "entry for each sample: give a key, an index or a function of a sample"
+        ) from error
+    return found.item() if isinstance(found, Tensor) else found
+
+
+def examined(splits: Splits, ignored: Sequence[str]) -> Record:
+    """Return the record of the samples of all clients, with what tensors hold.
+
+    Args:
+        splits: The splits by kind and name of the client.
+        ignored: Lines on options that change nothing.
+    """
+    names = [*splits["train"]]
+    parts = [(kind, name, one) for kind, own in splits.items() for name, one in own.items()]
+    counts = [len(one) for *_, one in parts]
+    places = [names.index(name) for kind, name, _ in parts if kind != "pooled"]
+    held = [[len(splits[kind][name]) for kind in ("train", "val", "test")] for name in names]
+    given = Division(
+        {"client": dict(zip(names, np.sum(held, 1).tolist(), strict=True))},
+        None,
+        # Samples of a common test set are of no client.
+        np.repeat(places, counts) if len(places) == len(parts) else None,
+        np.repeat([_SIDES[kind] for kind, *_ in parts], counts),
+        ignored=ignored,
+        natural=True,
+        held=np.array(held),
+    )
+    ends = np.cumsum(counts)
+
+    def place(row: int) -> str:
+        number = int(np.searchsorted(ends, row, "right"))
+        kind, name, _ = parts[number]
+        of = f" of client {name}" if name else ""
+        return f"{kind} sample {row - int(ends[number]) + counts[number]}{of}"
+
+    found = Record(
+        f"{sum(counts):,} samples",
+        notes=Notes(unread=[*_shared(splits)]),
+        division=given,
+        place=place,
+    )
+    tensors = [one.tensors() for *_, one in parts if len(one)]
+    known = [one for one in tensors if one is not None]
+    forms = {(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in known}
+    size = sum(nbytes(x) for x, _ in known)
+    if not known or len(known) < len(tensors) or len(forms) > 1 or size > _LIMIT:
+        return found
+    return _of_tensors(found, *(torch.cat(of) for of in zip(*known, strict=True)))
+
+
+def _of_tensors(found: Record, x: Tensor, y: Tensor) -> Record:
+    """Return a record with what inputs and targets hold."""
+    shown = f"x: {x.dtype} {tuple(x.shape)}, y: {y.dtype} {tuple(y.shape)}"
+    found.notes.facts.append(shown.replace("torch.", ""))
+    if (bad := first_not_finite(x)) is not None:
+        found.notes.unread.append(f"x has values that are not finite, first in {found.place(bad)}")
+    columns = columns_of("x", x)
+    given = found.division
+    if y.dim() == 1 and not y.is_floating_point() and given is not None:
+        classes, labels = np.unique(y.numpy(), return_inverse=True)
+        counts = np.bincount(labels).tolist()
+        named = {"class": dict(zip(map(str, classes.tolist()), counts, strict=True))}
+        given = replace(given, names={**given.names, **named}, labels=labels)
+    elif y.is_floating_point():
+        columns += columns_of("y", y.reshape(len(y), -1), "target")
+    found = replace(
+        found, columns=tuple(columns), arrays=(array_of("x", x, len(x)),), division=given
+    )
+    return with_content(found, x, np.arange(len(x)))
+
+
+def _shared(splits: Splits) -> Iterator[str]:
+    """Yield a line for samples that are in two splits."""
+    seen: dict[tuple[int, int], tuple[str, str]] = {}
+    for kind, every in splits.items():
+        for name, split in every.items():
+            own, whose = (kind, name), f" of client {name}" if name else ""
+            shared = [row for row in split.origins() if seen.setdefault(row, own) != own]
+            if shared:
+                other, owner = seen[shared[0]]
+                whom = f" of client {owner}" if other == kind else ""
+                yield (
+                    f"{len(shared)} {kind} samples{whose} are {other} samples{whom}, too: "
+                    "divide the data set (torch.utils.data.random_split)"
+                )
