@@ -18,6 +18,8 @@ _FEW = 20
 _BLOCK = 12
 _SOME = 10
 _RUNS = 5
+# Thirty times as large, as a power of ten.
+_POWER = 1.5
 _MOST = 500
 # So many rows later, a feature may be the target.
 _AHEAD = 7
@@ -36,6 +38,7 @@ def of_courses(record: Record) -> Iterator[str]:
         *_sums(long),
         *_copies(long),
         *_repeated(long),
+        *_jumps(long),
         *_coarse(long),
         *_between(long),
         *_added_up(windows.courses),
@@ -146,6 +149,25 @@ def _repeated(courses: Sequence[Course]) -> Iterator[str]:
                 f"order, the first in its row {min(again) + 1}: was a block pasted twice? Leave it "
                 "out"
             )
+
+
+def _jumps(courses: Sequence[Course]) -> Iterator[str]:
+    """Yield a client whose values are of another size from one row to the next, and stay so."""
+    for one in courses:
+        first = one.values[:, 0]
+        if not (first > 0).all():
+            continue
+        sizes = np.log10(first)
+        place = 1 + int(np.abs(np.diff(sizes)).argmax())
+        before, after = sizes[max(0, place - _FEW) : place], sizes[place : place + _FEW]
+        power = float(np.median(after) - np.median(before))
+        if min(len(before), len(after)) >= _RUNS and abs(power) > _POWER:
+            yield (
+                f"the first target of {one.name!r} is around {10 ** np.median(before):.3g}, and "
+                f"from its row {place + 1} on around {10 ** np.median(after):.3g}: is it in "
+                "another unit from there on?"
+            )
+            return
 
 
 def _coarse(courses: Sequence[Course]) -> Iterator[str]:

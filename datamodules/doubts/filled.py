@@ -43,7 +43,7 @@ def _middle(column: Values, numbers: Floats) -> Iterator[str]:
     others = numbers[numbers != value]
     if count < max(5, 0.02 * len(numbers)) or len(values) - 1 < 0.8 * len(others):
         return
-    if value in (values[0], values[-1]) and len(others) >= _SOME:
+    if np.isclose(value, values[[0, -1]], rtol=1e-5, atol=0).any() and len(others) >= _SOME:
         yield from _at_an_end(column, value, count)
     elif len(others) >= _SOME and min(
         abs(value - others.mean()), abs(value - np.median(others))
@@ -59,7 +59,7 @@ def _middle(column: Values, numbers: Floats) -> Iterator[str]:
 
 def _at_an_end(column: Values, value: float, count: int) -> Iterator[str]:
     """Yield an end at which many numbers are equal, unless it is one of a scale."""
-    if value not in _ENDS and not is_sentinel(value):
+    if not np.isclose(value, _ENDS, rtol=1e-5).any() and not is_sentinel(value):
         row = int(np.flatnonzero(column.numbers == value)[0])
         yield (
             f"{column.name!r} is {value:g} in {count} rows (first {column.place(row)}), none is "

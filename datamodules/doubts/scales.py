@@ -159,4 +159,8 @@ def _ratio(power: float, wider: float, apart: float) -> float:
 def _is_fahrenheit(middle: float, usual: float, wider: float) -> bool:
     """Return ``True`` if a temperature is in the one unit, and usually in the other."""
     low, high = sorted((middle, usual))
-    return -20 < low < 45 and abs(high - 1.8 * low - 32) < 2 and 0.1 < abs(wider) < 0.45
+    return (
+        -20 < low < 45
+        and abs(high - 1.8 * low - 32) < (2 if low > 34 else 4)
+        and 0.1 < abs(wider) < 0.45
+    )

@@ -266,6 +266,16 @@ def test_values_midway_and_sums_of_others():
     tells(False, "of those of all other", windows=windows(*parts, 1.01 * sum(parts)))
 
 
+@pytest.mark.parametrize(
+    ("factor", "rows", "told"), [(33, 5, True), (30, 5, False), (33, 4, False), (1 / 33, 5, True)]
+)
+def test_a_unit_that_changes_in_the_course(factor, rows, told):
+    """Of values from 9.99 to 10.01, so that the jump is where the factor begins."""
+    course = 10 + 0.01 * np.sin(np.arange(60.0) ** 2)
+    course[-rows:] *= factor
+    tells(told, f"from its row {61 - rows} on ~ another unit", windows=windows(course))
+
+
 @pytest.mark.parametrize(("years", "told"), [(21, True), (19, False)])
 def test_a_client_in_another_century(years, told):
     values = np.append(steps(0, 30 * DAY, 20), steps(0, 30 * DAY, 20) - years * YEAR)
