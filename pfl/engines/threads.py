@@ -16,7 +16,7 @@ from pfl.core.devices import on_host
 from pfl.core.seeds import default_streams
 from pfl.core.state import each, message_size, nbytes
 from pfl.core.types import Job, Result, Scores
-from pfl.engines import cores
+from pfl.engines import cores, memory
 from pfl.engines.sequential import SequentialEngine
 from pfl.training import client_round
 from pfl.training.context import Context, StoppedError
@@ -27,6 +27,9 @@ WorkT = TypeVar("WorkT")
 
 WAITING = 2**22
 """Bytes of results that may wait before the order in which they are needed comes first."""
+
+WAITING_SHARE = 20
+"""Share of a machine's memory in which results may wait at all."""
 
 
 class ThreadsEngine(SequentialEngine):
@@ -122,7 +125,7 @@ class ThreadsEngine(SequentialEngine):
                 self._stop.set()
                 raise
 
-        turns = Turns(pool, work, dict(enumerate(jobs)))
+        turns = Turns(pool, work, dict(enumerate(jobs)), verb is client_round.train)
         try:
             for index in range(len(jobs)):
                 yield turns.take(index)
@@ -139,25 +142,35 @@ class ThreadsEngine(SequentialEngine):
 class Turns(Generic[WorkT]):
     """Runs jobs in threads, and hands out what they return in the order of the jobs.
 
-    The largest jobs start first, for balance, while little waits to be handed out: up to
-    :data:`WAITING` bytes. Then the job that is handed out next starts first. When a job starts
+    The largest jobs start first, for balance, while what waits to be handed out is little: up to
+    :data:`WAITING` bytes. Then the job that is handed out next starts first, and none starts before
+    what can be handed out was. If one job takes far longer than all others, results of others wait
+    for it: up to a share of the machine's memory, then no other job starts. When a job starts
     changes nothing in what it returns.
 
     Args:
         pool: The threads.
         work: Runs a job.
-        jobs: The jobs, by their place in the order.
+        jobs: The jobs, by their place in the order, which ascends.
+        trains: Whether a job is a client's training, which returns what it sends and keeps.
     """
 
     def __init__(
-        self, pool: ThreadPoolExecutor, work: Callable[[Job], WorkT], jobs: Mapping[int, Job]
+        self,
+        pool: ThreadPoolExecutor,
+        work: Callable[[Job], WorkT],
+        jobs: Mapping[int, Job],
+        trains: bool,
     ) -> None:
-        self._work, self._jobs = work, jobs
+        self._work, self._jobs, self._trains = work, jobs, trains
         # Not yet started: from the last place to the first, and from the smallest to the largest.
         self._places = sorted(jobs, reverse=True)
         self._sizes = sorted(self._places, key=lambda place: jobs[place].info.samples)
-        self._lock, self._waiting = threading.Lock(), 0
-        self._answers: dict[int, Future[WorkT]] = {place: Future() for place in jobs}
+        # Bytes of results that wait, and that jobs which started out of turn will have.
+        self._waiting = self._ahead = 0
+        self._most = max(WAITING, memory.total() // WAITING_SHARE)
+        self._changed, self._ended = threading.Condition(), False
+        self._answers: dict[int, Future[WorkT]] = {place: Future() for place in sorted(jobs)}
         self._threads = [pool.submit(self._turn) for _ in jobs]
 
     def __contains__(self, place: int) -> bool:
@@ -165,16 +178,22 @@ class Turns(Generic[WorkT]):
 
     def take(self, place: int) -> WorkT:
         """Wait for a job, and return what it returned, or raise its error; once for each."""
+        size = 0
         try:
             answer = self._answers[place].result()
+            size = _bytes(answer)
         finally:
-            del self._answers[place]
-        with self._lock:
-            self._waiting -= _bytes(answer)
+            with self._changed:
+                del self._answers[place]
+                self._waiting -= size
+                self._changed.notify_all()
         return answer
 
     def end(self, wait_for_all: bool = True) -> None:
         """Cancel the jobs that have not started, and wait for the others."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
         for thread in self._threads:
             thread.cancel()
         if wait_for_all:
@@ -182,20 +201,45 @@ class Turns(Generic[WorkT]):
 
     def _turn(self) -> None:
         """Run the next job."""
-        with self._lock:
-            order = self._sizes if self._waiting <= WAITING else self._places
-            place = order[-1]
+        with self._changed:
+            self._changed.wait_for(self._may_start)
+            if self._ended:
+                return
+            in_turn = self._waiting + self._ahead > WAITING
+            place = (self._places if in_turn else self._sizes)[-1]
             self._places.remove(place)
             self._sizes.remove(place)
+            ahead = _expected(self._jobs[place]) if self._trains and not in_turn else 0
+            self._ahead += ahead
         future = self._answers[place]
         try:
             answer = self._work(self._jobs[place])
         except BaseException as error:
+            self._count(0, ahead)
             future.set_exception(error)
         else:
-            with self._lock:
-                self._waiting += _bytes(answer)
+            self._count(_bytes(answer), ahead)
             future.set_result(answer)
+
+    def _count(self, waiting: int, ahead: int) -> None:
+        """Count the bytes of a result that waits now, and was expected if it is out of turn."""
+        with self._changed:
+            self._waiting += waiting
+            self._ahead -= ahead
+
+    def _may_start(self) -> bool:
+        """Return whether the next job may start, which adds to what waits."""
+        if self._ended or self._waiting <= WAITING:
+            return True
+        first, answer = next(iter(self._answers.items()))
+        # What can be handed out is handed out first.
+        return not answer.done() and (self._waiting <= self._most or first == self._places[-1])
+
+
+def _expected(job: Job) -> int:
+    """Return the bytes that a client should send and keep after training: as many as it gets."""
+    sent = 0 if job.broadcast is None else message_size(job.broadcast)
+    return sent + nbytes(job.kept)
 
 
 def _bytes(answer: object) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -274,23 +275,42 @@ class Federation:
         self, jobs: Sequence[Job], gathering: Round[ServerState], done: Callable[[Result], None]
     ) -> tuple[dict[int, Result], dict[int, str]]:
         """Return the results that count, and why others do not."""
-        results, failed, of = {}, {}, {job.info.client: job for job in jobs}
-        chain, run = self.coordinator.chain, self.run
-        uploading = {*run.cohort.uploads}
-        for arrived in self.settings.runner.train(jobs):
-            # By client, as one that fails has no result.
-            result = chain.received(of[arrived.client], arrived) if chain.steps else arrived
-            shown = chain.shown(result) if chain.steps else result
+        results, failed = dict[int, Result](), dict[int, str]()
+        # By client, as one that fails has no result.
+        of = {job.info.client: job for job in jobs}
+        taken = partial(self._taken, of, {*self.run.cohort.uploads}, gathering, done)
+        # No name holds what a client sent while the next one trains.
+        for result in map(taken, self.settings.runner.train(jobs)):
             if result.finite:
-                if result.client in uploading:
-                    result = gathering.take(result)
-                results[result.client] = run.keeper.take(result)
-            elif self.settings.on_nonfinite == "stop":
-                raise soundness.error_of(result, run.round + 1)
+                results[result.client] = result
             else:
                 failed[result.client] = soundness.NOT_FINITE
-            done(shown)
         return results, failed
+
+    def _taken(
+        self,
+        of: Mapping[int, Job],
+        uploading: Collection[int],
+        gathering: Round[ServerState],
+        done: Callable[[Result], None],
+        arrived: Result,
+    ) -> Result:
+        """Hand a result's upload to the server and what stays to the keeper; return the rest.
+
+        Raises:
+            NonFiniteError: Its numbers are not finite, and ``on_nonfinite`` is ``stop``.
+        """
+        chain, run = self.coordinator.chain, self.run
+        result = chain.received(of[arrived.client], arrived) if chain.steps else arrived
+        shown = chain.shown(result) if chain.steps else result
+        if result.finite:
+            if result.client in uploading:
+                result = gathering.take(result)
+            result = run.keeper.take(result)
+        elif self.settings.on_nonfinite == "stop":
+            raise soundness.error_of(result, run.round + 1)
+        done(shown)
+        return result
 
     def _row(self, played: Played) -> Row:
         """Return the round's row of metrics before its tests; warn of suspicious losses."""

@@ -89,6 +89,9 @@ class Context:
         # Moves the module and converts it to the precision. The wrapper that it returns is not
         # needed, because the training loop enters the precision's context itself.
         fabric.setup_module(module)
+        # Lightning takes a LightningModule for a callback, so that a Fabric would hold all copies
+        # that were set up with it.
+        fabric._callbacks.remove(cast(Any, module))
         if fabric.strategy.precision.precision == "64-true":
             # Lightning leaves complex numbers as they are.
             for value in (*module.parameters(), *module.buffers()):

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -22,9 +23,10 @@ from lightning_modules.nets import SplitNet
 from lightning_modules.perfedavg import PerFedAvg
 from lightning_modules.pfedvem import PFedVEM
 from pfl.core.seeds import scoped
-from pfl.core.types import Broadcast, Phase
+from pfl.core.types import Broadcast, Phase, Result
+from pfl.engines import threads
 from pfl.engines.sequential import SequentialEngine
-from pfl.engines.threads import ThreadsEngine
+from pfl.engines.threads import ThreadsEngine, Turns
 from pfl.training import client_round
 from pfl.training.contexts import Contexts
 from tests.engines.agreement import agree, fit, same
@@ -95,6 +97,49 @@ def test_large_clients_start_first():
     engine.close()
     assert sorted(order[:2]) == [6, 9]
     assert order[2] == 1
+
+
+@pytest.mark.parametrize(("share", "started"), [(1, 10), (100, 4)])
+def test_little_waits_for_a_client_that_takes_far_longer(share, started, monkeypatch):
+    """Client 0 comes first and ends last: four others fill what may wait."""
+    monkeypatch.setattr(threads, "WAITING", 0)
+    monkeypatch.setattr(threads, "WAITING_SHARE", share)
+    monkeypatch.setattr(threads.memory, "total", lambda: 400 * 3)
+    data, done = blobs([2] * 11), []
+    jobs = [job(data, client, Broadcast({})) for client in range(11)]
+
+    def work(job):
+        if job.info.client == 0:
+            deadline = time.monotonic() + 60
+            while len(done) < started and time.monotonic() < deadline:
+                time.sleep(0.001)
+            time.sleep(0.1)
+            before.append(len(done))
+        done.append(job.info.client)
+        return Result(job.info.client, None, {"w": torch.zeros(1)}, {}, 1, 1, {}, True)
+
+    before = []
+    with ThreadPoolExecutor(2) as pool:
+        turns = Turns(pool, work, dict(enumerate(jobs)), trains=True)
+        assert [turns.take(place).client for place in range(11)] == [*range(11)]
+    assert before == [started]
+
+
+def test_whoever_wants_no_more_answers_frees_what_waits_to_start(monkeypatch):
+    monkeypatch.setattr(threads, "WAITING", 0)
+    monkeypatch.setattr(threads.memory, "total", lambda: 0)
+    data, first = blobs([2] * 5), threading.Event()
+
+    def work(job):
+        if job.info.client == 0:
+            first.wait(60)
+        return Result(job.info.client, None, {"w": torch.zeros(1)}, {}, 1, 1, {}, True)
+
+    jobs = [job(data, client, Broadcast({})) for client in range(5)]
+    with ThreadPoolExecutor(2) as pool:
+        turns = Turns(pool, work, dict(enumerate(jobs)), trains=True)
+        threading.Timer(0.1, first.set).start()
+        turns.end()
 
 
 def test_a_failing_client_ends_the_others_and_is_reported():

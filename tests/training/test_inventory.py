@@ -1,6 +1,7 @@
 """What training changes travels, stays, is refused by name, or matters to nobody."""
 
 import random
+import weakref
 from functools import partial
 
 import numpy as np
@@ -30,10 +31,11 @@ from pfl.engines.threads import ThreadsEngine
 from pfl.engines.vectorised import VectorisedEngine
 from pfl.loop import FederatedLoop
 from pfl.training.declaration import MethodError
+from pfl.training.excerpt import excerpt
 from pfl.training.inventory import check_states
 from pfl.training.reach import Reach, duplicate
 from tests.helpers.discovery import build, facts, methods
-from tests.helpers.federation import SGD, contexts
+from tests.helpers.federation import SGD, context, contexts
 from tests.helpers.toy import blobs, mlp, normed
 from tests.training import zoo
 
@@ -252,3 +254,12 @@ def test_a_batch_norm_that_reads_its_counter_keeps_it():
     assert module.kept_names() == ("net.1.num_batches_tracked",)
     assert module.personal_is_global()
     assert FedAvg(nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3))).kept_names() == ()
+
+
+def test_the_copy_on_which_a_method_is_tried_ends_with_the_trial():
+    """Fabric lists what it sets up, so that it would hold a second network during the whole run."""
+    whole = context(FedAvg(mlp()), blobs())
+    small = excerpt(whole)
+    module = weakref.ref(small.module)
+    del small
+    assert module() is None

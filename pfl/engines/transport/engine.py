@@ -83,9 +83,8 @@ class CarriedEngine(Engine):
             OSError: A client does not answer, or its place fails.
             JobError: The method failed.
         """
-        for result in self._run(jobs, self._train, client_round.train):
-            if result is not None:
-                yield result
+        # No name holds a result while the next one is computed.
+        yield from filter(None, self._run(jobs, self._train, client_round.train))
 
     def test(self, jobs: Sequence[Job]) -> Iterator[Scores]:
         """Test each job's model on its splits; a client that fails has no scores.
@@ -139,7 +138,8 @@ class CarriedEngine(Engine):
             for index, job in enumerate(jobs)
             if job.info.client not in absences and self.reaches(job)
         }
-        turns = Turns(self._threads, lambda job: work(job, common), away)
+        trains = here is client_round.train
+        turns = Turns(self._threads, lambda job: work(job, common), away, trains)
         try:
             for index, job in enumerate(jobs):
                 if index in turns:
