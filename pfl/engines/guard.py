@@ -11,9 +11,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+import torch
 from lightning.fabric.plugins.precision.amp import MixedPrecision
 
 from pfl.core.failure import error_line
+from pfl.core.seeds import scoped
 from pfl.core.types import Job
 from pfl.engines.stack import round as stack_round
 from pfl.training.context import Context
@@ -31,7 +33,10 @@ def disagreement(context: Context) -> str | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            alone = dict(played(excerpt(context, double=True), one_by_one))
+            small = excerpt(context, double=True)
+            if (written := _written(small)) is not None:
+                return f"{written}, for the samples too that only fill up a stack's batches"
+            alone = dict(played(small, one_by_one))
         except Exception as error:
             return f"{name} could not be checked on two small clients: {error_line(error)}"
         try:
@@ -47,6 +52,22 @@ def disagreement(context: Context) -> str | None:
             except Exception as error:
                 return f"{name} fails when stacked in {precision.precision}: {error_line(error)}"
     return None
+
+
+def _written(context: Context) -> str | None:
+    """Return which parameter the forward pass writes to, as an embedding with a largest norm does.
+
+    Two short rounds do not always show it: padding repeats samples that a client sees anyway, only
+    at another step.
+    """
+    splits = (context.data.split(client, "train") for client in (0, 1))
+    if (split := next(filter(len, splits), None)) is None:
+        return None
+    before = {n: (one, one._version) for n, one in context.module.named_parameters()}
+    with torch.no_grad(), scoped(0):
+        context.module.train()(split.batch(torch.zeros(2, dtype=torch.int64)).x)
+    found = (name for name, (one, version) in before.items() if one._version != version)
+    return next((f"the forward pass writes to the parameter {name!r}" for name in found), None)
 
 
 def _together(context: Context, jobs: Sequence[Job]) -> Played:

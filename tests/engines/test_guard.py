@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch import nn
 
 from lightning_modules.fedper import FedPer
 from lightning_modules.perfedavg import PerFedAvg
@@ -32,6 +33,17 @@ class MixesSamples(broken.Method):
         return self.net(x) + self.net(x).mean()
 
 
+class Renormalises(broken.Method):
+    """Its embedding makes vectors short as they are read, those of padding too."""
+
+    def __init__(self, net, **options):
+        super().__init__(net, **options)
+        self.table = nn.Embedding.from_pretrained(torch.ones(3, 3), freeze=False, max_norm=0.1)
+
+    def forward(self, x):
+        return self.net(x) + self.table((x[:, 0] > 0).long())
+
+
 class Branches(broken.Method):
     """A branch on a value cannot be stacked at all."""
 
@@ -51,6 +63,7 @@ class Branches(broken.Method):
         (MarksPadding, r"the \w+ visits \(client 1"),
         (ScalesBySamples, r"ScalesBySamples gives different numbers when stacked"),
         (MixesSamples, r"the tested logits \(client 1"),
+        (Renormalises, r"the forward pass writes to the parameter 'table\.weight', for the"),
         (Branches, r"Branches fails when stacked: RuntimeError"),
     ],
 )

@@ -1104,6 +1104,21 @@ def frozen_part():
 
 
 @specimen()
+def renormalised_embedding():
+    """Vectors are made short as they are read: those of samples that only fill up a batch, too."""
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Embedding(10, 4, max_norm=1.0), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.table((x[:, 0] * 3).long().clamp(-4, 4) + 5))
+
+    return Own()
+
+
+@specimen()
 def frozen_batch_norm():
     made = _normed(nn.BatchNorm1d(6))
     made[1].requires_grad_(False)
