@@ -337,9 +337,17 @@ class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0] * mask * (1 / (1 - args[1])), mask
         if not self._alone:
             raise RuntimeError(f"{func} draws for one client at a time")
-        if self._generator is not None and _takes_generator(func):
-            given.setdefault("generator", self._generator)
+        if self._generator is not None and (seeded := _with_generator(func)) is not None:
+            return seeded(*args, **{"generator": self._generator, **given})
         return func(*args, **given)
+
+
+def _with_generator(func: Any) -> Any:  # noqa: ANN401
+    """Return the overload of an operator that takes a generator; ``None`` if none does."""
+    name = func._overloadname
+    beside = "generator" if name == "default" else f"{name}_generator"
+    overloads = (func, getattr(func.overloadpacket, beside, None))
+    return next((one for one in overloads if one is not None and _takes_generator(one)), None)
 
 
 def _takes_generator(func: Any) -> bool:  # noqa: ANN401
