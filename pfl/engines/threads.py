@@ -13,7 +13,7 @@ import torch
 from pfl.core.checks import at_least_one
 from pfl.core.data_view import an_input
 from pfl.core.devices import on_host
-from pfl.core.seeds import default_streams
+from pfl.core.seeds import default_streams, scoped
 from pfl.core.state import each, message_size, nbytes
 from pfl.core.types import Job, Result, Scores
 from pfl.engines import cores, memory
@@ -21,6 +21,7 @@ from pfl.engines.sequential import SequentialEngine
 from pfl.training import client_round
 from pfl.training.context import Context, StoppedError
 from pfl.training.contexts import Contexts
+from pfl.training.reach import Reach
 
 AnswerT = TypeVar("AnswerT", Result, client_round.Answers)
 WorkT = TypeVar("WorkT")
@@ -264,7 +265,31 @@ def unsupported_reason(contexts: Contexts, workers: int) -> str | None:
             return "this precision is a global setting, which all threads share"
     if any(one.drawing and not _draws_alone(one) for one in contexts.each()):
         return "the network's random numbers cannot be drawn from a separate stream in each thread"
+    if any(map(_shares, contexts.each())):
+        return "copies of the network share a variable to which its code writes"
     return None
+
+
+def _shares(context: Context) -> bool:
+    """Return ``True`` if a step of one copy of a network changes what another copy can reach.
+
+    Functions are not copied with a module, nor what they remember: threads would overwrite what
+    another one has stored in a variable of a hook and not read yet.
+    """
+    one, other = context.replica(), context.replica()
+    before = Reach(other.module)
+    if not before.has_code:
+        return False
+    one.load({})
+    with context.fabric.autocast(), scoped(0, context.fabric.device):
+        # Two samples, as batch norms need.
+        inputs = each(lambda value: torch.cat([value, value]), an_input(context.data))
+        outputs = one.module.train()(inputs)
+        if outputs.requires_grad:
+            outputs.sum().backward()
+    changed = Reach(other.module).places != before.places
+    before.restore()
+    return changed
 
 
 def _draws_alone(context: Context) -> bool:

@@ -321,3 +321,17 @@ def test_a_single_test_has_all_op_threads(monkeypatch):
     list(engine.test(asked))
     engine.close()
     assert counts == [2, 1, 1, 1]
+
+
+def test_a_variable_of_a_hook_is_not_shared_by_threads():
+    """Copies of a module have the same functions, and these the same variables."""
+    net, found = mlp(), {}
+    net.head.register_forward_pre_hook(lambda module, given: found.update(h=given[0].detach()))
+    net.head.register_forward_hook(lambda module, given, z: z - found["h"].mean())
+    run = fit(FedAvg(net, optimizer=SGD), ThreadsEngine(2), rounds=1)
+    said = run.header["engine"]
+    assert said.startswith("sequential, not threads: copies of the network share a variable")
+    quiet = mlp()
+    quiet.head.register_forward_hook(lambda module, given, z: 2 * z)
+    side = fit(FedAvg(quiet, optimizer=SGD), ThreadsEngine(2), rounds=1).header["engine"]
+    assert side.startswith("threads: 2 clients side by side")
