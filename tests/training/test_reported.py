@@ -82,7 +82,7 @@ def small_net(norm):
         {"epochs": 1.5, "share": 0.3, "batch_size": 3},
         {"epochs": lambda own, info: info.samples / 4},
     ],
-    ids=str,
+    ids=lambda options: " ".join(f"{n}={getattr(v, '__name__', v)}" for n, v in options.items()),
 )
 def test_what_a_client_does_is_what_its_plan_has(options, size, norm):
     """Neither a step nor a sample more or less, whatever its batches are."""
