@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Generic, TypeVar
 
 import torch
@@ -281,7 +281,8 @@ def _shares(context: Context) -> bool:
     if not before.has_code:
         return False
     one.load({})
-    with context.fabric.autocast(), scoped(0, context.fabric.device):
+    # Some networks take no batch of two; what they have done until then counts.
+    with suppress(Exception), context.fabric.autocast(), scoped(0, context.fabric.device):
         # Two samples, as batch norms need.
         inputs = each(lambda value: torch.cat([value, value]), an_input(context.data))
         outputs = one.module.train()(inputs)
