@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from typing_extensions import Unpack
 
 from lightning_modules import base as fl
@@ -120,29 +121,35 @@ class FedGHServer(fl.MeansServer[fl.ServerState]):
     head: nn.Module = field(kw_only=True, repr=False)
     task: fl.Task = field(kw_only=True)
 
-    def batches(self, count: int, round: int) -> Iterable[Tensor]:
-        """Return the positions of ``count`` means in the order of the steps."""
-        single = torch.split(torch.arange(count), 1)
-        return single if self.order == "one_by_one" else super().batches(count, round)
+    def __post_init__(self) -> None:
+        if self.order == "one_by_one":
+            self.server_batch = 1
+
+    def orders(self, count: int, round: int) -> Iterable[Tensor]:
+        """Return the order of ``count`` means in each epoch."""
+        single = self.order == "one_by_one"
+        return [torch.arange(count)] if single else super().orders(count, round)
 
     def finish(self, state: fl.ServerState, folded: fl.Folded) -> fl.ServerState:
         """Return the state with the trained head."""
         means, classes = fl.uploaded_means(folded["means"], next(iter(state.shared.values())))
-
-        batches = self.batches(len(means), state.round)
+        orders = self.orders(len(means), state.round)
         head = {name.removeprefix(HEAD): value for name, value in state.shared.items()}
-        trained, mean = self.descended(head, self._slopes(head, means, classes), batches)
+        slopes, rows = self._slopes(head, means, classes)
+        trained, mean = self.descended(head, slopes, rows, orders)
         shared = {HEAD + name: value for name, value in trained.items()}
         return replace(state, shared=shared, report={"header_loss": mean})
 
-    def _slopes(self, head: fl.State, means: Tensor, classes: Tensor) -> fl.Slopes:
-        """Return the gradient of the loss on some means, in the quickest way to the same bits."""
+    def _slopes(
+        self, head: fl.State, means: Tensor, classes: Tensor
+    ) -> tuple[fl.Slopes, Sequence[Tensor]]:
+        """Return the gradient of the loss, in the quickest way to the same bits, and its rows."""
         linear = type(self.head) is nn.Linear and {*head} == {"weight", "bias"}
         if linear and self.task == fl.Classification() and means.dtype.itemsize >= 4:
-            return fl.linear_slopes(means, classes)
+            chosen = -F.one_hot(classes, len(head["bias"])).to(means)
+            return fl.linear_slopes, (means, classes, chosen)
 
-        def loss(values: fl.State, rows: Tensor) -> Tensor:
-            outputs = fl.call_with(self.head, values, self.head, means[rows])
-            return self.task.loss(outputs, classes[rows])
+        def loss(values: fl.State, means: Tensor, classes: Tensor) -> Tensor:
+            return self.task.loss(fl.call_with(self.head, values, self.head, means), classes)
 
-        return fl.slopes_of(loss)
+        return fl.slopes_of(loss), (means, classes)

@@ -132,11 +132,11 @@ class FedTGPServer(fl.MeansServer[FedTGPState]):
         gaps = fl.class_gaps(means, classes, len(table))
         margin = min(float(gaps.max()), self.margin)
 
-        def loss(trained: fl.State, rows: Tensor) -> Tensor:
-            return fl.prototype_contrast(means[rows], classes[rows], _prototypes(trained), margin)
+        def loss(trained: fl.State, means: Tensor, classes: Tensor) -> Tensor:
+            return fl.prototype_contrast(means, classes, _prototypes(trained), margin)
 
-        batches = self.batches(len(means), state.round)
-        trained, mean = self.descended(state.trained, fl.slopes_of(loss), batches)
+        rows, orders = (means, classes), self.orders(len(means), state.round)
+        trained, mean = self.descended(state.trained, fl.slopes_of(loss), rows, orders)
         report = {"prototype_loss": mean, "margin": margin}
         shared = {"prototypes": _prototypes(trained)}
         return replace(state, shared=shared, trained=trained, report=report)

@@ -8,11 +8,12 @@ from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from pfl import method as fl
 
-Slopes: TypeAlias = Callable[[fl.State, Tensor], tuple[Tensor, Sequence[Tensor | None]]]
-"""The loss of given values on a batch, and its gradient, in the order of the values."""
+Slopes: TypeAlias = Callable[..., tuple[Tensor, Sequence[Tensor | None]]]
+"""The loss of given values on the tensors of a batch, and its gradient, in the values' order."""
 
 
 @dataclass(eq=False)
@@ -102,14 +103,13 @@ class MeansServer(fl.Server[fl.StateT]):
         """Hold the class means of all clients."""
         return {"means": fl.Uploads(shared=())}
 
-    def batches(self, count: int, round: int) -> Iterable[Tensor]:
-        """Return batches of positions of ``count`` means, shuffled anew in each epoch."""
+    def orders(self, count: int, round: int) -> Iterable[Tensor]:
+        """Return the order of ``count`` means in each epoch, shuffled anew."""
         rng = fl.generator(self.seed, "means", round)
-        orders = (torch.randperm(count, generator=rng) for _ in range(self.server_epochs))
-        return (batch for order in orders for batch in torch.split(order, self.server_batch))
+        return (torch.randperm(count, generator=rng) for _ in range(self.server_epochs))
 
     def descended(
-        self, start: fl.State, slopes: Slopes, batches: Iterable[Tensor]
+        self, start: fl.State, slopes: Slopes, rows: Sequence[Tensor], orders: Iterable[Tensor]
     ) -> tuple[fl.State, float]:
         """Return the values after a step on each batch, and the mean loss (0 without a step).
 
@@ -119,69 +119,62 @@ class MeansServer(fl.Server[fl.StateT]):
             start: The values to train; they are not changed.
             slopes: Returns the loss of given values on a batch, and its gradient in the same order;
                 such as :func:`slopes_of` a loss.
-            batches: The batches.
+            rows: Tensors whose rows belong together, such as inputs and labels.
+            orders: The order of the rows in each epoch.
 
         Example:
-            >>> def halved(state, rows):
-            ...     return 0.5 * (state["w"] * rows).square().sum()
+            >>> def halved(state, x):
+            ...     return 0.5 * (state["w"] * x).square().sum()
             >>> server, start = MeansServer(server_lr=0.5), {"w": torch.tensor([8.0])}
-            >>> server.descended(start, slopes_of(halved), torch.ones(2, 1))
-            ({'w': tensor([2.])}, 20.0)
+            >>> server.descended(start, slopes_of(halved), [torch.ones(20)], [torch.arange(20)])
+            ({'w': tensor([128.])}, 2720.0)
         """
         values, losses = fl.clone(start), []
         # Thousands of tiny steps, one after another: an optimiser would take as long again.
         with torch.inference_mode():
-            for batch in batches:
-                loss, gradient = slopes(values, batch)
-                for value, slope in zip(values.values(), gradient, strict=True):
-                    if slope is not None:
-                        value.add_(slope, alpha=-self.server_lr)
-                losses.append(loss)
+            for order in orders:
+                shuffled = (each.index_select(0, order.to(each.device)) for each in rows)
+                batches = (torch.split(each, self.server_batch) for each in shuffled)
+                for batch in zip(*batches, strict=True):
+                    loss, gradient = slopes(values, *batch)
+                    for value, slope in zip(values.values(), gradient, strict=True):
+                        if slope is not None:
+                            value.add_(slope, alpha=-self.server_lr)
+                    losses.append(loss)
             return values, float(torch.stack(losses).mean()) if losses else 0.0
 
 
-def slopes_of(loss: Callable[[fl.State, Tensor], Tensor]) -> Slopes:
+def slopes_of(loss: Callable[..., Tensor]) -> Slopes:
     """Return a function that computes a loss and its gradient by autograd."""
 
-    def slopes(values: fl.State, batch: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
+    def slopes(values: fl.State, *batch: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
         with torch.inference_mode(False), torch.enable_grad():
             leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
-            found = loss(leaves, batch)
+            found = loss(leaves, *(each.clone() for each in batch))
             gradient = torch.autograd.grad(found, [*leaves.values()], allow_unused=True)
             return found.detach(), gradient
 
     return slopes
 
 
-def linear_slopes(x: Tensor, y: Tensor) -> Slopes:
-    """Return a function that computes the mean cross-entropy of a linear layer and its gradient.
+def linear_slopes(
+    values: fl.State, x: Tensor, y: Tensor, chosen: Tensor
+) -> tuple[Tensor, Sequence[Tensor | None]]:
+    """Return the mean cross-entropy of a linear layer, and its gradient.
 
-    It calls what autograd would call, and has the same bits, in a quarter of the time: for layers
+    It calls what autograd would call, and has the same bits, in a fifth of the time: for layers
     that are as small as a head, autograd's own work takes longer than the arithmetic.
 
     Args:
+        values: The layer's ``weight`` and ``bias``, in any order.
         x: (n, D) inputs.
         y: (n,) labels.
-
-    Returns:
-        A function of the layer's ``weight`` and ``bias``, in any order, and of rows of ``x``.
+        chosen: (n, C) -1 at the label, and 0 elsewhere.
     """
-    # Looked up once, as a look-up takes as long as some of the calls.
-    aten, dtype, one = torch.ops.aten, x.dtype, x.new_ones(())
-    softmax, softmax_back = aten._log_softmax.default, aten._log_softmax_backward_data.default
-    nll, nll_back = aten.nll_loss_forward.default, aten.nll_loss_backward.default
-
-    def slopes(values: fl.State, rows: Tensor) -> tuple[Tensor, Sequence[Tensor | None]]:
-        rows = rows.to(x.device)
-        some, labels = x.index_select(0, rows), y.index_select(0, rows)
-        chances = softmax(torch.addmm(values["bias"], some, values["weight"].t()), 1, False)
-        loss, total = nll(chances, labels, None, 1, -100)
-        slope = nll_back(one, chances, labels, None, 1, -100, total)
-        slope = softmax_back(slope, chances, 1, dtype)
-        found = {"weight": slope.t().mm(some), "bias": slope.sum(0)}
-        return loss, [found[name] for name in values]
-
-    return slopes
+    chances = F.linear(x, values["weight"], values["bias"]).log_softmax(1)
+    slope = torch._log_softmax_backward_data(chosen / y.shape[0], chances, 1, x.dtype)
+    found = {"weight": slope.t().mm(x), "bias": slope.sum(0)}
+    return F.nll_loss(chances, y), [found[name] for name in values]
 
 
 def uploaded_means(uploads: Sequence[fl.Upload], like: Tensor) -> tuple[Tensor, Tensor]:

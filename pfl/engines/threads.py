@@ -216,17 +216,15 @@ class Turns(Generic[WorkT]):
         try:
             answer = self._work(self._jobs[place])
         except BaseException as error:
-            self._count(0, ahead)
-            future.set_exception(error)
+            with self._changed:
+                self._ahead -= ahead
+                future.set_exception(error)
         else:
-            self._count(_bytes(answer), ahead)
-            future.set_result(answer)
-
-    def _count(self, waiting: int, ahead: int) -> None:
-        """Count the bytes of a result that waits now, and was expected if it is out of turn."""
-        with self._changed:
-            self._waiting += waiting
-            self._ahead -= ahead
+            # At once: an answer that is counted, but cannot be taken, would let later jobs start.
+            with self._changed:
+                self._ahead -= ahead
+                self._waiting += _bytes(answer)
+                future.set_result(answer)
 
     def _may_start(self) -> bool:
         """Return whether the next job may start, which adds to what waits."""

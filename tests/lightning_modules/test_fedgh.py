@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy, linear, one_hot
 
 from lightning_modules import base as fl
 from lightning_modules.fedgh import FedGH, FedGHServer
@@ -54,10 +54,11 @@ def test_slopes_of_a_linear_head_have_the_bits_of_autograd(dtype, size):
     x, y = torch.randn(70, 37, generator=rng, dtype=dtype), torch.arange(70) % 11
     head = nn.Linear(37, 11, dtype=dtype)
     values = {name: value.detach() for name, value in head.named_parameters()}
-    quick = linear_slopes(x, y)
-    slow = slopes_of(lambda own, rows: cross_entropy(linear(x[rows], **own), y[rows]))
+    chosen = -one_hot(y, 11).to(dtype)
+    slow = slopes_of(lambda own, x, y: cross_entropy(linear(x, **own), y))
     for rows in torch.randperm(70, generator=rng).split(size):
-        found, right = quick(values, rows), slow(values, rows)
+        found = linear_slopes(values, x[rows], y[rows], chosen[rows])
+        right = slow(values, x[rows], y[rows])
         assert torch.equal(found[0], right[0])
         assert all(map(torch.equal, found[1], right[1]))
 
@@ -80,7 +81,7 @@ def test_a_linear_head_needs_no_autograd_at_the_server(head, task, quick, monkey
         return fit(method, blobs(task=task), 2).fingerprint
 
     calls = []
-    monkeypatch.setattr(fl, "linear_slopes", lambda x, y: calls.append(1) or linear_slopes(x, y))
+    monkeypatch.setattr(fl, "linear_slopes", lambda *each: calls.append(1) or linear_slopes(*each))
     found = fingerprint()
     assert bool(calls) == quick
     monkeypatch.setattr(FedGHServer, "_slopes", by_autograd)
@@ -88,11 +89,10 @@ def test_a_linear_head_needs_no_autograd_at_the_server(head, task, quick, monkey
 
 
 def by_autograd(self, head, means, classes):
-    def loss(values, rows):
-        outputs = functional_call(self.head, values, (means[rows],))
-        return self.task.loss(outputs, classes[rows])
+    def loss(values, means, classes):
+        return self.task.loss(functional_call(self.head, values, (means,)), classes)
 
-    return slopes_of(loss)
+    return slopes_of(loss), (means, classes)
 
 
 @pytest.mark.parametrize("order", ["batches", "one_by_one"])
