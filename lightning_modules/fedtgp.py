@@ -136,7 +136,8 @@ class FedTGPServer(fl.MeansServer[FedTGPState]):
             return fl.prototype_contrast(means, classes, _prototypes(trained), margin)
 
         rows, orders = (means, classes), self.orders(len(means), state.round)
-        trained, mean = self.descended(state.trained, fl.slopes_of(loss), rows, orders)
+        descend = fl.descent(loss, self.server_lr)
+        trained, mean = self.descended(state.trained, descend, rows, orders)
         report = {"prototype_loss": mean, "margin": margin}
         shared = {"prototypes": _prototypes(trained)}
         return replace(state, shared=shared, trained=trained, report=report)

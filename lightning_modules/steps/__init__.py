@@ -51,9 +51,8 @@ if TYPE_CHECKING:
     from lightning_modules.steps.servers import DampedServer as DampedServer
     from lightning_modules.steps.servers import MeansServer as MeansServer
     from lightning_modules.steps.servers import MovingServer as MovingServer
-    from lightning_modules.steps.servers import Slopes as Slopes
-    from lightning_modules.steps.servers import linear_slopes as linear_slopes
-    from lightning_modules.steps.servers import slopes_of as slopes_of
+    from lightning_modules.steps.servers import descent as descent
+    from lightning_modules.steps.servers import linear_descent as linear_descent
     from lightning_modules.steps.servers import stepped as stepped
     from lightning_modules.steps.servers import uploaded_means as uploaded_means
 else:

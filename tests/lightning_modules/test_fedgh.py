@@ -5,13 +5,11 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy, linear, one_hot
 
-from lightning_modules import base as fl
 from lightning_modules.fedgh import FedGH, FedGHServer
 from lightning_modules.nets import PerClient, SplitNet
-from lightning_modules.steps import linear_slopes, slopes_of
+from lightning_modules.steps import descent, linear_descent
 from pfl.core.seeds import generator
 from pfl.core.task import Classification
 from tests.helpers import by_hand, facts
@@ -46,21 +44,24 @@ def test_backbones_may_differ_between_clients():
     }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [1, 10, 33])
-def test_slopes_of_a_linear_head_have_the_bits_of_autograd(dtype, size):
-    """Loss and gradient of each step, also at features of a length that no vector register has."""
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_step_of_a_linear_head_is_that_of_autograd(bias, size):
+    """Loss and values, in batches of one, of few, and of what a last batch has left."""
     rng = torch.Generator().manual_seed(0)
-    x, y = torch.randn(70, 37, generator=rng, dtype=dtype), torch.arange(70) % 11
-    head = nn.Linear(37, 11, dtype=dtype)
-    values = {name: value.detach() for name, value in head.named_parameters()}
-    chosen = -one_hot(y, 11).to(dtype)
-    slow = slopes_of(lambda own, x, y: cross_entropy(linear(x, **own), y))
-    for rows in torch.randperm(70, generator=rng).split(size):
-        found = linear_slopes(values, x[rows], y[rows], chosen[rows])
-        right = slow(values, x[rows], y[rows])
-        assert torch.equal(found[0], right[0])
-        assert all(map(torch.equal, found[1], right[1]))
+    x, y = torch.randn(70, 37, generator=rng).double(), torch.arange(70) % 11
+    x = torch.cat([x, torch.ones(70, 1)], 1) if bias else x
+    weight = torch.randn(11, x.shape[1], generator=rng).double()
+    quick, slow = {"weight": weight.clone()}, {"weight": weight.clone()}
+    of_autograd = descent(lambda own, x, y: cross_entropy(linear(x, own["weight"]), y), 0.3)
+    rows = x, y, -one_hot(y, 11).double()
+    for some in torch.randperm(70, generator=rng).split(size):
+        found = linear_descent(0.3)(quick, *(each[some] for each in rows))
+        torch.testing.assert_close(
+            found, of_autograd(slow, x[some], y[some]), rtol=1e-12, atol=1e-12
+        )
+    torch.testing.assert_close(quick, slow, rtol=1e-12, atol=1e-12)
+    assert not torch.equal(quick["weight"], weight)
 
 
 @pytest.mark.parametrize(
@@ -73,26 +74,23 @@ def test_slopes_of_a_linear_head_have_the_bits_of_autograd(dtype, size):
     ],
 )
 def test_a_linear_head_needs_no_autograd_at_the_server(head, task, quick, monkeypatch):
-    """Its thousands of steps are a round's largest part; other heads and losses give equal bits."""
+    """Its thousands of steps are a round's largest part; they are those of any other head."""
 
-    def fingerprint():
+    def trained():
         net = SplitNet(mlp().backbone, deepcopy(head), features=6, num_classes=3)
-        method = FedGH(net, optimizer=SGD, task=task, server_epochs=2)
-        return fit(method, blobs(task=task), 2).fingerprint
+        method = FedGH(net, optimizer=SGD, task=task, server_epochs=2, server_batch=2)
+        run = fit(method, blobs(task=task), 2, precision="64-true")
+        (loss,) = (value for name, value in run.history[-1].items() if "header_loss" in name)
+        return {**run.server.shared, "loss": loss}
 
-    calls = []
-    monkeypatch.setattr(fl, "linear_slopes", lambda *each: calls.append(1) or linear_slopes(*each))
-    found = fingerprint()
+    calls, train = [], FedGHServer._train_linear
+    monkeypatch.setattr(
+        FedGHServer, "_train_linear", lambda self, *each: calls.append(1) or train(self, *each)
+    )
+    found = trained()
     assert bool(calls) == quick
-    monkeypatch.setattr(FedGHServer, "_slopes", by_autograd)
-    assert fingerprint() == found
-
-
-def by_autograd(self, head, means, classes):
-    def loss(values, means, classes):
-        return self.task.loss(functional_call(self.head, values, (means,)), classes)
-
-    return slopes_of(loss), (means, classes)
+    monkeypatch.setattr(FedGHServer, "_train_linear", FedGHServer._train)
+    torch.testing.assert_close(trained(), found, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("order", ["batches", "one_by_one"])
