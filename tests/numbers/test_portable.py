@@ -61,7 +61,7 @@ HASHES = {
 }
 FINGERPRINTS = {
     "": "b85de6699d28009d",
-    "--model PFedVEM --loop.rounds=3": "9a75ded7738c5eca",
+    "--model PFedVEM --loop.rounds=3": "ad4bef616566d71a",
     "--model FedAS --model.net=ResNet18 --loop.rounds=1 --data.init_args.max_samples=200": (
         "47a1fe3e415e70e3"
     ),
