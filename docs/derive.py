@@ -122,19 +122,19 @@ def _counted(text: str) -> str:
 def _refusals() -> str:
     """Return who cannot keep single samples private, by reason, and who can."""
     why: dict[str, list[str]] = {words: [] for words in REASONS.values()}
-    free = []
+    free = 0
     for kind, record in records().items():
         reason = discovery.facts(kind).not_private
         if reason is None and discovery.build(kind, mlp()).server().needs_label_counts:
             reason = COUNTS
         if reason is None:
-            free.append(record.name)
+            free += 1
             continue
         words = next(words for part, words in REASONS.items() if part in reason)
         term = re.search(r"term '(\w+)'", reason)
         why[words].append(f"{record.name} (`{term[1]}`)" if term else record.name)
     lines = [f"- {words}: {', '.join(names)};\n" for words, names in why.items() if names]
-    return f"{''.join(lines)[:-2]}.\n\n{', '.join(free)} can be run.\n"
+    return f"{''.join(lines)[:-2]}.\n\nThe other {free} can be run.\n"
 
 
 def _exports(text: str) -> str:

@@ -26,7 +26,7 @@ REFUSED = "| refused | as |\n| --- | --- |\n"
 
 def table():
     """Return a table of the methods that can be run, and one of those that are refused."""
-    covered, refused = defaultdict(list), defaultdict(list)
+    covered, refused = defaultdict(list), defaultdict(lambda: defaultdict(list))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for method in sorted(discovery.methods(), key=lambda kind: kind.__name__.lower()):
@@ -37,10 +37,19 @@ def table():
             else:
                 # The name of a method's own server would part equal reasons.
                 told = re.sub(r"\bits \w+Server\b", "its server", why)
-                refused[re.sub(r"'([^' ]+)'", r"`\1`", told)].append(method.__name__)
+                named = re.search(r"'([^' ]+)'", told)
+                reason = re.sub(r"'[^' ]+'", "the entry in brackets", told)
+                reason = reason.replace("'s the entry", "'s entry")
+                entry = f" (`{named[1]}`)" if named else ""
+                refused[reason][entry].append(method.__name__)
     lines = [f"| {', '.join(names)} | {' | '.join(cells)} |\n" for cells, names in covered.items()]
-    reasons = [f"| {', '.join(names)} | {why} |\n" for why, names in refused.items()]
+    reasons = [f"| {_by_entry(entries)} | {why} |\n" for why, entries in refused.items()]
     return "".join([COVERED, *lines, "\n", REFUSED, *reasons])
+
+
+def _by_entry(entries):
+    """Return the methods that are refused for one reason, by the entry that it is about."""
+    return "; ".join(f"{', '.join(names)}{entry}" for entry, names in entries.items())
 
 
 def _covered(method, module):
