@@ -438,6 +438,14 @@ def test_readme_is_short():
     assert len(words) <= 500
 
 
+def test_pages_are_short():
+    """At most 2,000 words on a page, and 35,000 on all that are not about one method."""
+    counts = {page: len(page.read_text("utf-8").split()) for page in DOCUMENTS[1:]}
+    assert not [page.name for page, words in counts.items() if words > 2_000]
+    others = [words for page, words in counts.items() if page.parent.name != "methods"]
+    assert sum(others) <= 35_000
+
+
 def table_of(page, first):
     """Return the rows of a table by their first cell; ``first`` begins its head."""
     (found,) = re.findall(rf"^\| {first} \|.*\n(?:\|.*\n)+", page, re.MULTILINE)
