@@ -149,7 +149,9 @@ def no_class(name: str, declared: Any, names: Iterable[str], find: Callable[[str
         what = f"{name!r} is not one of {', '.join(words)}, nor a class"
     known, bases = [*names], [*hints.classes(declared)]
     close = [one for one in known if one.lower() == name.lower()]
-    close += get_close_matches(name, known, n=8)
+    # A module that all have in common would make any two names alike.
+    lasts = {one.rpartition(".")[2]: one for one in known}
+    close += [lasts[one] for one in get_close_matches(name.rpartition(".")[2], lasts, n=8)]
     lines = [(one, getattr(find(one), "__mro__", ())) for one in dict.fromkeys(close)]
     fitting = [
         one

@@ -209,6 +209,12 @@ def _own_module(own_folder):
     )
 
 
+def test_a_module_in_common_makes_no_two_names_alike(own_folder, capsys):
+    (own_folder / "methods_of_my_project.py").write_text(OWN)
+    assert main([*QUICK, "--model=methods_of_my_project.Other"]) == 2
+    assert capsys.readouterr().err.endswith("no class 'methods_of_my_project.Other'\n")
+
+
 @pytest.mark.parametrize("case", SLIPS)
 def test_a_slip_is_told_in_a_sentence(case, capsys):
     words, message = SLIPS[case]
