@@ -6,6 +6,7 @@ of a network remembers anywhere but in the entries that travel or stay.
 
 from __future__ import annotations
 
+import array
 import contextvars
 import copy
 import functools
@@ -16,7 +17,15 @@ import types
 import warnings
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import (
+    Callable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,6 +55,7 @@ _LIBRARIES = {
     *(*sys.stdlib_module_names, "torch", "lightning", "lightning_fabric", "pytorch_lightning"),
     *("numpy", "pfl", "lightning_modules", "datamodules", "jsonargparse", "torchmetrics"),
 }
+_REFILLED = (MutableMapping, MutableSequence, MutableSet)
 _MOST = 100_000  # values
 # Flags of CPython: a class that code has made, and none of those whose attributes are fixed.
 _WRITTEN = 1 << 9
@@ -193,7 +203,7 @@ class Reach:
             elif isinstance(function, types.FunctionType):
                 self._enter(f"{kind.__name__}.{name}", "what is used by", None, function)
             elif not isinstance(value, type | types.ModuleType):
-                put = partial(setattr, kind, name)
+                put = partial(_put_in_class, kind, name)
                 self._enter(f"{kind.__name__}.{name}", "the class attribute", None, value, put)
 
     def _enter(
@@ -237,7 +247,7 @@ class Reach:
 
     def _array(self, value: Any, path: str, put: Put | None) -> Iterator[tuple[str, Leaf]]:  # noqa: ANN401
         mark = (str(value.dtype), value.shape, value.tobytes())
-        if self._outside and isinstance(value, np.ndarray):
+        if self._outside and isinstance(value, np.ndarray) and value.flags.writeable:
             self._undo.append(partial(np.copyto, value, value.copy()))
         yield path, Leaf(mark, value, put)
 
@@ -275,6 +285,11 @@ class Reach:
 
     def _tensor(self, value: Tensor, path: str, put: Put | None) -> Iterator[tuple[str, Leaf]]:
         self.loose.append(value)
+        plain = value.layout is torch.strided and not value.is_nested
+        if not plain or value.is_quantized or value.is_meta:
+            # What its values are, few operations can tell; that they were written to, a counter.
+            yield path, Leaf((id(value), value._version), value, put)
+            return
         held = lazy_copy(value)
         if self._outside:
             self._undo.append(partial(_write, value, held))
@@ -366,11 +381,12 @@ class Reach:
         yield from self._parts({} if frame is None else frame.f_locals, path, None)
 
     def _container(self, value: Any, path: str, put: Put | None) -> Iterator[tuple[str, Leaf]]:  # noqa: ANN401
-        if self._outside and not isinstance(value, tuple | frozenset):
-            self._undo.append(partial(_refill, value, copy.copy(value)))
+        if self._outside and isinstance(value, _REFILLED):
+            held = dict(value) if isinstance(value, Mapping) else list(value)
+            self._undo.append(partial(_refill, value, held))
         if isinstance(value, Mapping):
             yield _joined(path, "len()"), Leaf(len(value), value, None)
-            yield from self._parts(value, path, True)
+            yield from self._parts(value, path, isinstance(value, MutableMapping))
             return
         yield _joined(path, "len()"), Leaf(len(value), value, put)
         if isinstance(value, set | frozenset):
@@ -387,7 +403,7 @@ class Reach:
         if _of_library(type(value).__module__):
             return
         self._kinds(type(value))
-        parts = dict(getattr(value, "__dict__", {}))
+        parts = dict(_own_attributes(value))
         for kind in type(value).__mro__:
             slots = vars(kind).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
@@ -398,7 +414,7 @@ class Reach:
 
     def _content(self, value: Any, path: str) -> Iterator[tuple[str, Leaf]]:  # noqa: ANN401
         """Yield what makes a copy of an object, and the attributes that it can be given."""
-        yield from self._parts(getattr(value, "__dict__", {}), path, True)
+        yield from self._parts(_own_attributes(value), path, True)
         made: Any = ()
         # Some cannot be copied, such as locks and threads; some later not any more (itertools).
         with suppress(Exception), warnings.catch_warnings():
@@ -431,7 +447,7 @@ _WAYS = (
     (types.MethodType, Reach._method),
     (partial, Reach._partial),
     ((Mapping, list, tuple, deque, set, frozenset), Reach._container),
-    ((type, types.ModuleType), Reach._nothing),
+    ((type, types.ModuleType, types.GenericAlias), Reach._nothing),
     (types.BuiltinMethodType, Reach._bound),
     (weakref.ref, Reach._reference),
     (contextvars.ContextVar, Reach._variable),
@@ -503,7 +519,7 @@ def give_hooks(module: nn.Module, hooks: Hooks) -> None:
 
 def _give_content(value: Any, made: Any) -> None:  # noqa: ANN401
     """Give an object of Python's own the content that :meth:`Reach._content` found."""
-    if isinstance(value, MutableSequence):
+    if isinstance(value, array.array | bytearray):
         value[:] = made[0](*made[1])
     elif hasattr(value, "__setstate__") and len(made) > 2:
         value.__setstate__(made[2])
@@ -556,12 +572,32 @@ def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
+def _own_attributes(value: object) -> dict[str, Any]:
+    """Return the table of an object's attributes; an empty one if it has slots alone."""
+    found = getattr(value, "__dict__", None)
+    return found if isinstance(found, dict) else {}
+
+
 def _assign(owner: object, name: str, value: object) -> None:
     # Not setattr: a module would register a tensor, and a frozen record refuse it.
-    vars(owner)[name] = value
+    own = _own_attributes(owner)
+    if name in own:
+        own[name] = value
+    else:
+        object.__setattr__(owner, name, value)
+
+
+def _put_in_class(kind: type, name: str, value: object) -> None:
+    # A class may refuse to be changed, as an enumeration does; then it was not.
+    if vars(kind).get(name) is not value:
+        type.__setattr__(kind, name, value)
 
 
 def _put_item(table: Any, key: object, value: object) -> None:  # noqa: ANN401
+    # Some tables have layers, and would take a value into another one than the one it is in.
+    with suppress(LookupError):
+        if table[key] is value:
+            return
     table[key] = value
 
 
@@ -595,14 +631,16 @@ def _write(target: Tensor, value: Tensor) -> None:
 
 
 def _refill(target: Any, held: Any) -> None:  # noqa: ANN401
-    """Give a container the parts that it had."""
-    if isinstance(target, MutableSequence):
-        if [*map(id, target)] != [*map(id, held)]:
+    """Give a container the parts that it had, if it has others now."""
+    if isinstance(target, MutableMapping):
+        if [*map(id, target.values())] != [*map(id, held.values())] or [*target] != [*held]:
             target.clear()
-            target.extend(held)
-    elif isinstance(target, Mapping | set):
-        target.clear()  # type: ignore[union-attr]
-        target.update(held)  # type: ignore[union-attr]
+            target.update(held)
+    elif [*map(id, target)] != [*map(id, held)]:
+        target.clear()
+        add = target.add if isinstance(target, MutableSet) else target.append
+        for one in held:
+            add(one)
 
 
 def lengthened(value: Any, most: int = 4096) -> Sequence[Any] | None:  # noqa: ANN401

@@ -3,11 +3,17 @@
 import array
 import contextvars
 import decimal
+import enum
 import io
 import threading
 import types
 import weakref
+from collections import ChainMap, UserList
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import singledispatch
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -122,3 +128,106 @@ def test_what_lies_outside_of_a_network_gets_its_values_back(kind):
     before.restore()
     assert before.places == Reach(net).places
     assert torch.is_tensor(net(torch.ones(1, 1)))
+
+
+class Colour(enum.Enum):
+    RED = 1
+    NUMBERS = (1, 2)
+
+
+class Slots:
+    __slots__ = ("steps", "table")
+
+    def __init__(self):
+        self.steps, self.table = 0, {}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    steps: int = 0
+    names: tuple[str, ...] = ("a",)
+
+
+class Sealed(type):
+    def __setattr__(cls, name, value):
+        raise AttributeError(f"{name} of {cls.__name__} is fixed")
+
+
+class Constants(metaclass=Sealed):
+    rate = 0.5
+
+
+class View(Mapping):
+    def __getitem__(self, key):
+        return {"a": 1}[key]
+
+    def __iter__(self):
+        return iter("a")
+
+    def __len__(self):
+        return 1
+
+
+def unwritten():
+    numbers = np.arange(3)
+    numbers.flags.writeable = False
+    return numbers
+
+
+# What code names, and what no one may replace, refill or compare as it does other values.
+NAMED = {
+    "enumeration": lambda: Colour.RED,
+    "class of an enumeration": lambda: Colour,
+    "flags": lambda: enum.Flag("Flags", "A B")(3),
+    "slots": Slots,
+    "frozen slots": Settings,
+    "sealed class": lambda: Constants,
+    "view of a table": lambda: types.MappingProxyType({"a": [1]}),
+    "view of the user's": View,
+    "layers of tables": lambda: ChainMap({"a": 1}, {"b": 2}),
+    "list of the user's": lambda: UserList([1]),
+    "single dispatch": lambda: singledispatch(str),
+    "generic": lambda: list[int],
+    "array that is not written": unwritten,
+    "sparse": lambda: torch.eye(2).to_sparse(),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
+    "meta": lambda: torch.empty(2, device="meta"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+@pytest.mark.parametrize("kind", NAMED)
+def test_what_code_names_is_left_as_it_is(kind):
+    named = NAMED[kind]()
+    before = repr(named)
+
+    class Names(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = nn.Linear(5, 3)
+
+        def forward(self, x):
+            return self.line(x) if named is not None else x
+
+    net = Names()
+    reach = Reach(net)
+    reach.restore()
+    assert Reach(net).places == reach.places
+    assert repr(named) == before
+    FederatedLoop(rounds=1, progress=False).fit(FedAvg(net), blobs())
+
+
+def test_slots_and_layers_that_code_has_changed_get_their_values_back():
+    slots, layers = Slots(), ChainMap({"a": 1}, {"b": 2})
+
+    def change(module, given):
+        slots.steps += 1
+        slots.table[len(slots.table)] = 1
+        layers["a"] = 2
+
+    net = nn.Linear(5, 3)
+    net.register_forward_pre_hook(change)
+    reach = Reach(net)
+    net(torch.ones(1, 5))
+    reach.restore()
+    assert (slots.steps, slots.table, layers["a"], layers["b"]) == (0, {}, 1, 2)
