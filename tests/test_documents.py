@@ -348,8 +348,8 @@ def test_the_readme_runs_the_quickstart_in_python(tmp_path, monkeypatch):
 
 def shown_run(page):
     """Return the lines that a page shows of the quickstart's end, by their names."""
-    text = (ROOT / page).read_text(encoding="utf-8").replace("│", " ")
-    (shown,) = re.findall(r"^ *after 10 rounds, seed 42\n(.*?)```", text, re.M | re.S)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^after 10 rounds, seed 42\n(.*?)```", text, re.M | re.S)
     # A name, and a value which may go on below it.
     joined = re.sub(r" *\n {15,}(?=\S)", " ", shown)
     lines = [re.split(r" {2,}", line.strip()) for line in joined.splitlines()]
@@ -359,8 +359,7 @@ def shown_run(page):
 def test_the_readme_and_the_first_page_show_one_run():
     readme, start = shown_run("README.md"), shown_run("docs/start.md")
     assert len(readme) > 7
-    # The machine that showed them was not equally busy.
-    assert readme | {"seconds": ""} == start | {"seconds": ""}
+    assert readme == start
 
 
 def test_the_page_on_citing_has_the_projects_entry():
