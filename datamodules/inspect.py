@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,10 @@ from datamodules.survey import Survey, count_hashes, survey
 from datamodules.targets import Floats, Ints
 from pfl.core.plain import spelled
 from pfl.core.sheet import Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Maximum number of clients that are listed, not only summarised.
 LISTED_CLIENTS = 40
@@ -28,12 +33,14 @@ def sheets(data: FederatedDataModule) -> list[Sheet]:
     seen = survey(data)
     pooled = data.pooled_test()
     rows = []
-    names = ("training samples", "validation samples", "test samples", seen.kind)
-    for name, values in zip(names, (*seen.sizes.T, (seen.counts > 0).sum(1)), strict=True):
-        total = f"{len(seen.rows)}" if name == seen.kind else f"{values.sum():,}"
-        rows.append([name, *(f"{number:,.5g}" for number in _summary(values)), total])
-    what = f"{'target' if seen.kind == 'bins' else 'label'} skew (0 none, 1 most)"
-    rows.append([what, *(f"{number:.2f}" for number in _summary(seen.skew)), ""])
+    for name, values in zip(("training", "validation", "test"), seen.sizes.T, strict=True):
+        shown = [f"{number:,.5g}" for number in _summary(values)]
+        rows.append([f"{name} samples", *shown, f"{values.sum():,}"])
+    if seen.kind:
+        shown = [f"{number:,.5g}" for number in _summary((seen.counts > 0).sum(1))]
+        rows.append([seen.kind, *shown, f"{len(seen.rows)}"])
+        what = f"{'target' if seen.kind == 'bins' else 'label'} skew (0 none, 1 most)"
+        rows.append([what, *(f"{number:.2f}" for number in _summary(seen.skew)), ""])
     notes = ["no common test set" if pooled is None else f"common test set: {len(pooled):,}"]
     if data.contents.targets.has_classes:
         notes += [f"class counts, sha256 {name}: {h}" for name, h in count_hashes(data).items()]
@@ -55,20 +62,18 @@ def _clients(seen: Survey, names: Sequence[str], domains: Sequence[str]) -> Shee
     for client, (sizes, counts, skew) in enumerate(
         zip(seen.sizes, seen.counts, seen.skew, strict=True)
     ):
-        largest = int(counts.argmax())
-        share = f"{seen.rows[largest]} {counts[largest] / max(1, counts.sum()):.0%}"
-        cells = [
-            names[client] if names else str(client),
-            *(f"{size:,}" for size in sizes),
-            str((counts > 0).sum()),
-        ]
-        cells += [f"{skew:.2f}", share if counts.any() else ""]
+        cells = [names[client] if names else str(client), *(f"{size:,}" for size in sizes)]
+        if seen.kind:
+            largest = int(counts.argmax())
+            share = f"{seen.rows[largest]} {counts[largest] / max(1, counts.sum()):.0%}"
+            cells += [str((counts > 0).sum()), f"{skew:.2f}", share if counts.any() else ""]
         if domains:
             present = np.flatnonzero(seen.domains[client])
             some = ", ".join(domains[d] for d in present[:3])
             cells.append(some + (f" and {len(present) - 3} more" if len(present) > 3 else ""))
         rows.append(cells)
-    columns = ("client", "train", "val", "test", seen.kind, "skew", "largest")
+    kinds = (seen.kind, "skew", "largest") if seen.kind else ()
+    columns = ("client", "train", "val", "test", *kinds)
     return Sheet("", (*columns, "domains") if domains else columns, rows)
 
 
@@ -76,8 +81,8 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     """Plot the partition to a PNG file: sizes above, clients x classes as bubbles below.
 
     The area of a bubble is the number of a client's training samples of one class (or subclass, if
-    there are any), with one label, or in a range of the predicted number. The colour is the
-    client's main domain, if there are two to eight domains.
+    there are any), with one label, or in a range of the predicted number; masks have none. The
+    colour is the client's main domain, if there are two to eight domains.
 
     Raises:
         ValueError: The file does not end in ``.png``.
@@ -89,8 +94,11 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     clients, rows = seen.counts.shape
     width = float(np.clip(2.5 + 0.32 * clients, 6.5, 20))
     height = float(np.clip(0.4 * rows, 2.5, 12))
-    picture = Figure(figsize=(width, height + 2.6), layout="constrained")
-    above, below = picture.subplots(2, 1, sharex=True, height_ratios=(1.6, height))
+    # Masks have sizes alone.
+    picture = Figure(figsize=(width, height + 2.6 if rows else 3.6), layout="constrained")
+    ratios = (1.6, height)[: 1 + (rows > 0)]
+    plots = picture.subplots(len(ratios), sharex=True, height_ratios=ratios, squeeze=False)[:, 0]
+    above, *others = plots
     bottom = np.zeros(clients)
     # Test samples that several clients share are not their own.
     shared = seen.sizes.sum() > seen.distinct
@@ -102,10 +110,41 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
     above.set_title(_title(data, seen.distinct), loc="left", fontsize=10)
     above.set_ylabel("samples")
     above.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    for below in others:
+        _bubbles(picture, below, seen, domains, 72 * height / max(1, rows), width)
+    lowest = plots[-1]
+    lowest.set(xlim=(-0.7, clients - 0.3), xlabel="client")
+    places = range(0, clients, max(1, 2 * clients // _NAMED))
+    lowest.set_xticks(places, [names[one] for one in places] if names else None)
+    lowest.tick_params("x", labelrotation=90 if names else 0)
+    # Print quality, and at most 2,500 x 1,750 pixels.
+    dpi = min(200.0, 2500 / picture.get_figwidth(), 1750 / picture.get_figheight())
+    picture.savefig(Path(path), dpi=dpi, format="png")
+
+
+def _bubbles(
+    picture: Figure,
+    below: Axes,
+    seen: Survey,
+    domains: Sequence[str],
+    row_height: float,
+    width: float,
+) -> None:
+    """Plot clients x classes as bubbles.
+
+    Args:
+        picture: The whole picture, which gets their legend.
+        below: Its lower plot.
+        seen: The numbers.
+        domains: Names of the domains.
+        row_height: Height of a row, in points.
+        width: Width of the picture, in inches.
+    """
+    clients, rows = seen.counts.shape
     client, row = np.nonzero(seen.counts)
     counts = seen.counts[client, row]
     # In points; with many clients, bubbles may exceed their column, as neighbours are small.
-    largest = 72 * min(0.35 if clients <= 30 else 3 * (width - 1.8) / clients, height / rows)
+    largest = min(72 * (0.35 if clients <= 30 else 3 * (width - 1.8) / clients), row_height)
     # A few very large counts would hide the rest; they all have the largest bubble.
     most = float(np.quantile(counts, 0.99)) if len(counts) else 1.0
     areas = np.maximum(2, largest**2 * np.minimum(1, counts / most))
@@ -122,16 +161,10 @@ def figure(data: FederatedDataModule, path: str | Path) -> None:
         below.scatter([], [], color=f"C{domain}", label=name)
     if coloured:
         below.legend(loc="upper left", bbox_to_anchor=(1, 1), title="domain")
-    below.set(xlim=(-0.7, clients - 0.3), ylim=(rows - 0.3, -0.7), xlabel="client")
+    below.set(ylim=(rows - 0.3, -0.7))
     below.set_ylabel({"classes": "class", "subclasses": "subclass"}.get(seen.kind, "target"))
-    places = range(0, clients, max(1, 2 * clients // _NAMED))
-    below.set_xticks(places, [names[one] for one in places] if names else None)
-    below.tick_params("x", labelrotation=90 if names else 0)
     every = 1 + (rows - 1) // _NAMED
     below.set_yticks(range(0, rows, every), seen.rows[::every], fontsize=8)
-    # Print quality, and at most 2,500 x 1,750 pixels.
-    dpi = min(200.0, 2500 / picture.get_figwidth(), 1750 / picture.get_figheight())
-    picture.savefig(Path(path), dpi=dpi, format="png")
 
 
 def _title(data: FederatedDataModule, samples: int) -> str:

@@ -27,7 +27,7 @@ class Survey:
         sizes: (N, 3) training, validation and test samples of each client.
         distinct: Number of distinct samples in use.
         kind: Kind of the rows: ``subclasses``, or ``classes`` if there are none; ``labels``; or
-            ``bins`` of the (first) number to predict.
+            ``bins`` of the (first) number to predict. Empty for masks, which have no rows.
         counts: (N, R) training samples of each row.
         rows: (R,) names of the rows; subclasses of one class are neighbours.
         skew: (N,) total variation distances of clients' class (or label or bin) proportions from
@@ -104,6 +104,8 @@ def survey(data: FederatedDataModule) -> Survey:
 def _predicted(data: FederatedDataModule) -> tuple[str, list[str], Ints]:
     """Return kind, names and (N, R) training samples of labels, or of bins of a number."""
     y = [data.split(client, "train").targets.numpy() for client in range(data.num_clients)]
+    if y[0].ndim > 2:
+        return "", [], np.zeros((len(y), 0), np.int64)
     if isinstance(data.task, MultiLabel):
         counts = np.stack([values.sum(0) for values in y]).astype(np.int64)
         return "labels", [f"label {label}" for label in range(counts.shape[1])], counts

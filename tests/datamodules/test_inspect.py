@@ -102,3 +102,16 @@ def test_the_picture_is_a_png_of_readable_size(data, tmp_path):
         assert image.format == "PNG"
         assert 500 < image.width < 2600
         assert 300 < image.height < 1800
+
+
+def test_masks_have_neither_bins_nor_a_skew(tmp_path):
+    y = torch.arange(4).repeat(8, 1).reshape(8, 1, 4).repeat(1, 4, 1)
+    data = TensorData({"x": torch.rand(8, 3, 4, 4), "y": y, "client": [0, 0, 0, 0, 1, 1, 1, 1]},
+                      task="segmentation")  # fmt: skip
+    said = printed(data)
+    assert "training samples" in said
+    assert not [word for word in ("bins", "skew", "largest") if word in said]
+    figure(data, tmp_path / "sizes.png")
+    figure(numbers([*map(float, range(8))]), tmp_path / "bins.png")
+    heights = [Image.open(tmp_path / name).height for name in ("sizes.png", "bins.png")]
+    assert heights[0] < heights[1]
