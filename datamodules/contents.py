@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datamodules.targets import Ints
+from datamodules.targets import Floats, Ints
 from pfl.core.state import nbytes, tensors
 from pfl.core.types import Inputs
 
@@ -27,8 +27,17 @@ _COLUMNS = 64
 # Between so many images, some are near by chance; the sides of an image are cut into so many.
 _FEW_NEAR, _MOST_NEAR, _FIELDS = 20, 4000, 8
 _ROWS = 1000
+# Masks are compared with images of about so many rows and columns.
+_SIDE = 64
 # What a covered camera sees.
 _NOISE = 4
+# The order of the fields of an image; the share of red, green and blue in its shades.
+_AS_IT_IS = np.arange(_FIELDS**2)
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+# What is cropped at each side, as a share of it.
+_MARGINS = (0.032, 0.063, 0.1)
+# In so many images nothing is alike by chance.
+_SAME = 10
 
 
 def hashes(values: NDArray[np.generic]) -> NDArray[np.uint64]:
@@ -86,28 +95,59 @@ def turned(pixels: NDArray[np.uint8], kept: NDArray[np.uint64]) -> NDArray[np.ui
 def near(pixels: NDArray[np.uint8]) -> Ints:
     """Return (k, 2) pairs of images, (n, C, H, W), of which one seems to be the other saved again.
 
-    Their coarse shades in 8x8 fields are far nearer to each other than those of the nearest images
-    usually are. Of more than a few thousand images nothing is said, as some are alike by chance.
+    Their coarse shades in 8x8 fields, as they are or mirrored, turned or cropped, are far nearer to
+    each other than those of the nearest images usually are. Of more than a few thousand images
+    nothing is said, as some are alike by chance.
     """
-    count, _, height, width = pixels.shape
+    count, channels, height, width = pixels.shape
     if not _FEW_NEAR <= count <= _MOST_NEAR or min(height, width) < _FIELDS:
         return np.empty((0, 2), np.int64)
-    shades = np.stack([_fields(image.mean(0, dtype=np.float32)) for image in pixels])
-    raw = shades.copy()
-    shades -= shades.mean(1, keepdims=True)
+    raw = np.stack([_fields(image.mean(0, dtype=np.float32)) for image in pixels])
+    shades = raw - raw.mean(1, keepdims=True)
     strong = np.linalg.norm(shades, axis=1) > _FIELDS
+    # Others are compared turned, as negatives, cropped, and by the shades that grey copies have.
+    every = [*((turn, raw[:, turn]) for turn in _turns()), (_AS_IT_IS, -raw)]
+    if channels == len(_LUMA):
+        grey = np.stack([_fields(np.tensordot(_LUMA, image, 1)) for image in pixels])
+        every.append((_AS_IT_IS, grey))
+    for y, x in sorted({(int(part * height), int(part * width)) for part in _MARGINS}):
+        if min(x, y) > 0:
+            inner = pixels[:, :, y:-y, x:-x]
+            cut = np.stack([_fields(image.mean(0, dtype=np.float32)) for image in inner])
+            every.append((_AS_IT_IS, cut))
     # What all have in common, such as a border, tells no two apart; negatives lack it.
     common = shades.mean(0)
-    views = [_to_length_one(view - common) for view in (shades, -shades)]
-    other, apart = np.empty(count, np.int64), np.empty(count)
-    for start in range(0, count, _ROWS):
-        part = slice(start, start + _ROWS)
-        alike = np.maximum(*(views[0][part] @ view.T for view in views))
-        alike[np.arange(len(alike)), np.arange(start, start + len(alike))] = -1
-        other[part], apart[part] = alike.argmax(1), 1 - alike.max(1)
-    close = strong & (apart < min(0.03, 0.05 * float(np.median(apart))))
-    pairs = np.unique(np.sort(np.stack([np.arange(count), other], 1)[close], 1), axis=0)
-    return pairs[[_agree(pixels[pair], raw[pair]) for pair in pairs]]
+    views = [_to_length_one(view - view.mean(1, keepdims=True) - common) for _, view in every]
+    usual = 1.0
+    other, apart, how = np.empty(count, np.int64), np.full(count, 2.0), np.zeros(count, np.int64)
+    for number, view in enumerate(views):
+        for start in range(0, count, _ROWS):
+            rows = np.arange(start, min(start + _ROWS, count))
+            alike = views[0][rows] @ view.T
+            alike[np.arange(len(rows)), rows] = -1
+            places = alike.argmax(1)
+            best = 1 - alike[np.arange(len(rows)), places]
+            nearer = best < apart[rows]
+            apart[rows[nearer]], how[rows[nearer]] = best[nearer], number
+            other[rows[nearer]] = places[nearer]
+        # As far as images usually are from the nearest one.
+        usual = float(np.median(apart)) if number == 0 else usual
+    close = strong & (apart < min(0.03, 0.05 * usual))
+    pairs = set()
+    for one, two in zip(np.flatnonzero(close).tolist(), other[close].tolist(), strict=True):
+        turn, view = every[how[one]]
+        if _agree(pixels[[one, two]], raw[[one, two]], turn, view[two]):
+            pairs.add((min(one, two), max(one, two)))
+    return np.array(sorted(pairs), np.int64).reshape(-1, 2)
+
+
+def _turns() -> list[Ints]:
+    """Return the orders of the fields of an image as it is, and mirrored and turned."""
+    places = _AS_IT_IS.reshape(_FIELDS, _FIELDS)
+    sides = [places, places.T]
+    return [
+        view.ravel() for one in sides for view in (one, one[::-1], one[:, ::-1], one[::-1, ::-1])
+    ]
 
 
 def _fields(shades: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -118,14 +158,23 @@ def _fields(shades: NDArray[np.float32]) -> NDArray[np.float32]:
     return found
 
 
-def _agree(pixels: NDArray[np.uint8], fields: NDArray[np.float32]) -> bool:
-    """Return ``True`` if two images agree where they show something, and not in borders alone."""
+def _agree(
+    pixels: NDArray[np.uint8], fields: NDArray[np.float32], turn: Ints, seen: NDArray[np.float32]
+) -> bool:
+    """Return ``True`` if two images agree where they show something, and not in borders alone.
+
+    Args:
+        pixels: (2, C, H, W).
+        fields: (2, 64) their shades in fields.
+        turn: (64,) the order in which the fields of the second are compared.
+        seen: (64,) its shades as they are compared.
+    """
     squares = np.stack([_fields(image.mean(0, dtype=np.float32) ** 2) for image in pixels])
-    shown = (squares - fields**2 > _NOISE**2).all(0)
+    varied = squares - fields**2 > _NOISE**2
+    shown = varied[0] & varied[1][turn]
     if shown.sum() < 2 * _FIELDS:
         return False
-    one, other = fields[:, shown]
-    return bool(abs(np.corrcoef(one, other)[0, 1]) > 0.9)
+    return bool(abs(np.corrcoef(fields[0][shown], seen[shown])[0, 1]) > 0.9)
 
 
 def _to_length_one(rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -177,6 +226,67 @@ def ended(pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
         return same
 
     return _in_parts(pixels, of)
+
+
+def means(pixels: NDArray[np.uint8]) -> Floats:
+    """Return the (n, C) means of the channels of images, (n, C, H, W)."""
+    found: Floats = pixels.mean((2, 3), dtype=np.float64)
+    return found
+
+
+def marks(pixels: NDArray[np.uint8], labels: Ints) -> dict[int, tuple[int, int, int]]:
+    """Return the classes whose images have a mark, such as a border, that hardly another has.
+
+    Returns:
+        By class: the number of pixels that are alike in all its images, and the first one's place.
+    """
+    found: dict[int, tuple[int, int, int]] = {}
+    for label in np.unique(labels):
+        own = labels == label
+        if min(own.sum(), (~own).sum()) < _SAME:
+            continue
+        low, high = pixels[own].min(0).astype(int), pixels[own].max(0).astype(int)
+        alike = np.argwhere((high - low <= _NOISE).all(0))
+        if not len(alike):
+            continue
+        # What all images have there, such as a dark ground, is no mark of this one.
+        there = pixels[~own][:, :, alike[:, 0], alike[:, 1]].astype(int)
+        like = np.abs(there - low[:, alike[:, 0], alike[:, 1]]) <= 2 * _NOISE
+        rare = like.all(1).mean(0) < 0.05
+        if rare.sum() >= _NOISE:
+            row, column = alike[rare][0].tolist()
+            found[int(label)] = (int(rare.sum()), row, column)
+    return found
+
+
+def fits(x: Tensor, y: Tensor) -> Floats:
+    """Return (n, 6) how far masks tell the shades of images: :class:`datamodules.record.Goal`.
+
+    The share of the variance of an image's shades that is between the classes of a mask. Others
+    than images of one size with masks have none.
+    """
+    if x.dim() != 4 or y.dim() != 3 or x.shape[2:] != y.shape[1:] or nbytes(x) > LIMIT:
+        return np.empty((0, 6))
+    found = np.zeros((len(y), 6))
+    square, step = y.shape[1] == y.shape[2], max(1, min(y.shape[1:]) // _SIDE)
+    masks = y[:, ::step, ::step].numpy()
+    for row in range(0, len(y), max(1, len(y) // _ROWS)):
+        shades = x[row, :, ::step, ::step].float().mean(0).numpy()
+        own, last = masks[row], len(masks) - 1
+        views = [own, own[:, ::-1], own[::-1], own.T if square else own]
+        views += [masks[max(0, row - 1)], masks[min(row + 1, last)]]
+        found[row] = [_told(shades, view) for view in views]
+    return found
+
+
+def _told(shades: NDArray[np.float32], mask: NDArray[np.generic]) -> float:
+    """Return the share of the variance of shades that is between the classes of a mask."""
+    _, codes = np.unique(mask, return_inverse=True)
+    counts = np.bincount(codes.ravel())
+    middles = np.bincount(codes.ravel(), shades.ravel()) / counts
+    whole = float(shades.var())
+    between = float((counts * (middles - shades.mean()) ** 2).sum()) / shades.size
+    return between / whole if whole > 0 else 0.0
 
 
 def _in_parts(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from datamodules import record
-from datamodules.contents import LIMIT, Rich, collision_bits, digests, grey, near
+from datamodules.contents import LIMIT, Rich, collision_bits, digests, grey, marks, means, near
 from datamodules.doubts.copies import BELONGS
 from datamodules.partition.splits import Division, Rule
 from datamodules.record import Pictures, Record
@@ -83,13 +83,17 @@ def with_content(found: Record, inputs: Inputs, rows: Ints) -> Record:
         pixels = inputs.numpy()
         place = np.zeros(len(pixels), np.int64)
         place[rows[used]] = used
-        without = grey(pixels)
-        found = replace(
-            found,
-            pictures=(found.pictures or Pictures()).of(pixels),
-            near=place[near(pixels)] if len(used) == len(pixels) else found.near,
-            grey=without[rows] if len(without) and len(used) == len(rows) else found.grey,
-        )
+        found = replace(found, pictures=(found.pictures or Pictures()).of(pixels))
+        if len(used) == len(pixels) == len(rows):
+            labels = None if found.division is None else found.division.labels
+            without = grey(pixels)
+            found = replace(
+                found,
+                near=place[near(pixels)],
+                grey=without[rows] if len(without) else found.grey,
+                hues=means(pixels)[rows],
+                marks={} if labels is None else marks(pixels, labels[place]),
+            )
     seen = found.pictures
     kept = digests(inputs) if seen is None or not len(seen.digests) else seen.digests
     if not len(kept):

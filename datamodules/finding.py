@@ -10,8 +10,11 @@ from pathlib import Path
 from datamodules import formats
 from datamodules.record import Notes
 
-# Hidden files, and the folders that macOS adds to archives, hold no samples.
-HIDDEN = (".", "__MACOSX")
+# Hidden files, and the folders that systems and their programs add, hold no samples.
+HIDDEN = (
+    *(".", "__MACOSX", "__pycache__", "@eaDir", "$RECYCLE.BIN", "lost+found", "#recycle"),
+    "System Volume Information",
+)
 # So many files of other names are looked into.
 _LOOKED = 200
 _OUT = "{} is a link out of the folder, to {}, whose images are read: copy them, or remove it"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules import formats
 from datamodules.checks import require
 from datamodules.partition.splits import TestProtocol
 from datamodules.tensors import TensorData
@@ -76,7 +77,8 @@ def _array(file: Path) -> NDArray[Any]:
     try:
         found: NDArray[Any] = np.load(file, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise OSError(f"{file} is not a .npy file of plain numbers: {error}") from error
+        why = formats.instead(file) or f": {error}"
+        raise OSError(f"{file} is not a .npy file of plain numbers{why}") from error
     return found
 
 

@@ -173,6 +173,13 @@ def advice(name: str, path: Path | str) -> str:
     return f"it is {name}; {'convert it: ' * command}{how.replace('FILE', str(path))}".rstrip("; ")
 
 
+def instead(path: Path) -> str:
+    """Return what a file is in place of arrays, and what to do, to end a message; or nothing."""
+    name = name_of(path)
+    known = not name or name == "NumPy" or "zip" in name or ".npz" in name
+    return "" if known else f"; {advice(name, path)}"
+
+
 def content(path: Path) -> tuple[bytes, str]:
     """Return the bytes of a file, unpacked if it is packed alone, and the name of their format.
 

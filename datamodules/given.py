@@ -23,7 +23,7 @@ def array_of(name: str, value: Tensor, num_train: int) -> Array:
     sizes = some.reshape(len(some), -1).abs().amax(1).numpy() if some.numel() else np.empty(0)
     tested = float(tests.max() - tests.min()) if len(tests) >= _FEW and tests.numel() else None
     low, high = (float(some.min()), float(some.max())) if some.numel() else (0.0, 0.0)
-    dtype = str(value.dtype).removeprefix("torch.")
+    dtype, words = str(value.dtype).removeprefix("torch."), not value.is_floating_point()
     return Array(
         name,
         dtype,
@@ -34,7 +34,10 @@ def array_of(name: str, value: Tensor, num_train: int) -> Array:
         tested,
         sizes,
         rows=step * np.arange(len(some)),
-        still=_still(some, tokens=not value.is_floating_point()),
+        still=_still(some, tokens=words),
+        lows=some.reshape(len(some), -1).amin(1).numpy() if some.numel() else np.empty(0),
+        means=some.flatten(2).mean(2).numpy() if some.dim() > 2 else np.empty((len(some), 0)),
+        tokens=some.long().numpy() if words and some.dim() == 2 else np.empty((0, 0), np.int64),
     )
 
 

@@ -151,12 +151,10 @@ def _bubbles(
     coloured = 1 < len(domains) <= _COLOURS
     colours = np.array([f"C{d}" for d in seen.domains.argmax(1)] if coloured else ["C0"] * clients)
     dots = below.scatter(client, row, areas, colours[client], alpha=0.75, linewidths=0)
-    picture.legend(
-        *dots.legend_elements("sizes", num=4, func=lambda area: area * most / largest**2),
-        title="samples",
-        loc="outside lower right",
-        ncols=4,
+    handles, labels = dots.legend_elements(
+        "sizes", num=4, func=lambda area: np.asarray(area, float) * most / largest**2
     )
+    picture.legend(handles, labels, title="samples", loc="outside lower right", ncols=4)
     for domain, name in enumerate(domains if coloured else ()):
         below.scatter([], [], color=f"C{domain}", label=name)
     if coloured:

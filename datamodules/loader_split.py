@@ -10,17 +10,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import Subset, TensorDataset
 
 from datamodules.checks import require
 from datamodules.examined import with_content
 from datamodules.given import array_of, columns_of
 from datamodules.record import Division, Notes, Record
+from datamodules.torch_dataset import streams
 from datamodules.view import first_not_finite
+from pfl.core.seeds import everything_scoped
 from pfl.core.state import nbytes
 from pfl.core.types import Batch
 
 CPU = torch.device("cpu")
+# So many samples of each client are looked at.
+_LOOKED = 3
 # Samples of more bytes are not copied for a record.
 _LIMIT = 2**30
 _SIDES = {"train": 1, "val": 2, "test": 3, "pooled": 3}
@@ -165,9 +170,10 @@ def examined(splits: Splits, ignored: Sequence[str]) -> Record:
 
     found = Record(
         f"{sum(counts):,} samples",
-        notes=Notes(unread=[*_shared(splits)]),
+        notes=Notes(unread=[*_shared(splits), *_drawn(splits)]),
         division=given,
         place=place,
+        forms=_forms(splits["train"]),
     )
     tensors = [one.tensors() for *_, one in parts if len(one)]
     known = [one for one in tensors if one is not None]
@@ -176,6 +182,51 @@ def examined(splits: Splits, ignored: Sequence[str]) -> Record:
     if not known or len(known) < len(tensors) or len(forms) > 1 or size > _LIMIT:
         return found
     return _of_tensors(found, *(torch.cat(of) for of in zip(*known, strict=True)))
+
+
+def _forms(splits: Mapping[str, LoaderSplit]) -> dict[str, str]:
+    """Return types and shapes of the first samples of each client; no shapes if they vary."""
+    leaves: dict[str, list[list[Any]]] = {}
+    with everything_scoped(0, CPU):
+        for name, split in splits.items():
+            some = torch.arange(min(_LOOKED, len(split)))
+            leaves[name] = [tree_leaves(split.item(row[None])) for row in some]
+
+    def form(leaf: Any, whole: bool, paired: bool) -> str:  # noqa: ANN401
+        if not isinstance(leaf, Tensor):
+            return type(leaf).__name__
+        # Floats of pairs are brought to one type.
+        kind = "floats" if paired and leaf.is_floating_point() else str(leaf.dtype)[6:]
+        return f"{kind} {tuple(leaf.shape[1:])}" if whole else f"{kind} in {leaf.dim() - 1} axes"
+
+    def of(paired: bool, whole: bool) -> dict[str, set[str]]:
+        return {
+            name: {", ".join(form(leaf, whole, paired) for leaf in one) for one in own}
+            for name, own in leaves.items()
+        }
+
+    paired = any(split.paired for split in splits.values())
+    found = of(paired, whole=True)
+    if any(len(own) > 1 for own in found.values()):
+        found = of(paired, whole=False)
+    return {name: own.pop() for name, own in found.items() if len(own) == 1}
+
+
+def _drawn(splits: Splits) -> Iterator[str]:
+    """Yield a line if samples to be tested on draw random numbers."""
+    for kind in ("val", "test", "pooled"):
+        for name, split in splits[kind].items():
+            with everything_scoped(0, CPU):
+                before = streams()
+                split.item(torch.arange(min(_LOOKED, len(split))))
+                changed = streams() != before
+            # Samples that are set aside have the transforms of those to train on.
+            if changed and split.dataset is not getattr(splits["train"].get(name), "dataset", None):
+                yield (
+                    f"{kind} samples of client {name} draw random numbers, so that each test is "
+                    "another: leave random transforms out of their data set"
+                )
+                return
 
 
 def _of_tensors(found: Record, x: Tensor, y: Tensor) -> Record:

@@ -109,8 +109,11 @@ class NamedTensors:
         """
         size = len(self.y)
         for name, value in self.parts().items():
+            last = tuple(value.shape[-1:]) == (size,)
+            how = f": if its last axis is that of samples, give moveaxis({name}, -1, 0)" * last
             require(
-                len(value) == size, f"{name} has {len(value)} samples, but there are {size} targets"
+                len(value) == size,
+                f"{name} has {len(value)} samples, but there are {size} targets{how}",
             )
             if name == "x" and incomplete:
                 continue
@@ -118,11 +121,11 @@ class NamedTensors:
             named = name == "client" and value.dtype.kind != "f"
             bad = None if named else first_not_finite(torch.as_tensor(value))
             require(bad is None, f"{name} has values that are not finite, first in sample {bad}")
-            last = (
+            channels = (
                 name.startswith("x") and Array("", "", tuple(value.shape), 0, 0, True).channels_last
             )
             require(
-                not (last and value.dtype == torch.uint8),
+                not (channels and value.dtype == torch.uint8),
                 f"{name} is {tuple(value.shape)}, but images of bytes have their channels before "
                 f"height and width: give {name}.permute(0, 3, 1, 2)",
             )
@@ -203,6 +206,7 @@ def _samples(value: Any, name: str) -> Tensor:  # noqa: ANN401
         f"{name} has complex numbers: give torch.view_as_real({name}), their two parts",
     )
     require(tensor.dim() > 0, f"{name} must have one sample per row, got a single number")
+    require(tensor.layout == torch.strided, f"{name} is sparse: give {name}.to_dense()")
     # numpy lacks this type, which the hash of the data needs; values do not change.
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules import formats
 from datamodules.checks import require
 from datamodules.finding import existing_folder
 from datamodules.numpy_pickle import read_arrays
@@ -78,7 +80,20 @@ class PFLlibFolder(TensorData):
                 f"{self.root} has no client {lost[0]}, but one of number {max(numbers)}: was a "
                 "file lost?"
             )
+        meant = self._meant()
+        if meant not in (None, len(numbers)):
+            unread.append(
+                f"{self.root / 'config.json'} has num_clients: {meant}, and there are files of "
+                f"{len(numbers)} clients: are some lost, or of another run? Generate them again"
+            )
         return found
+
+    def _meant(self) -> object:
+        """Return the number of clients that the generator wrote down; ``None`` if it did not."""
+        try:
+            return json.loads((self.root / "config.json").read_text()).get("num_clients")
+        except (OSError, ValueError, AttributeError):
+            return None
 
     def _clients(self, part: str) -> dict[int, tuple[NDArray[Any], NDArray[Any]]]:
         """Return inputs and labels of each client, by its number."""
@@ -138,4 +153,5 @@ def _members(file: Path) -> Iterator[tuple[str, Any]]:
                 yield name.removesuffix(".npy"), value
     # A damaged header may name a type that there is not, or more numbers than follow.
     except (ValueError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
-        raise OSError(f"{file} is not an .npz file: {error}") from error
+        how = formats.instead(file)
+        raise OSError(f"{file} is not an .npz file: {error}{how}") from error

@@ -241,6 +241,9 @@ class Array:
         rows: (s,) the samples that were looked at.
         still: (s, C) mask of the channels of these that have a single number; C is 1 for tokens,
             and 0 for vectors.
+        lows: (s,) the smallest number of each of them.
+        means: (s, C) the means of their channels; C is 0 for tokens and vectors.
+        tokens: (s, length) these samples themselves, if they are tokens.
     """
 
     name: str
@@ -253,6 +256,9 @@ class Array:
     sizes: Floats = field(default_factory=_no_numbers)
     rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     still: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), bool))
+    lows: Floats = field(default_factory=_no_numbers)
+    means: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    tokens: Ints = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
     @property
     def channels_last(self) -> bool:
@@ -269,6 +275,8 @@ class Goal:
         inferred: Whether the task follows from their type.
         dense: Whether each pixel has a class.
         values: The key that renumbers classes; empty if there is none.
+        fits: (n, 6) how far masks tell the shades of an image: its own; its own mirrored, upside
+            down, and with its sides exchanged; and those of the samples before and after it.
         colours: What a number means in two palettes, one line each.
     """
 
@@ -276,6 +284,7 @@ class Goal:
     inferred: bool
     dense: bool
     values: str = ""
+    fits: Floats = field(default_factory=lambda: np.empty((0, 6)))
     colours: Sequence[str] = ()
 
 
@@ -335,6 +344,10 @@ class Record:
         rich: Returns whether samples of equal content are copies, and not equal by chance.
         near: (k, 2) pairs of images of which one seems to be the other, saved again.
         grey: (n,) mask of images without colours; empty if it is not known.
+        hues: (n, C) means of the channels of images of bytes; empty if they are not known.
+        marks: For classes with a mark, by their numbers: how many pixels all images of the class
+            have alike, and others have not, and the place of the first.
+        forms: The form of the first samples of each client, if they are of a kind of one's own.
     """
 
     samples: str
@@ -357,6 +370,9 @@ class Record:
     rich: Callable[[Ints], bool] = lambda rows: True
     near: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
     grey: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
+    hues: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    marks: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
+    forms: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, *uses: Use) -> list[Values]:
         """Return the columns of some uses."""

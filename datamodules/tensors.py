@@ -18,6 +18,7 @@ from torch import Tensor
 from datamodules import formats
 from datamodules.base import FederatedDataModule
 from datamodules.checks import existing, require
+from datamodules.contents import fits
 from datamodules.given import array_of, columns_of
 from datamodules.learnt import Learnt
 from datamodules.moments import ColumnMoments, Standardise, standardised
@@ -106,9 +107,7 @@ class TensorData(FederatedDataModule):
         path = existing(self.source)
         try:
             # For any other file, numpy would suggest unpickling it.
-            kind = formats.name_of(path)
-            how = f"; {formats.advice(kind, path)}" if kind else ""
-            require(is_zipfile(path), f"numpy.savez writes one{how}")
+            require(is_zipfile(path), f"numpy.savez writes one{formats.instead(path)}")
             with np.load(path, allow_pickle=False) as file:
                 of_torch = any(name.endswith("/data.pkl") for name in file.files)
                 require(not of_torch, "torch.save wrote it: give its tensors to numpy.savez")
@@ -151,7 +150,8 @@ class TensorData(FederatedDataModule):
     def _goal(self) -> Goal:
         known = self._tensors
         dense = known.y.dim() > 2 and not known.y.is_floating_point()
-        return Goal(known.y.numpy(), self._task is None, dense)
+        seen = fits(known.x, known.y) if dense and isinstance(known.x, Tensor) else np.empty((0, 6))
+        return Goal(known.y.numpy(), self._task is None, dense, fits=seen)
 
     @property
     def task(self) -> Task:

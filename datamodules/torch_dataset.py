@@ -90,13 +90,13 @@ class TorchDataset(TensorData):
 
     def _items(self, parts: Sequence[Dataset[Any]], sizes: Sequence[int]) -> Iterator[Any]:
         """Yield the samples, each read once, and note whether they drew from default streams."""
-        before = _streams()
+        before = streams()
         for part, size in zip(parts, sizes, strict=True):
             yield from (part[row] for row in range(size))
-        self._changing = _streams() != before
+        self._changing = streams() != before
 
 
-def _streams() -> tuple[bytes, str, object]:
+def streams() -> tuple[bytes, str, object]:
     """Return the states of the default streams of torch, NumPy and Python."""
     state = torch.get_rng_state().numpy().tobytes()
     return state, repr(np.random.get_state(legacy=False)), random.getstate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.contents import hashes
-from datamodules.doubts.scales import in_two
+from datamodules.doubts.scales import clients_of, in_two
 from datamodules.record import Array, Goal, Record
 
 _SOME = 20
@@ -17,6 +18,11 @@ _SOME = 20
 _MOST_CLASSES = 64
 # Vocabularies are smaller.
 _MOST_TOKENS = 10_000_000
+# What may fit an image better than its mask, in the order of the record.
+_WAYS = (
+    *("do once mirrored", "do once turned upside down", "do with their sides exchanged"),
+    *("those of the samples before do", "those of the samples after do"),
+)
 # So few samples of a client say nothing.
 _CLIENT = 5
 
@@ -36,6 +42,7 @@ def of_inputs(record: Record) -> Iterator[str]:
         yield from _two_scales(array)
         yield from _no_tokens(array)
         yield from _still(array, record)
+        yield from _of_clients(array, record)
         span, tested = array.most - array.least, array.tested
         if tested is not None and span > 0 and tested > 0 and not 0.05 < tested / span < 20:
             yield (
@@ -101,6 +108,32 @@ def _still_at_a_client(array: Array, record: Record) -> Iterator[str]:
             return
 
 
+def _of_clients(array: Array, record: Record) -> Iterator[str]:
+    """Yield a client whose numbers go below zero, or whose tokens are others, as at no other."""
+    clients, names = clients_of(record)
+    rows = [np.flatnonzero(clients[array.rows] == one) for one in range(len(names))]
+    if not names or min(map(len, rows)) < _CLIENT:
+        return
+    below = [float((array.lows[own] < 0).mean()) for own in rows]
+    if len(array.shape) > 2 and sorted(below)[-2] == 0 and max(below) > 0.9:
+        yield (
+            f"{array.name} goes below zero at the client {names[int(np.argmax(below))]!r}, and at "
+            "no other: was it scaled otherwise? Scale all alike"
+        )
+    words = [{*np.unique(array.tokens[own]).tolist()} - {0} for own in rows if array.tokens.size]
+    if min(map(len, words), default=0) < _SOME:
+        return
+    shared = [
+        len(own & set().union(*words[:one], *words[one + 1 :])) / len(own)
+        for one, own in enumerate(words)
+    ]
+    if min(shared) < 0.05 and sorted(shared)[1] > 0.5:
+        yield (
+            f"{array.name} of the client {names[int(np.argmin(shared))]!r} has tokens that hardly "
+            "another has, and others share theirs: was it made by another tokenizer?"
+        )
+
+
 def _two_scales(array: Array) -> Iterator[str]:
     """Yield signals and images of which some are scaled and others are not."""
     logs = np.sort(np.log10(array.sizes[array.sizes > 0]))
@@ -121,6 +154,11 @@ def _scales(array: Array) -> Iterator[str]:
     name, dims = array.name, len(array.shape)
     if array.dtype == "uint8":
         yield from _bytes(array)
+    elif dims > 2 and array.dtype == "int8":
+        yield (
+            f"{name} has int8 from {array.least:g} to {array.most:g}: if these are images, give "
+            f"({name}.short() + 128).to(torch.uint8), else {name}.float()"
+        )
     elif dims == 4 and min(array.shape[1], array.shape[3]) in (1, 3, 4):
         how = "to(torch.uint8)" if array.most <= 255 else "float() / 65535, or rescale it to bytes"
         if array.whole and array.most > 100 and array.least >= 0:
@@ -150,6 +188,18 @@ def _bytes(array: Array) -> Iterator[str]:
         )
 
 
+def of_forms(record: Record) -> Iterator[str]:
+    """Yield a client whose samples are of another type or shape than those of others."""
+    counts = Counter(record.forms.values())
+    usual, often = counts.most_common(1)[0] if counts else ("", 0)
+    others = [name for name, form in record.forms.items() if form != usual]
+    if others and 2 * often > len(record.forms):
+        yield (
+            f"samples of client {others[0]} are {record.forms[others[0]]}, and those of most "
+            f"clients {usual}: bring all to one form"
+        )
+
+
 def of_goal(record: Record) -> Iterator[str]:
     """Yield targets that may be of another task, or that number classes with holes."""
     goal = record.goal
@@ -158,6 +208,7 @@ def of_goal(record: Record) -> Iterator[str]:
     if goal.dense:
         yield from _of_masks(goal)
         yield from _of_each(goal, record)
+        yield from _misfits(goal, record)
     elif goal.inferred and goal.y.ndim == 2:
         yield from _of_columns(goal.y)
 
@@ -200,6 +251,27 @@ def _of_each(goal: Goal, record: Record) -> Iterator[str]:
                 f"all masks of the client {name!r} are {masks[rows[0], 0]} in every pixel, and "
                 "those of others are not: are they missing?"
             )
+
+
+def _misfits(goal: Goal, record: Record) -> Iterator[str]:
+    """Yield masks that tell nothing of their image, though they do once mirrored or so."""
+    if not len(goal.fits):
+        return
+    own, others = goal.fits[:, 0], goal.fits[:, 1:]
+    most = others.max(1)
+    off = (most > 0.3) & (own < 0.25 * most)
+    rows, looked = np.flatnonzero(off), goal.fits.any(1)
+    if not len(rows):
+        return
+    ways = np.bincount(others[off].argmax(1), minlength=len(_WAYS))
+    # Where shades say nothing of masks, some fit another way by chance.
+    usual = np.median(own[looked & ~off]) if (looked & ~off).any() else 0.0
+    if usual > 0.25 or (2 * len(rows) > looked.sum() and ways.max() > 0.8 * len(rows)):
+        yield (
+            f"{len(rows)} of {looked.sum()} masks do not fit their images, but "
+            f"{_WAYS[int(ways.argmax())]} (first that of {record.place(int(rows[0]))}): put them "
+            "right"
+        )
 
 
 def _inverted(masks: NDArray[Any], clients: NDArray[Any], names: list[str]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from datamodules.contents import hashes
 from datamodules.doubts.copies import alike, running
+from datamodules.doubts.filled import linear
 from datamodules.record import Course, Record, Windows
 from datamodules.targets import Floats
 
@@ -69,10 +70,15 @@ def still(first: Floats) -> tuple[float, int]:
     value, others = float(first[start]), first[first != first[start]]
     if length + 1 == len(first):
         return value, len(first)
-    varied = 2 * len(np.unique(others)) > len(others) > 0
+    if not len(others):
+        return 0.0, 0
+    varied = 2 * len(np.unique(others)) > len(others)
     # Zeros are usual in what is counted: rain, sales.
     usual = value == 0 and (first == 0).sum() > length + 1 + 0.02 * len(first)
     long = length + 1 >= _FEW and 10 * (length + 1) > len(first)
+    # Of numbers that hardly repeat, fewer are no chance, but for the ends of what is measured.
+    fine = len(np.unique(others)) > 0.95 * len(others) and others.min() < value < others.max()
+    long = long or (fine and length + 1 >= _RUNS)
     return (value, length + 1) if long and varied and not usual else (0.0, 0)
 
 
@@ -275,7 +281,11 @@ def _ahead(windows: Windows) -> Iterator[str]:
                 "give features without it, or the answer is among the inputs"
             )
         # The last rows of each client have nothing that comes after.
-        later = (by for by in range(1, 1 + _AHEAD) if (column[:-by] == first[by:]).mean() > 0.8)
+        later = (
+            by
+            for by in range(1, 1 + _AHEAD)
+            if (column[:-by] == first[by:]).mean() > 0.8 or linear(column[:-by], first[by:])
+        )
         if by := next(later, 0):
             yield (
                 f"{name!r} is the target of {by} rows later: give features without it, or the "

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
 from datamodules.doubts.scales import clients_of
 from datamodules.doubts.values import answers, is_sentinel
 from datamodules.record import Record, Values
-from datamodules.targets import Floats
+from datamodules.targets import Floats, Ints
 
 _FEW = 20
 _SOME = 10
+# What is so rare by chance (in bits) is none.
+_BITS = 18
 # Ends that shares, percents, signs and bytes have by nature.
 _ENDS = (-1.0, 0.0, 1.0, 100.0, 255.0)
 # Factors between what was meant and what was typed, if a decimal sign is lost or slips.
@@ -28,12 +31,14 @@ def of_numbers_filled_in(record: Record) -> Iterator[str]:
         known = np.isfinite(column.numbers)
         if known.sum() >= _FEW:
             yield from _middle(column, column.numbers[known])
+            told: list[str] = []
             if names and len(known) == len(clients):
                 parts = [column.numbers[(clients == one) & known] for one in range(len(names))]
-                yield from _turned(column, parts, names)
+                told = [*_turned(column, parts, names)]
                 # Targets of series have a course.
                 if record.windows is None or column.use == "feature":
                     yield from _of_one(column, parts, names)
+            yield from told or _turned_rows(column)
 
 
 def _middle(column: Values, numbers: Floats) -> Iterator[str]:
@@ -69,27 +74,77 @@ def _at_an_end(column: Values, value: float, count: int) -> Iterator[str]:
 
 
 def _of_one(column: Values, parts: list[Floats], names: list[str]) -> Iterator[str]:
-    """Yield a client that has a single number, where those of others vary."""
+    """Yield a client that has a single number, or whole ones, where those of others vary."""
     if len(np.unique(np.concatenate(parts))) < _FEW:
         return
     still = [n for n, part in enumerate(parts) if len(part) >= _SOME and np.ptp(part) == 0]
+    whole = [float((part % 1 == 0).mean()) if len(part) >= _SOME else 0.5 for part in parts]
     if still and 2 * len(still) < len(names):
         part, name = parts[still[0]], names[still[0]]
         yield (
             f"{column.name!r} is {part[0]:g} in all {len(part)} rows of {name!r}, and varies at "
             f"other clients: {column.cure}"
         )
+    elif whole.count(1.0) == 1 and sorted(whole)[-2] < 0.3:
+        yield (
+            f"{column.name!r} of {names[whole.index(1.0)]!r} has whole numbers alone, and that of "
+            "all other clients has not: was it rounded there? Give it as exactly as elsewhere, or "
+            "round all alike"
+        )
 
 
 def _turned(column: Values, parts: list[Floats], names: list[str]) -> Iterator[str]:
-    """Yield a client whose numbers are all below zero, where those of others are all above."""
+    """Yield a client whose numbers are those of all others with another sign."""
     below = [n for n, part in enumerate(parts) if len(part) and part.max() < 0]
-    above = sum(len(part) > 0 and part.min() > 0 for part in parts)
-    if len(below) == 1 and above == len(names) - 1:
+    above = [float(np.median(part)) for part in parts if len(part) > 0 and part.min() > 0]
+    if len(below) == 1 and len(above) == len(names) - 1 and _like(parts[below[0]], above):
         yield (
             f"{column.name!r} of {names[below[0]]!r} is below zero in all rows, and above it at "
             "all other clients: turn its sign if it counts the other way"
         )
+
+
+def _turned_rows(column: Values) -> Iterator[str]:
+    """Yield a run of rows whose numbers are those of all others with another sign."""
+    known = np.flatnonzero(np.isfinite(column.numbers) & (column.numbers != 0))
+    numbers = column.numbers[known]
+    starts = np.flatnonzero(np.diff(np.sign(numbers)) != 0) + 1
+    if len(np.unique(numbers)) < _FEW or not 1 <= len(starts) <= 2:
+        return
+    end = starts[1] if len(starts) > 1 else len(numbers)
+    sizes, start = np.abs(numbers), starts[0]
+    own, other = sizes[start:end], np.append(sizes[:start], sizes[end:])
+    # Those that pass zero gradually are near it.
+    far = min(len(own), len(other)) >= _SOME and own.min() > 0.3 * np.median(own)
+    if far and _like(own, [float(np.median(other))]):
+        rest = f" for {len(own)} rows" if end < len(numbers) else ""
+        yield (
+            f"the sign of {column.name!r} changes from {column.place(int(known[start]))} on{rest}, "
+            "and its size does not: turn it if it counts the other way there"
+        )
+
+
+def _like(numbers: Floats, middles: list[float]) -> bool:
+    """Return ``True`` if numbers are of the size of others, whose middles are given."""
+    return min(middles) / 1.5 < abs(float(np.median(numbers))) < 1.5 * max(middles)
+
+
+def of_lacking(record: Record) -> Iterator[str]:
+    """Yield a column of which a client has no value, where others have most."""
+    clients, names = clients_of(record)
+    for column in record.of("feature"):
+        if not names or len(column.codes) != len(clients) or not _kept(record, column):
+            continue
+        gone = column.absent[column.codes]
+        counts = np.bincount(clients, minlength=len(names))
+        shares = np.bincount(clients, gone, len(names)) / np.maximum(counts, 1)
+        whole = np.flatnonzero((shares == 1) & (counts >= _SOME))
+        if 0 < 2 * len(whole) < len(names) and np.median(shares[shares < 1]) < 0.3:
+            yield (
+                f"{column.name!r} is missing in all {counts[whole[0]]} rows of "
+                f"{names[whole[0]]!r}, and seldom at most other clients, so that what replaces it "
+                "says where a row comes from: give features without it, or leave the client out"
+            )
 
 
 def of_slips(record: Record) -> Iterator[str]:
@@ -145,21 +200,38 @@ def _beyond(column: Values, numbers: Floats) -> Iterator[str]:
 
 
 def of_answers(record: Record) -> Iterator[str]:
-    """Yield numbers that tell the answer: of one class below all of the other, or in its unit."""
-    for name, codes, _ in answers(record):
+    """Yield features that tell the answer: by their numbers, their words, or what they lack."""
+    for name, codes, texts in answers(record):
+        if not 2 <= len(texts) <= _FEW:
+            continue
         for column in record.of("feature"):
             numbers = column.numbers
-            if len(numbers) != len(codes) or len(np.unique(numbers)) < _SOME:
+            if len(numbers) == len(codes) and len(np.unique(numbers)) >= _SOME:
+                parts = [numbers[codes == one] for one in range(int(codes.max()) + 1)]
+                if min(map(len, parts)) >= _SOME and _apart(parts):
+                    yield (
+                        f"{column.name!r} alone tells the classes of {name!r} apart, with nothing "
+                        "between: give features without it, if it follows from the answer"
+                    )
+                    continue
+            if len(column.codes) != len(codes):
                 continue
-            parts = [numbers[codes == one] for one in range(int(codes.max()) + 1)]
-            if len(parts) == 2 and min(map(len, parts)) >= _SOME and _apart(*parts):
+            gone = column.absent[column.codes]
+            # Values that are as many as the classes are told of as another name of them.
+            if len(column.present) > len(texts) and _tells(column.codes[~gone], codes[~gone]):
                 yield (
-                    f"{column.name!r} alone tells the classes of {name!r} apart, with nothing "
-                    "between: give features without it, if it follows from the answer"
+                    f"each value of {column.name!r} stands with one value of {name!r} alone: give "
+                    "features without it, or the answer is among the inputs"
+                )
+            elif _kept(record, column) and _tells(gone.astype(np.int64), codes):
+                yield (
+                    f"{column.name!r} is missing in all rows of some values of {name!r}, and in "
+                    "none of the others, so that what is missing tells the answer: give features "
+                    "without it"
                 )
     for target in record.of("target") if record.windows is None else ():
         for column in record.of("feature"):
-            if len(column.numbers) == len(target.numbers) and _linear(
+            if len(column.numbers) == len(target.numbers) and linear(
                 column.numbers, target.numbers
             ):
                 yield (
@@ -168,11 +240,32 @@ def of_answers(record: Record) -> Iterator[str]:
                 )
 
 
-def _apart(one: Floats, other: Floats) -> bool:
-    return bool(one.max() < other.min() or other.max() < one.min())
+def _tells(own: Ints, codes: Ints) -> bool:
+    """Return ``True`` if each of some values stands with one class alone, and hardly by chance."""
+    if not len(codes):
+        return False
+    width = 1 + int(codes.max())
+    pairs = np.unique(own * width + codes)
+    counts = np.bincount(own)
+    if len(pairs) > (counts > 0).sum():
+        return False
+    shares = np.bincount(codes) / len(codes)
+    chance = (shares[:, None] ** counts[counts > 0]).sum(0)
+    return -float(np.log2(chance).sum()) >= _BITS
 
 
-def _linear(one: Floats, other: Floats) -> bool:
+def _kept(record: Record, column: Values) -> bool:
+    """Return ``True`` if rows in which a value is missing are used."""
+    return record.division is None or len(record.division.side) == len(column.codes)
+
+
+def _apart(parts: list[Floats]) -> bool:
+    """Return ``True`` if the numbers of each class are between those of no other."""
+    ends = sorted((float(part.min()), float(part.max())) for part in parts)
+    return all(one[1] < other[0] for one, other in pairwise(ends))
+
+
+def linear(one: Floats, other: Floats) -> bool:
     """Return ``True`` if numbers follow a line but for their rounding."""
     known = np.isfinite(one) & np.isfinite(other)
     one, other = one[known], other[known]

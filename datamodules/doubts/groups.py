@@ -51,6 +51,24 @@ def of_columns_of_groups(record: Record) -> Iterator[str]:
             return
 
 
+def of_channels_of_clients(record: Record) -> Iterator[str]:
+    """Yield a client whose channels changed places, as red and blue do."""
+    clients, names = clients_of(record)
+    arrays = [(one.name, one.means, one.rows) for one in record.arrays if one.dtype != "uint8"]
+    for what, values, rows in (("images", record.hues, np.arange(len(record.hues))), *arrays):
+        if not names or not 2 <= values.shape[1] <= _MOST:
+            continue
+        for one, name in enumerate(names):
+            own = clients[rows] == one
+            enough = min(own.sum(), (~own).sum()) >= _FEW
+            if enough and (pair := _swapped(values[own], values[~own])):
+                yield (
+                    f"channels {pair[0]} and {pair[1]} of {what} seem to have changed places at "
+                    f"the client {name!r} (as in RGB and BGR): put them right"
+                )
+                return
+
+
 def _of_another_width(values: Floats, clients: Ints, names: list[str]) -> Iterator[str]:
     """Yield a client whose numbers spread ten times as far, or a tenth, in most columns."""
     parts = [values[clients == one] for one in range(len(names))]

@@ -6,6 +6,7 @@ import html
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -18,7 +19,15 @@ NOTHING = frozenset(
         *("\\n", "not set", "no answer", "don't know", "-nan(ind", "not done", "not tested"),
         *("blank", "empty", "undefined", "unspecified", "#value!", "#ref!", "#div/0!", "#num!"),
         *("#name?", "#null!", "not available", "not applicable", "not known", "no data", "nan"),
-        *("na", "n/a", "null", "nat", "not recorded", "not reported", "refused"),
+        *("na", "n/a", "null", "nat", "not recorded", "not reported", "refused", "not stated"),
+        *(
+            "prefer not to say",
+            "prefer not to answer",
+            "declined to answer",
+            "declined",
+            "no reply",
+        ),
+        *("rather not say", "not specified", "no response", "not collected", "not measured"),
         *("unbekannt", "keine angabe", "k. a.", "n/v", "inconnu", "desconocido", "sin dato", "s/d"),
         *("onbekend", "sconosciuto", "desconhecido", "okänd", "ukendt", "nieznany", "не указано"),
         *("0000-00-00", "0000-00-00 00:00:00", "00.00.0000", "00/00/0000"),
@@ -141,6 +150,9 @@ def _odd(name: str) -> str:
             return f"is UTF-8 that was read as {encoding}: {meant!r} is meant"
     if re.search(r"&(\w{2,8}|#\d+);", name) and html.unescape(name) != name:
         return f"is written for a web page: {html.unescape(name)!r} is meant"
+    meant = unquote(name, errors="replace")
+    if meant != name and meant.isprintable() and "\ufffd" not in meant:
+        return f"is written for a web address: {meant!r} is meant"
     if len(name) > 2 and name[0] == name[-1] and name[0] in "'\"`":
         return f"stands in quotes, which count as letters: write {name[1:-1]}"
     return ""

@@ -172,6 +172,17 @@ def of_grey_classes(record: Record) -> Iterator[str]:
             return
 
 
+def of_marks(record: Record) -> Iterator[str]:
+    """Yield a class whose images have a mark that others lack: a border, a stamp, a caption."""
+    names = [] if record.division is None else [*record.division.names.get("class", {})]
+    for label, (count, row, column) in record.marks.items():
+        yield (
+            f"{count} pixels (first in row {row}, column {column}) are alike in all images of the "
+            f"class {names[label]!r}, and in hardly any other: a border or a mark may tell the "
+            "class; crop it"
+        )
+
+
 def of_pictures(record: Record) -> Iterator[str]:
     """Yield what of pictures was not read, and pictures that show nothing."""
     seen = record.pictures

@@ -64,6 +64,9 @@ def _far(column: Values, numbers: Floats) -> Iterator[str]:
 
 def _mixed(column: Values, numbers: Floats) -> Iterator[str]:
     """Yield numbers in two groups, the one a power of ten times the other, with nothing between."""
+    if found := [*_shifted(column, numbers)]:
+        yield from found
+        return
     if numbers.min() <= 0:
         return
     low, high, gap = in_two(logs := np.sort(np.log10(numbers)))
@@ -85,6 +88,27 @@ def _mixed(column: Values, numbers: Floats) -> Iterator[str]:
             f"{column.name!r} is around {middles[1]:.6g} in {len(high)} rows (first "
             f"{column.place(int(rows[0]))}) and around {middles[0]:.6g} in {len(low)}, with none "
             f"between: are they in two units{f' (1:{ratio:,.6g})' if ratio else ''}?"
+        )
+
+
+def _shifted(column: Values, numbers: Floats) -> Iterator[str]:
+    """Yield numbers in two groups of which the one is in kelvin, or has the years of birth."""
+    low, high, gap = in_two(np.sort(numbers))
+    if min(len(low), len(high)) < max(5, 0.05 * len(numbers)) or gap < max(np.ptp(low), 50):
+        return
+    apart = float(np.median(high) - np.median(low))
+    kelvin = low[0] > -60 and low[-1] < 60 and abs(apart - 273.15) < 15
+    whole = bool((numbers % 1 == 0).all()) and len(np.unique(low)) >= _FEW // 2
+    years = whole and 0 <= low[0] <= low[-1] <= 120 and 1880 <= high[0] <= high[-1] <= 2100
+    if kelvin or years:
+        rows = np.flatnonzero(column.numbers >= high[0])
+        what = (
+            "some in kelvin, and others in degrees Celsius" if kelvin else "some years, others ages"
+        )
+        yield (
+            f"{column.name!r} is from {high[0]:g} to {high[-1]:g} in {len(high)} rows (first "
+            f"{column.place(int(rows[0]))}), and from {low[0]:g} to {low[-1]:g} in {len(low)}: are "
+            f"{what}?"
         )
 
 

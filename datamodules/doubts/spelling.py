@@ -18,9 +18,16 @@ _MOST = 1000
 _NUMBERED = re.compile(r"(?i)^(unnamed: ?\d+|index|row|row_?(id|num|number)|id|uuid|.*_id)$")
 _MEASURE = re.compile(r"[-+]?\d+(?:\.\d+)?\s*([^\W\d_/.]{1,4}(?:/[a-zA-Z]{1,3})?|°C|°F|%)")
 _MARKED = re.compile(r"[='\"`\u2018\u2019#]\d+(?:\.\d+)?")
-# Two numbers in a cell: blood pressures, sizes, means with an error.
+# Two numbers in a cell: blood pressures, sizes, means with an error, degrees; and fractions, which
+# are codes, such as those of genes, if they are few.
 _SEVERAL = re.compile(
     r"\d{2,3} ?/ ?\d{2,3}|[\d.,]+ ?(x|\u00d7|±|\+/-) ?[\d.,]+|[\d.]+ \([\d.]+( ?- ?[\d.]+)?\)"
+    r"|\d{1,3} ?° ?\d{1,2}[\'\u2032\u2019].{0,9}"
+)
+_FRACTION = re.compile(r"\d{1,3} ?/ ?\d{1,3}")
+# What says how much a row counts.
+_WEIGHTS = re.compile(
+    r"(?i)^(fnlwgt|[pf]weights?|(sample|survey|case|instance|design|row)[ _.-]?weights?)$"
 )
 # In a column of codes of two letters, these are codes, too: Namibia, Sodium, North America.
 _CODES = frozenset(("NA",))
@@ -67,7 +74,8 @@ def _with_signs(column: Values) -> Iterator[str]:
             f"{column.name!r} holds numbers after a sign, such as {present[0]!r}, and is read as "
             "categories: remove the sign"
         )
-    if len(present) > 1 and all(map(_SEVERAL.fullmatch, present)):
+    many = len(present) >= FEW and all(map(_FRACTION.fullmatch, present))
+    if many or (len(present) > 1 and all(map(_SEVERAL.fullmatch, present))):
         yield (
             f"{column.name!r} holds two numbers in each cell, such as {present[0]!r}, and is read "
             "as categories: write each into a column of its own"
@@ -127,6 +135,11 @@ def of_spelling(record: Record) -> Iterator[str]:
         if column.kind == "numbers" and len(numbers) and not column.listed:
             yield from _serial(column, numbers)
     for column in record.of("feature"):
+        if _WEIGHTS.match(column.name):
+            yield (
+                f"{column.name!r} may say how much a row counts, and is an input: give features "
+                "without it"
+            )
         numbers = column.numbers[np.isfinite(column.numbers)]
         # The columns of an array have no spelling.
         if column.kind == "numbers" and len(numbers) and len(column.texts) and not column.listed:

@@ -185,7 +185,9 @@ class HFDataset(TableData):
         except IndexError as error:
             raise ValueError(f"{self.path} has a split without samples: save it again") from error
         except (ValueError, KeyError, TypeError, OSError) as error:
-            raise ValueError(f"{self.path} is damaged: {error}; save it again") from error
+            found = ((file, formats.instead(file)) for file in sorted(place.rglob("*.arrow")))
+            other = next((f"{file} is not of Arrow{how}" for file, how in found if how), "")
+            raise ValueError(other or f"{self.path} is damaged: {error}; save it again") from error
         if not isinstance(content, datasets.DatasetDict):
             return content, len(content)
         self._splits = tuple(content)

@@ -844,6 +844,15 @@ def windows(*courses, **more):
 
 
 def stood(rows, begin, end, value=None):
+    """Return a series that stands still in some rows; a tenth of its other values is in two."""
+    course = moving(rows)
+    course[-rows // 10 :] = course[-rows // 5 : -rows // 10]
+    course[begin:end] = course[begin] if value is None else value
+    return course
+
+
+def fine(rows, begin, end, value=None):
+    """Return a series that stands still in some rows, and whose other values are unlike."""
     course = moving(rows)
     course[begin:end] = course[begin] if value is None else value
     return course
@@ -871,6 +880,12 @@ def course_of(kind, rows=40):
         # Two other zeros of 100 rows are few, and three are usual.
         ([np.where(np.isin(np.arange(100), [1, 5]), 0, stood(100, 10, 30, 0))], "is 0 in 20 rows"),
         ([np.where(np.isin(np.arange(100), [1, 5, 8]), 0, stood(100, 10, 30, 0))], ""),
+        # Five of numbers that do not repeat, but for the ends of what is measured.
+        ([fine(60, 10, 15)], "in 5 rows running"),
+        ([fine(60, 10, 14)], ""),
+        ([fine(60, 10, 15, moving(60).max())], ""),
+        ([fine(60, 10, 15, moving(60).min())], ""),
+        ([stood(60, 10, 15)], ""),
     ],
 )
 def test_a_sensor_that_stood_still(courses, told):

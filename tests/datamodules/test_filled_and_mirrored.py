@@ -147,7 +147,9 @@ def test_a_slip_among_years_and_few(values, told):
         ([*[1] * 10, *[2] * 10], [0] * 10 + [1] * 10, False),  # two numbers
         ([*[1] * 10, *steps(2, 10, 9), 10], [0] * 10 + [1] * 10, True),  # ten
         ([*[1] * 10, *steps(1, 10, 10)], [0] * 10 + [1] * 10, False),  # they touch
-        (steps(1, 30, 30), [0] * 10 + [1] * 10 + [2] * 10, False),
+        (steps(1, 30, 30), [0] * 10 + [1] * 10 + [2] * 10, True),
+        (steps(1, 30, 30), [0] * 10 + [1] * 11 + [2] * 9, False),
+        ([*steps(1, 20, 20), *steps(20, 30, 10)], [0] * 10 + [1] * 10 + [2] * 10, False),
     ],
 )
 def test_a_number_that_tells_two_classes_apart(values, codes, told):
