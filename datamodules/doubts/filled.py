@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -38,7 +38,11 @@ def of_numbers_filled_in(record: Record) -> Iterator[str]:
                 # Targets of series have a course.
                 if record.windows is None or column.use == "feature":
                     yield from _of_one(column, parts, names)
-            yield from told or _turned_rows(column)
+            every = [np.arange(len(known))]
+            if names and len(known) == len(clients):
+                every += [np.flatnonzero(clients == one) for one in range(len(names))]
+            found = (line for rows in every for line in _turned_rows(column, rows))
+            yield from told or islice(found, 1)
 
 
 def _middle(column: Values, numbers: Floats) -> Iterator[str]:
@@ -104,9 +108,9 @@ def _turned(column: Values, parts: list[Floats], names: list[str]) -> Iterator[s
         )
 
 
-def _turned_rows(column: Values) -> Iterator[str]:
-    """Yield a run of rows whose numbers are those of all others with another sign."""
-    known = np.flatnonzero(np.isfinite(column.numbers) & (column.numbers != 0))
+def _turned_rows(column: Values, rows: Ints) -> Iterator[str]:
+    """Yield a run among some rows whose numbers are those of the others with another sign."""
+    known = rows[np.isfinite(column.numbers[rows]) & (column.numbers[rows] != 0)]
     numbers = column.numbers[known]
     starts = np.flatnonzero(np.diff(np.sign(numbers)) != 0) + 1
     if len(np.unique(numbers)) < _FEW or not 1 <= len(starts) <= 2:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import shutil
 
 import numpy as np
@@ -11,128 +10,30 @@ import pytest
 from PIL import Image
 
 from datamodules import (
-    IID,
     ByDomain,
     DomainFolder,
-    HFDataset,
-    ImageFolder,
-    PairFolder,
-    PFLlibFolder,
-    TensorData,
 )
-from tests.datamodules.corpus.exports import SITES, rows, tab, text
-from tests.datamodules.corpus.kinds import Case, collectors
+from tests.datamodules.corpus.kinds import collectors
+from tests.datamodules.corpus.made import (
+    arrays,
+    flb,
+    folder,
+    hfcols,
+    images,
+    npz,
+    pairfolder,
+    pairs,
+    pfl,
+    pfllib,
+    pic,
+    rows,
+    saved,
+    tab,
+    ten,
+    text,
+)
 
-DAMAGED: list[Case] = []
-SOUND: list[Case] = []
-damaged, sound = collectors(DAMAGED, SOUND)
-
-
-def pic(rng, size=(16, 16), mode="RGB"):
-    a = rng.integers(0, 256, (*size[::-1], 3), np.uint8)
-    return Image.fromarray(a).convert(mode)
-
-
-def folder(rng, home, classes=("cat", "dog", "owl"), n=12, suffix=".png", size=(16, 16)):
-    root = home / "f"
-    for c in classes:
-        (root / c).mkdir(parents=True)
-        for i in range(n):
-            pic(rng, size).save(root / c / f"{c[:1]}{i:02}{suffix}")
-    return root
-
-
-def images(root, **kw):
-    return ImageFolder(str(root), num_clients=3, partition=IID(), **kw)
-
-
-def pairs(rng, home, n=6, values=(0, 1, 2), clients=("a", "b")):
-    im, ma = (home / "im", home / "ma")
-    for c in clients:
-        (im / c).mkdir(parents=True)
-        (ma / c).mkdir(parents=True)
-        for i in range(n):
-            pic(rng).save(im / c / f"{i}.png")
-            m = rng.choice(values, (16, 16)).astype(np.uint8)
-            Image.fromarray(m, "L").save(ma / c / f"{i}.png")
-    return (im, ma)
-
-
-def pairfolder(im, ma, **kw):
-    return PairFolder(str(im), str(ma), **kw)
-
-
-def arrays(rng, n=120, d=6, c=3):
-    y = rng.integers(0, c, n)
-    x = rng.normal(0, 1, (n, d)).astype(np.float32) + y[:, None]
-    return {"x": x, "y": y, "client": rng.integers(0, 4, n)}
-
-
-def ten(a, **kw):
-    return TensorData(a, **kw)
-
-
-def npz(home, a, **kw):
-    p = home / "a.npz"
-    np.savez(p, **a)
-    return ten(str(p), **kw)
-
-
-def saved(home, cols, features=None, splits=None, inputs="x", target="y", **kw):
-    datasets = pytest.importorskip("datasets")
-    datasets.disable_progress_bars()
-    p = home / "hf"
-    if splits:
-        datasets.DatasetDict(
-            {k: datasets.Dataset.from_dict(v, features=features) for k, v in splits.items()}
-        ).save_to_disk(str(p))
-    else:
-        datasets.Dataset.from_dict(cols, features=features).save_to_disk(str(p))
-    if "client_column" not in kw:
-        kw |= {"num_clients": 3, "partition": IID()}
-    return HFDataset(str(p), inputs, target, **kw)
-
-
-def hfcols(rng, n=90, d=4):
-    y = rng.integers(0, 3, n)
-    return {
-        "x": (rng.normal(0, 1, (n, d)) + y[:, None]).astype("float32").tolist(),
-        "y": y.tolist(),
-        "site": [SITES[i % 4] for i in range(n)],
-    }
-
-
-def pfllib(rng, home, n=3, change=None, kind=np.float32, raw=False):
-    root = home / "MNIST"
-    for part in ("train", "test"):
-        (root / part).mkdir(parents=True)
-        for c in range(n):
-            m = 40 if part == "train" else 12
-            d = {"x": rng.normal(0, 1, (m, 1, 6, 6)).astype(kind), "y": rng.integers(0, 4, m)}
-            if change:
-                d = change(part, c, d)
-            if d is not None:
-                np.savez_compressed(root / part / f"{c}.npz", data=d)
-    return root
-
-
-def pfl(root, **kw):
-    return PFLlibFolder(str(root), **kw)
-
-
-def flb(rng, home, change):
-    a = arrays(rng)
-    ids = rng.permutation(120)
-    parts = [
-        {"train": ids[i * 40 : i * 40 + 30], "val": ids[:0], "test": ids[i * 40 + 30 : i * 40 + 40]}
-        for i in range(3)
-    ]
-    d = {"separation": {"train": [0, 1, 2], "test": [0, 1, 2], "total": 3}, "data_indices": parts}
-    d = change(d, parts) or d
-    p = home / "partition.pkl"
-    p.write_bytes(pickle.dumps(d))
-    a.pop("client")
-    return ten(a, partition=str(p))
+DAMAGED, SOUND, damaged, sound = collectors()
 
 
 @damaged(

@@ -9,6 +9,7 @@ from tests.datamodules.corpus import (
     folders,
     groups,
     habits,
+    leaks,
     series,
     tables,
     unasked,
@@ -25,6 +26,7 @@ DAMAGED = [
     *habits.DAMAGED,
     *groups.DAMAGED,
     *unasked.DAMAGED,
+    *leaks.DAMAGED,
 ]
 SOUND = [
     *exports.SOUND,
@@ -32,6 +34,7 @@ SOUND = [
     *habits.SOUND,
     *groups.SOUND,
     *unasked.SOUND,
+    *leaks.SOUND,
     *tables.SOUND,
     *folders.SOUND,
     *series.SOUND,

@@ -8,12 +8,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 from datamodules import HFDataset, LoaderData, TabularData, TensorData, TimeSeries
-from tests.datamodules.corpus.copies import saved
 from tests.datamodules.corpus.kinds import Case, collectors
+from tests.datamodules.corpus.made import saved
 
-DAMAGED: list[Case] = []
-SOUND: list[Case] = []
-_, sound = collectors(DAMAGED, SOUND)
+DAMAGED, SOUND, _, sound = collectors()
 SITES = np.array(["Aachen", "Bonn", "Calw", "Demmin"])
 N = 200
 
@@ -66,7 +64,7 @@ READERS = {"table": table, "series": series, "tensors": tensors, "saved": lists}
 BY_LOADER = {**READERS, "loaders": loaders}
 
 
-def crossed(damage, words, readers):
+def crossed(damage, words, readers, damages=DAMAGED):
     """Keep a change of samples as a case of several readers."""
 
     def keep(change):
@@ -76,7 +74,7 @@ def crossed(damage, words, readers):
                 return make(home, *change(*samples(rng)))
 
             reader = "tensors" if name == "loaders" else name
-            DAMAGED.append(Case(reader, f"{damage} ({name})", case, words))
+            damages.append(Case(reader, f"{damage} ({name})", case, words))
         return change
 
     return keep
@@ -137,7 +135,7 @@ def far_beyond(client, x, y):
     return client, x, y
 
 
-def unlike(name, change, readers=BY_LOADER):
+def unlike(name, change, readers=BY_LOADER, sounds=SOUND):
     """Keep what is unlike in groups, and yet sound."""
     for reader, make in readers.items():
 
@@ -145,7 +143,7 @@ def unlike(name, change, readers=BY_LOADER):
             return make(home, *change(*samples(rng)))
 
         kind = "tensors" if reader == "loaders" else reader
-        SOUND.append(Case(kind, "", case, name=f"{name} ({reader})"))
+        sounds.append(Case(kind, "", case, name=f"{name} ({reader})"))
 
 
 def levels(client, x, y):

@@ -20,14 +20,27 @@ from datamodules import (
     TimeSeries,
     TorchDataset,
 )
-from tests.datamodules.corpus import copies as other
-from tests.datamodules.corpus.copies import arrays, folder, hfcols, images, pairs, pic, saved
-from tests.datamodules.corpus.exports import SH, col, rows, series, tab, text, ts
-from tests.datamodules.corpus.kinds import Case, collectors
+from tests.datamodules.corpus.kinds import collectors
+from tests.datamodules.corpus.made import (
+    SH,
+    arrays,
+    col,
+    folder,
+    hfcols,
+    images,
+    pairs,
+    pfl,
+    pfllib,
+    pic,
+    rows,
+    saved,
+    series,
+    tab,
+    text,
+    ts,
+)
 
-DAMAGED: list[Case] = []
-SOUND: list[Case] = []
-damaged, sound = collectors(DAMAGED, SOUND)
+DAMAGED, SOUND, damaged, sound = collectors()
 
 
 def bmis(found, change):
@@ -445,7 +458,7 @@ def tensor_mean(home, rng):
 
 @damaged("pfllib", "one client scaled, and others not", r"samples up to .*are some of them scaled")
 def pfllib_scaled(home, rng):
-    return other.pfl(other.pfllib(rng, home, change=lambda part, c, d: {
+    return pfl(pfllib(rng, home, change=lambda part, c, d: {
         **d, "x": (np.abs(d["x"]) % 1 + 0.001) * (255 if c == 1 else 1)}))  # fmt: skip
 
 
@@ -646,6 +659,6 @@ def flipped_tensors(home, rng):
 
 @damaged("pfllib", "a bit that fell over", r"1\.npz")
 def flipped_pfllib(home, rng):
-    root = other.pfllib(rng, home)
+    root = pfllib(rng, home)
     flipped(root / "train/1.npz")
-    return other.pfl(root)
+    return pfl(root)

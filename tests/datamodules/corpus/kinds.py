@@ -77,10 +77,13 @@ def _helps(case: Case, said: tuple[str, ...]) -> bool:
     return any(re.search(case.words, line, re.DOTALL | re.IGNORECASE) for line in said)
 
 
-def collectors(
-    damages: list[Case], sounds: list[Case]
-) -> tuple[Callable[..., Callable[[Make], Make]], Callable[..., Callable[[Make], Make]]]:
-    """Return decorators that append a function as a damaged or a sound case."""
+Collector = Callable[..., Callable[[Make], Make]]
+
+
+def collectors() -> tuple[list[Case], list[Case], Collector, Collector]:
+    """Return lists of damaged and of sound cases, and decorators that append a function to each."""
+    damages: list[Case] = []
+    sounds: list[Case] = []
 
     def damaged(reader: str, damage: str, words: str) -> Callable[[Make], Make]:
         def keep(make: Make) -> Make:
@@ -96,4 +99,4 @@ def collectors(
 
         return keep
 
-    return damaged, sound
+    return damages, sounds, damaged, sound

@@ -12,9 +12,15 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from torch.utils.data import Subset, TensorDataset
 
 from datamodules import IID, ByDomain, DomainFolder, HFDataset, LoaderData, TabularData, TensorData
-from tests.datamodules.corpus.copies import (
+from tests.datamodules.corpus.kinds import Case, collectors
+from tests.datamodules.corpus.made import (
+    HEAD,
+    SH,
     arrays,
+    col,
     folder,
+    hd,
+    heart,
     hfcols,
     images,
     pairfolder,
@@ -22,14 +28,15 @@ from tests.datamodules.corpus.copies import (
     pfl,
     pfllib,
     pic,
+    rows,
     saved,
+    series,
+    tab,
+    text,
+    ts,
 )
-from tests.datamodules.corpus.exports import HEAD, SH, col, hd, heart, rows, series, tab, text, ts
-from tests.datamodules.corpus.kinds import Case, collectors
 
-DAMAGED: list[Case] = []
-SOUND: list[Case] = []
-damaged, sound = collectors(DAMAGED, SOUND)
+DAMAGED, SOUND, damaged, sound = collectors()
 
 
 def case(reader, damage, words, make):
