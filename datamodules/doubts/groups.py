@@ -15,6 +15,8 @@ from datamodules.targets import Floats, Ints
 Rows = NDArray[np.bool_]
 # So many rows of a group say enough, and so many columns are compared by pairs.
 _FEW, _MOST = 15, 40
+# Columns of so few values hold flags or codes.
+_CODES = 10
 # Parts of a file, such as one that was appended.
 _PARTS = ((0.0, 0.5), (0.5, 1.0), (0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 
@@ -108,6 +110,10 @@ def _swapped(own: Floats, others: Floats) -> tuple[int, int] | None:
         here, there = (np.nanmedian(part[:, pair], axis=0) for part in (own, others))
         if np.isnan([*here, *there]).any() or (here[0] < here[1]) == (there[0] < there[1]):
             continue
+        if not all(
+            _within(own[:, two if place == one else one], others[:, place]) for place in pair
+        ):
+            continue
         near = max(0.3, 1.6 * float(np.sqrt(1 / len(own) + 1 / len(others))))
         # Levels of clients differ, but less than columns do.
         apart = 0.3 * abs(there[0] - there[1])
@@ -121,6 +127,12 @@ def _swapped(own: Floats, others: Floats) -> tuple[int, int] | None:
         if _distance(others[:, one], others[:, two]) > max(0.6, near) and alike < near:
             return pair
     return None
+
+
+def _within(own: Floats, others: Floats) -> bool:
+    """Return ``True`` if numbers are among others, wherever these are flags or codes."""
+    values = np.unique(others[np.isfinite(others)])
+    return len(values) > _CODES or bool(np.isin(own[np.isfinite(own)], values).all())
 
 
 def _distance(one: Floats, other: Floats) -> float:

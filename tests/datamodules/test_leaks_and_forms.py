@@ -172,6 +172,18 @@ def test_names_that_were_written_for_an_address(name, told):
     tells(told, "is written for a web address", columns=(texts([name, "x"], use="target"),))
 
 
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_flags_change_places_with_flags_alone(exchanged):
+    """In rows 23 to 45 flags and numbers are by chance nearer to each other's middles elsewhere."""
+    drawn = np.random.default_rng(22)
+    flags, values = drawn.integers(0, 2, 90).astype(float), drawn.normal(-0.3, 1, 90)
+    if exchanged:
+        values += 3
+        flags[22:45], values[22:45] = values[22:45], flags[22:45].copy()
+    columns = (numbers(flags, "flag"), numbers(values, "value"))
+    tells(exchanged, "'flag' and 'value' seem to have changed places in rows", columns=columns)
+
+
 # Samples of clients.
 
 
@@ -345,10 +357,11 @@ def test_a_mark_of_a_class(like, count, told):
           division=divided(count + 30, labels=labels, names=names))  # fmt: skip
 
 
-def test_three_pixels_are_no_mark():
+@pytest.mark.parametrize(("count", "told"), [(3, False), (4, True)])
+def test_a_few_pixels_are_no_mark(count, told):
     pixels = RNG.integers(0, 256, (60, 3, 16, 16)).astype(np.uint8)
-    pixels[:20, :, 4, 9:12] = 250
-    assert not marks(pixels, np.repeat([0, 1], [20, 40]))
+    pixels[:20, :, 4, 9 : 9 + count] = 250
+    assert bool(marks(pixels, np.repeat([0, 1], [20, 40]))) == told
 
 
 def test_a_ground_that_all_have_is_no_mark():
