@@ -17,9 +17,8 @@ from datamodules.checks import require
 from datamodules.examined import with_content
 from datamodules.given import array_of, columns_of
 from datamodules.record import Division, Notes, Record
-from datamodules.torch_dataset import streams
 from datamodules.view import first_not_finite
-from pfl.core.seeds import everything_scoped
+from pfl.core.seeds import everything_scoped, streams
 from pfl.core.state import nbytes
 from pfl.core.types import Batch
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -21,6 +19,7 @@ from datamodules.record import Record
 from datamodules.tasks.named import AnyTask
 from datamodules.tensors import TensorData
 from pfl.core.checks import not_negative
+from pfl.core.seeds import streams
 
 
 class TorchDataset(TensorData):
@@ -94,12 +93,6 @@ class TorchDataset(TensorData):
         for part, size in zip(parts, sizes, strict=True):
             yield from (part[row] for row in range(size))
         self._changing = streams() != before
-
-
-def streams() -> tuple[bytes, str, object]:
-    """Return the states of the default streams of torch, NumPy and Python."""
-    state = torch.get_rng_state().numpy().tobytes()
-    return state, repr(np.random.get_state(legacy=False)), random.getstate()
 
 
 def _size(dataset: Dataset[Any]) -> int:

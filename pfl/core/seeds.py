@@ -85,3 +85,9 @@ def default_streams(device: torch.device) -> list[torch.Tensor]:
     if not on_host(device):
         states.append(torch.get_device_module(device).get_rng_state(device))
     return states
+
+
+def streams() -> tuple[bytes, str, object]:
+    """Return the states of the default streams of torch, NumPy and Python."""
+    state = torch.get_rng_state().numpy().tobytes()
+    return state, repr(np.random.get_state(legacy=False)), random.getstate()
