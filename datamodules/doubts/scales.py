@@ -143,17 +143,22 @@ def clients_of(record: Record) -> tuple[Ints, list[str]]:
 def _by_client(column: Values, clients: Ints, names: list[str]) -> Iterator[str]:
     """Yield clients whose numbers and spreads are both so many times those of the others."""
     values, known = column.numbers, np.isfinite(column.numbers)
-    if not names or len(values) != len(clients) or (values[known] <= 0).any():
+    if not names or len(values) != len(clients):
         return
     parts = [values[(clients == one) & known] for one in range(len(names))]
     if min(map(len, parts)) < 5 or min(map(np.ptp, parts)) == 0:
         return
     middles = np.array([np.median(part) for part in parts])
+    # Degrees may be below zero.
+    positive = bool((values[known] > 0).all())
+    if middles.min() <= 0:
+        return
     sizes, widths = np.log10(middles), np.log10([np.std(part) for part in parts])
     usual = float(np.median(middles))
     for place, client in enumerate(names):
         power, wider = sizes[place] - np.log10(usual), widths[place] - np.median(widths)
-        ratio = _ratio(float(power), float(wider), float(np.ptp(np.delete(sizes, place))))
+        apart = float(np.ptp(np.delete(sizes, place)))
+        ratio = _ratio(float(power), float(wider), apart) if positive else 0.0
         warm = max(middles[place], usual) < 42 * 1.8 + 32 and (
             34 < min(middles[place], usual) < 42 or bool(_WARMTH.search(column.name))
         )

@@ -184,6 +184,13 @@ def test_flags_change_places_with_flags_alone(exchanged):
     tells(exchanged, "'flag' and 'value' seem to have changed places in rows", columns=columns)
 
 
+def test_a_frost_hides_no_client_in_fahrenheit():
+    usual = steps(-1, 41, 15)
+    given = at_clients(usual, 1.8 * usual + 32, usual)
+    given["columns"] = (numbers(given["columns"][0].numbers, "temp"),)
+    tells(True, "'temp' of 'B' is around 68, and around 20 ~ another unit", **given)
+
+
 # Samples of clients.
 
 
