@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -296,6 +296,17 @@ def _fitting(part: nn.Module, x: Inputs) -> Inputs:
     return each(lambda value: value.to(dtype) if value.is_floating_point() else value, x)
 
 
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    """Read samples in the precision of the loops, whoever reads them first."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def _floats(part: nn.Module) -> Iterator[Tensor]:
     return (value for value in constants(part).values() if value.is_floating_point())
 
@@ -405,7 +416,8 @@ class _Features:
 
     def of(self, split: ClientSplit) -> Batch:
         """Return the features and targets of all samples, by the batches of a test."""
-        with self._one, torch.inference_mode(False), torch.no_grad():
+        number = next(_floats(self._part)).dtype
+        with self._one, _default(number), torch.inference_mode(False), torch.no_grad():
             found, ys, done = torch.empty(0), list[Tensor](), 0
             for rows in torch.split(torch.arange(len(split)), self._data.eval_batch_size):
                 batch = split.batch(rows)

@@ -382,7 +382,8 @@ class Reach:
 
     def _container(self, value: Any, path: str, put: Put | None) -> Iterator[tuple[str, Leaf]]:  # noqa: ANN401
         if self._outside and isinstance(value, _REFILLED):
-            held = dict(value) if isinstance(value, Mapping) else list(value)
+            # Not by its look-up, which may make something of what a table holds.
+            held = [*(value.items() if isinstance(value, Mapping) else value)]
             self._undo.append(partial(_refill, value, held))
         if isinstance(value, Mapping):
             yield _joined(path, "len()"), Leaf(len(value), value, None)
@@ -594,9 +595,10 @@ def _put_in_class(kind: type, name: str, value: object) -> None:
 
 
 def _put_item(table: Any, key: object, value: object) -> None:  # noqa: ANN401
-    # Some tables have layers, and would take a value into another one than the one it is in.
+    # A table's own look-up may make something of what it holds, and a table of layers would take a
+    # value into another layer than the one it is in.
     with suppress(LookupError):
-        if table[key] is value:
+        if (dict.__getitem__(table, key) if isinstance(table, dict) else table[key]) is value:
             return
     table[key] = value
 
@@ -630,12 +632,13 @@ def _write(target: Tensor, value: Tensor) -> None:
             target.data = value.clone()
 
 
-def _refill(target: Any, held: Any) -> None:  # noqa: ANN401
+def _refill(target: Any, held: Sequence[Any]) -> None:  # noqa: ANN401
     """Give a container the parts that it had, if it has others now."""
     if isinstance(target, MutableMapping):
-        if [*map(id, target.values())] != [*map(id, held.values())] or [*target] != [*held]:
+        if [(id(k), id(v)) for k, v in target.items()] != [(id(k), id(v)) for k, v in held]:
             target.clear()
-            target.update(held)
+            for key, value in held:
+                target[key] = value
     elif [*map(id, target)] != [*map(id, held)]:
         target.clear()
         add = target.add if isinstance(target, MutableSet) else target.append

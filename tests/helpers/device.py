@@ -230,6 +230,9 @@ class _Dispatch(TorchDispatchMode):
         return _run(call, args, kwargs or {})
 
 
+_ITEMS = {torch.Tensor.__getitem__, torch.Tensor.__setitem__}
+
+
 class _Functions(TorchFunctionMode):
     """Catches calls that do not reach an operation."""
 
@@ -244,6 +247,8 @@ class _Functions(TorchFunctionMode):
             if isinstance(args[0], torch.Tensor):
                 return args[0].to(device, kwargs.get("dtype", args[0].dtype))
             return call(*args, **{**kwargs, "device": HOST}).to(device)
+        if call in _ITEMS and isinstance(args[0], DeviceTensor):
+            args = args[0], _placed(args[1], args[0].device), *args[2:]
         if call is torch.Tensor.tolist and isinstance(args[0], DeviceTensor):
             _now.reads["tolist"] += 1
             return args[0].host.tolist()
@@ -258,6 +263,13 @@ class _Functions(TorchFunctionMode):
         if call is torch.Tensor.__deepcopy__ and isinstance(args[0], DeviceTensor):
             return _copied(*args)
         return call(*args, **kwargs)
+
+
+def _placed(index, device):
+    """Return an index whose lists are tensors on a device, which torch itself makes beneath."""
+    if isinstance(index, list):
+        return torch.tensor(index).to(device)
+    return tuple(_placed(one, device) for one in index) if isinstance(index, tuple) else index
 
 
 def _copied(value, memo):

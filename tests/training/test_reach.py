@@ -8,7 +8,7 @@ import io
 import threading
 import types
 import weakref
-from collections import ChainMap, UserList
+from collections import ChainMap, OrderedDict, UserList
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import singledispatch
@@ -168,6 +168,13 @@ class View(Mapping):
         return 1
 
 
+class Makes(OrderedDict):
+    """A table of classes that gives objects of them."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key)()
+
+
 def unwritten():
     numbers = np.arange(3)
     numbers.flags.writeable = False
@@ -184,6 +191,7 @@ NAMED = {
     "sealed class": lambda: Constants,
     "view of a table": lambda: types.MappingProxyType({"a": [1]}),
     "view of the user's": View,
+    "table that makes what it gives": lambda: Makes(relu=nn.ReLU),
     "layers of tables": lambda: ChainMap({"a": 1}, {"b": 2}),
     "list of the user's": lambda: UserList([1]),
     "single dispatch": lambda: singledispatch(str),

@@ -99,9 +99,10 @@ def _measured(context: Context, job: Job) -> str | None:
     except (ValueError, TypeError, AttributeError) as error:
         return f"{name} needs data that private clients do not send, such as class counts: {error}"
     try:
-        batch = _batch(context, split)
+        read = _batch(context, split)
     except TaskError as error:
         return f"{error}; the samples of a site are not read for this check"
+    batch = Batch(each(doubled, read.x), doubled(read.y))
     for part in context.plan:
         if isinstance(part, Pass):
             context.write(part.then(Totals({}, {}, 0, 0)))
@@ -131,8 +132,8 @@ def drawn(context: Context, job: Job) -> list[Drawn]:
         dtype = torch.get_default_dtype()  # dtype of the samples that are read in this scope
     module, split = copied.module, copied.data.split(job.info.client, "train")
     copied.load({})
-    double = _batch(copied, split)
-    batch = Batch(each(partial(_floats, dtype), double.x), _floats(dtype, double.y))
+    read = _batch(copied, split)
+    batch = Batch(each(partial(_floats, dtype), read.x), _floats(dtype, read.y))
     found, place = list[Drawn](), batch.y.device
     with torch.no_grad(), copied.isolated(job):
         begin(module, job)
@@ -184,9 +185,8 @@ def _batch(context: Context, split: ClientSplit) -> Batch:
             example = task.example(data.outputs)
             made = () if example is None else (example[1][:count].to(y.device),)
             y = accepted(task, outputs, chain(made, usual_targets(outputs, rng), (y,)))
-        return Batch(x, doubled(y))
-    batch = split.batch(torch.linspace(0, len(split) - 1, count).long())
-    return Batch(each(doubled, batch.x), doubled(batch.y))
+        return Batch(x, y)
+    return split.batch(torch.linspace(0, len(split) - 1, count).long())
 
 
 def _coupled(context: Context, phase: Phase, batch: Batch) -> str | None:
