@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from datamodules import ByDomain, TabularData
 from tests.datamodules.corpus.kinds import Case
@@ -177,7 +178,7 @@ def countries(rows: Rows, rng: np.random.Generator) -> None:
 
 
 def excel(folder: Path, rng: np.random.Generator, sheets: int = 1) -> Any:
-    openpyxl = __import__("openpyxl")
+    openpyxl = pytest.importorskip("openpyxl")
     rows, book = patients(rng), openpyxl.Workbook()
     for number in range(sheets):
         sheet = book.active if number == 0 else book.create_sheet()
