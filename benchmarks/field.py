@@ -259,7 +259,8 @@ def peak(work: Workload, given: argparse.Namespace, name: str) -> float:
     reset_peak()
     (before,) = megabytes("VmRSS")
     next(rounds)
-    return megabytes("VmHWM")[0] - before
+    # The system counts pages in batches, so that a peak can be a few of them below.
+    return max(0.0, megabytes("VmHWM")[0] - before)
 
 
 def rows(seconds: Seconds, peaks: Mapping[str, float]) -> list[str]:
