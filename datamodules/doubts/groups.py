@@ -104,17 +104,20 @@ def _parts(count: int) -> list[tuple[str, Rows]]:
 
 def _swapped(own: Floats, others: Floats) -> tuple[int, int] | None:
     """Return two columns of which each is as the other is in other rows."""
+    middles = np.nanmedian(own, 0), np.nanmedian(others, 0)
+    near = max(0.3, 1.6 * float(np.sqrt(1 / len(own) + 1 / len(others))))
     for pair in combinations(range(own.shape[1]), 2):
         one, two = pair
-        # Most pairs are told apart by their middles.
-        here, there = (np.nanmedian(part[:, pair], axis=0) for part in (own, others))
+        # Most pairs are told apart by their middles, and most others by how alike the columns are.
+        here, there = (part[[*pair]] for part in middles)
         if np.isnan([*here, *there]).any() or (here[0] < here[1]) == (there[0] < there[1]):
+            continue
+        if _distance(others[:, one], others[:, two]) <= max(0.6, near):
             continue
         if not all(
             _within(own[:, two if place == one else one], others[:, place]) for place in pair
         ):
             continue
-        near = max(0.3, 1.6 * float(np.sqrt(1 / len(own) + 1 / len(others))))
         # Levels of clients differ, but less than columns do.
         apart = 0.3 * abs(there[0] - there[1])
         alike = max(
@@ -124,7 +127,7 @@ def _swapped(own: Floats, others: Floats) -> tuple[int, int] | None:
                 (two, one, here[1] - there[0]),
             )
         )
-        if _distance(others[:, one], others[:, two]) > max(0.6, near) and alike < near:
+        if alike < near:
             return pair
     return None
 
