@@ -11,6 +11,7 @@ import contextvars
 import copy
 import functools
 import gc
+import logging
 import random
 import sys
 import types
@@ -448,7 +449,8 @@ _WAYS = (
     (types.MethodType, Reach._method),
     (partial, Reach._partial),
     ((Mapping, list, tuple, deque, set, frozenset), Reach._container),
-    ((type, types.ModuleType, types.GenericAlias), Reach._nothing),
+    # From one logger, all of a process can be reached.
+    ((type, types.ModuleType, types.GenericAlias, logging.Logger), Reach._nothing),
     (types.BuiltinMethodType, Reach._bound),
     (weakref.ref, Reach._reference),
     (contextvars.ContextVar, Reach._variable),

@@ -5,6 +5,7 @@ import contextvars
 import decimal
 import enum
 import io
+import logging
 import threading
 import types
 import weakref
@@ -239,3 +240,16 @@ def test_slots_and_layers_that_code_has_changed_get_their_values_back():
     net(torch.ones(1, 5))
     reach.restore()
     assert (slots.steps, slots.table, layers["a"], layers["b"]) == (0, {}, 1, 2)
+
+
+def test_a_logger_of_the_code_does_not_lead_to_all_others(monkeypatch):
+    log, other = logging.getLogger("of_network"), logging.getLogger("of_somebody_else")
+    monkeypatch.setattr(other, "steps", 12345, raising=False)
+
+    class Logs(nn.Linear):
+        def forward(self, x):
+            log.debug("a pass")
+            return super().forward(x)
+
+    places = Reach(Logs(5, 3)).places.values()
+    assert 12345 not in [leaf.value for place in places for leaf in place.leaves.values()]
