@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from datamodules import LoaderData
 from datamodules.contents import fits, marks, near
 from datamodules.doubts import doubts
 from datamodules.record import Array, Goal, Record
+from tests.datamodules.corpus.leaks import Drawn
 from tests.datamodules.test_bounds_of_doubts import divided, moving, numbers, steps, tells, texts
 from tests.datamodules.test_filled_and_mirrored import at_clients
 
@@ -268,18 +269,6 @@ def parts(change=None):
     if change is not None:
         found[1] = TensorDataset(change(found[1].tensors[0]), found[1].tensors[1])
     return found
-
-
-class Drawn(Dataset):
-    def __init__(self, of):
-        self.of = of
-
-    def __len__(self):
-        return len(self.of)
-
-    def __getitem__(self, row):
-        x, y = self.of[row]
-        return x + torch.randn(5), y
 
 
 def lines(*args, **options):

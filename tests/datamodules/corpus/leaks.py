@@ -15,6 +15,7 @@ from tests.datamodules.corpus.kinds import Case, collectors
 from tests.datamodules.corpus.made import (
     SH,
     arrays,
+    changed,
     col,
     folder,
     hfcols,
@@ -524,12 +525,7 @@ fitting("one organ of two", both_sides)
 
 
 def as_they_are(name, change):
-    def make(home, rng):
-        found = arrays(rng)
-        change(found, rng)
-        return ten(found)
-
-    SOUND.append(Case("tensors", "", make, name=name))
+    SOUND.append(Case("tensors", "", changed(change), name=name))
 
 
 def other_words(found, rng):

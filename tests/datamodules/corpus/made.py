@@ -249,6 +249,17 @@ def ten(a, **kw):
     return TensorData(a, **kw)
 
 
+def changed(change):
+    """Return a maker of tensors that somebody changes first."""
+
+    def make(home, rng):
+        found = arrays(rng)
+        change(found, rng)
+        return ten(found)
+
+    return make
+
+
 def npz(home, a, **kw):
     p = home / "a.npz"
     np.savez(p, **a)

@@ -17,6 +17,7 @@ from tests.datamodules.corpus.made import (
     HEAD,
     SH,
     arrays,
+    changed,
     col,
     folder,
     hd,
@@ -706,12 +707,7 @@ def sound_a_client_without_a_class(home, rng):
 
 
 def right(name, change):
-    def make(home, rng):
-        found = arrays(rng)
-        change(found, rng)
-        return TensorData(found)
-
-    SOUND.append(Case("tensors", "", make, name=name))
+    SOUND.append(Case("tensors", "", changed(change), name=name))
 
 
 def padded(rng, found):
