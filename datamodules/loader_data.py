@@ -294,8 +294,8 @@ class LoaderData(ClientData):
                 "order of samples is drawn here: give its data set in its place",
             )
             collate = self.collate_fn or loader.collate_fn
-        paired = not isinstance(self.task, OwnSteps)
-        return LoaderSplit(dataset, list(range(len(dataset))), collate, paired)
+        task = None if isinstance(self.task, OwnSteps) else self.task
+        return LoaderSplit(dataset, list(range(len(dataset))), collate, task)
 
     def _aside(self, split: LoaderSplit, name: str, kind: str) -> tuple[LoaderSplit, LoaderSplit]:
         """Set a fraction of a client's training samples aside."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset, default_collate
 
 from datamodules.checks import require
 from datamodules.examined import with_content
@@ -20,6 +20,7 @@ from datamodules.record import Division, Notes, Record
 from datamodules.view import first_not_finite
 from pfl.core.seeds import everything_scoped, streams
 from pfl.core.state import nbytes
+from pfl.core.task import Task
 from pfl.core.types import Batch
 
 CPU = torch.device("cpu")
@@ -38,7 +39,7 @@ class LoaderSplit:
         dataset: The data set.
         rows: Numbers of the samples.
         collate: Makes a batch of a list of samples.
-        paired: Whether samples are pairs of inputs and target.
+        task: What is predicted, if samples are pairs of inputs and target.
     """
 
     augmented = False
@@ -48,17 +49,23 @@ class LoaderSplit:
         dataset: Any,  # noqa: ANN401
         rows: list[int],
         collate: Callable[[list[Any]], Any],
-        paired: bool,
+        task: Task | None,
     ) -> None:
-        self.dataset, self.rows, self.collate, self.paired = dataset, rows, collate, paired
+        self.dataset, self.rows, self.collate, self.task = dataset, rows, collate, task
         self.device = CPU
 
     @cached_property
     def targets(self) -> Tensor:
-        """(n, ...) targets of pairs; zeros if the samples are something else."""
-        if not self.paired or not self.rows:
+        """(n, ...) targets of pairs, as the task has them; zeros if samples are something else.
+
+        Raises:
+            ValueError: They do not suit the task.
+        """
+        if self.task is None or not self.rows:
             return torch.zeros(len(self.rows), dtype=torch.int64)
-        return torch.stack([torch.as_tensor(self.dataset[row][1]) for row in self.rows])
+        known = self.tensors()
+        read = (torch.as_tensor(self.dataset[row][1]) for row in self.rows)
+        return self.task.of_targets(torch.stack([*read]) if known is None else known[1])[1]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -66,7 +73,7 @@ class LoaderSplit:
     def some(self, positions: Sequence[int]) -> LoaderSplit:
         """Return the samples at some positions."""
         rows = [self.rows[position] for position in positions]
-        return LoaderSplit(self.dataset, rows, self.collate, self.paired)
+        return LoaderSplit(self.dataset, rows, self.collate, self.task)
 
     def origins(self) -> list[tuple[int, int]]:
         """Return the data set and the row of each sample, below any subset."""
@@ -83,7 +90,15 @@ class LoaderSplit:
         rows = [self.rows[position] for position in positions.tolist()]
         several = getattr(self.dataset, "__getitems__", None)
         samples = several(rows) if callable(several) else [self.dataset[row] for row in rows]
-        return self.collate(samples) if samples else []
+        try:
+            return self.collate(samples) if samples else []
+        except (RuntimeError, TypeError) as error:
+            if self.collate is not default_collate:
+                raise
+            raise ValueError(
+                f"{len(samples)} samples of {type(self.dataset).__name__} make no batch: {error}; "
+                "give collate_fn, which makes one of a list of samples"
+            ) from error
 
     def batch(self, positions: Tensor, rng: torch.Generator | None = None) -> Batch:
         """Return the samples at ``positions`` as inputs and targets.
@@ -99,9 +114,10 @@ class LoaderSplit:
             f"batches of {type(self.dataset).__name__} are no pairs (x, y) of tensors: only a "
             "LightningModule with its own training_step reads them",
         )
+        x, y = found
         x, y = (
             one.to(self.device, torch.get_default_dtype() if one.is_floating_point() else None)
-            for one in found
+            for one in (x, y if self.task is None else self.task.of_targets(y)[1])
         )
         return Batch(x, y)
 
@@ -167,6 +183,15 @@ def examined(splits: Splits, ignored: Sequence[str]) -> Record:
         of = f" of client {name}" if name else ""
         return f"{kind} sample {row - int(ends[number]) + counts[number]}{of}"
 
+    tensors = [one.tensors() for *_, one in parts if len(one)]
+    known = [one for one in tensors if one is not None]
+    if len(known) == len(tensors):
+        for kind, name, one in parts:
+            try:
+                _ = one.targets
+            except ValueError as error:
+                of = f" of client {name}" if name else ""
+                raise ValueError(f"{kind} samples{of}: {error}") from error
     found = Record(
         f"{sum(counts):,} samples",
         notes=Notes(unread=[*_shared(splits), *_drawn(splits)]),
@@ -174,8 +199,6 @@ def examined(splits: Splits, ignored: Sequence[str]) -> Record:
         place=place,
         forms=_forms(splits["train"]),
     )
-    tensors = [one.tensors() for *_, one in parts if len(one)]
-    known = [one for one in tensors if one is not None]
     forms = {(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in known}
     size = sum(nbytes(x) for x, _ in known)
     if not known or len(known) < len(tensors) or len(forms) > 1 or size > _LIMIT:
@@ -189,7 +212,10 @@ def _forms(splits: Mapping[str, LoaderSplit]) -> dict[str, str]:
     with everything_scoped(0, CPU):
         for name, split in splits.items():
             some = torch.arange(min(_LOOKED, len(split)))
-            leaves[name] = [tree_leaves(split.item(row[None])) for row in some]
+            leaves[name] = [
+                tree_leaves(split.item(row) if split.task is None else split.batch(row)[:2])
+                for row in some[:, None]
+            ]
 
     def form(leaf: Any, whole: bool, paired: bool) -> str:  # noqa: ANN401
         if not isinstance(leaf, Tensor):
@@ -204,7 +230,7 @@ def _forms(splits: Mapping[str, LoaderSplit]) -> dict[str, str]:
             for name, own in leaves.items()
         }
 
-    paired = any(split.paired for split in splits.values())
+    paired = any(split.task is not None for split in splits.values())
     found = of(paired, whole=True)
     if any(len(own) > 1 for own in found.values()):
         found = of(paired, whole=False)

@@ -120,7 +120,10 @@ class NamedTensors:
             # Natural clients may have names.
             named = name == "client" and value.dtype.kind != "f"
             bad = None if named else first_not_finite(torch.as_tensor(value))
-            require(bad is None, f"{name} has values that are not finite, first in sample {bad}")
+            how = "; of_targets of a task of yours may number what is missing" * (name == "y")
+            require(
+                bad is None, f"{name} has values that are not finite, first in sample {bad}{how}"
+            )
             channels = (
                 name.startswith("x") and Array("", "", tuple(value.shape), 0, 0, True).channels_last
             )

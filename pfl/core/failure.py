@@ -38,6 +38,11 @@ _ADVICE = (
         "the network holds a computed tensor, as one that is pruned does: make it permanent "
         "(torch.nn.utils.prune.remove) before it is given",
     ),
+    (
+        re.compile(r"Target -?\d+ is out of bounds"),
+        "classes are numbered from 0 to one less than the network's outputs: give its last layer "
+        "data.outputs of them",
+    ),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
@@ -105,7 +106,10 @@ def _of_loss(task: Task, outputs: Tensor, y: Tensor) -> Iterator[str]:
 
     def called(what: str, function: Callable[..., Tensor], *arguments: Tensor | None) -> Tensor:
         try:
-            return function(*arguments)
+            with warnings.catch_warnings():
+                # Shapes that differ and are broadcast.
+                warnings.filterwarnings("error", "Using a target size")
+                return function(*arguments)
         except Exception as error:
             failed = f"the task {task}: {what} fails on {shapes}: {error_line(error)}"
             raise TaskError(failed) from error

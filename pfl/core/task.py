@@ -21,6 +21,10 @@ from pfl.core.failure import ExplainedError
 SHARE, ERROR = "[0, 1]", "[0, inf)"
 
 
+class TargetsError(ExplainedError, ValueError):
+    """Targets and outputs do not go together."""
+
+
 class BatchLossError(ExplainedError, TypeError):
     """A method asks for losses of single samples, but the task's loss is of a batch."""
 
@@ -579,6 +583,11 @@ class Regression(Task):
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the (B,) losses, each a mean over the D numbers (and the Q quantiles)."""
         y = y.to(outputs.dtype)
+        if outputs.shape[1:] != (needed := (self.outputs(y.shape[-1]),)):
+            raise TargetsError(
+                f"targets of shape {tuple(y.shape)} need outputs ({len(y)}, {needed[0]}), got "
+                f"{tuple(outputs.shape)}"
+            )
         if self.quantiles:
             return pinball(outputs, y, self.quantiles).flatten(1).mean(-1)
         if self.huber is not None:

@@ -55,6 +55,16 @@ def test_the_projects_own_tasks_keep_their_promises(task):
     check_alone(task)
 
 
+def test_shapes_that_a_loss_would_broadcast_are_refused():
+    def sample_losses(self, outputs, y):
+        return torch.nn.functional.mse_loss(outputs, y, reduction="none").flatten(1).mean(1)
+
+    task = like(sample_losses=sample_losses)
+    check_task(task, OUTPUTS, Y)
+    with pytest.raises(TaskError, match=r"loss fails on outputs of shape \(6, 1, 4, 4\) .* size"):
+        check_task(task, OUTPUTS, Y.expand(6, 3, 4, 4))
+
+
 def like(**members):
     members = {"scores_within": Depth.scores_within, **members}
     return dataclass(frozen=True, repr=False)(type("Own", (Depth,), members))()
