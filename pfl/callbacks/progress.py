@@ -23,6 +23,7 @@ from pfl.core.failure import clients_text
 from pfl.core.sheet import Sheet
 from pfl.core.types import Result, RoundResult
 from pfl.federation.run import Callback, Run
+from pfl.results import names
 from pfl.results.sheets import duration, show
 
 # Seconds from which a run's length is announced.
@@ -156,8 +157,9 @@ def waited(run: Run, before: int) -> str:
 
 def closing_sheet(run: Run, seconds: str) -> Sheet:
     """Return the closing table: the score, bytes moved, seconds and fingerprint."""
-    summary, score = run.summary, next(iter(run.scores))
-    word = "accuracy" if score == "acc" else score
+    summary = run.summary
+    score = next((name for name in names.FIRST if name in run.scores), next(iter(run.scores)))
+    word = names.WORDS["scores"].get(score, score)
     scores = {
         f"personal {word}": f"test/personal/{score}",
         "  weighted by samples": f"test/personal/{score}_weighted",

@@ -5,11 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
 
+from datamodules import TensorData
 from lightning_modules.fedavg import FedAvg
-from pfl.callbacks.progress import NotebookBars, ProgressBar
+from pfl.callbacks.progress import NotebookBars, ProgressBar, closing_sheet
+from pfl.core.task import Binary
 from pfl.federation.run import Callback
 from pfl.loop import FederatedLoop
+from pfl.results.find import common_score, find_runs
 from tests.helpers.toy import blobs, mlp
 
 
@@ -79,3 +84,14 @@ def test_bars_in_a_notebook_are_text_that_is_replaced(monkeypatch):
             now = moment
             bars.advance(task)
     assert shown == ["", "2/4", "3/4"]
+
+
+def test_the_closing_table_has_the_score_by_which_runs_are_compared(tmp_path):
+    x = torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    tensors = {"x": x, "y": (x.sum(1) > 0).long(), "client": torch.arange(60) % 2}
+    loop = FederatedLoop(1, progress=False, default_root_dir=tmp_path, name="two")
+    run = loop.fit(FedAvg(nn.Linear(5, 2)), TensorData(tensors, task=Binary()))
+    told = dict(closing_sheet(run, "").rows)
+    judged = common_score(find_runs([tmp_path]))
+    assert judged == "test/personal/auroc"
+    assert told["personal AUROC"] == f"{run.summary[f'{judged}/last']:.4f}"
