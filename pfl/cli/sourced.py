@@ -147,18 +147,24 @@ def no_class(name: str, declared: Any, names: Iterable[str], find: Callable[[str
         what = f"expected {hints.said(declared)}, got {name}"
     if words:
         what = f"{name!r} is not one of {', '.join(words)}, nor a class"
-    known, bases = [*names], [*hints.classes(declared)]
+    fitting = _alike(name, [*names], [*hints.classes(declared)], find)
+    return what + (nearest(name, words) or nearest(name, fitting))
+
+
+def _alike(
+    name: str, known: Sequence[str], bases: Sequence[type], find: Callable[[str], Any]
+) -> list[str]:
+    """Return the names of a spelling near one that does not exist, of classes of some types."""
     close = [one for one in known if one.lower() == name.lower()]
     # A module that all have in common would make any two names alike.
     lasts = {one.rpartition(".")[2]: one for one in known}
     close += [lasts[one] for one in get_close_matches(name.rpartition(".")[2], lasts, n=8)]
     lines = [(one, getattr(find(one), "__mro__", ())) for one in dict.fromkeys(close)]
-    fitting = [
+    return [
         one
         for one, line in lines
         if any(base in line for base in bases or line) or ("." in one and not modules.is_read(one))
     ]
-    return what + (nearest(name, words) or nearest(name, fitting))
 
 
 def _check_fits(made: type, name: str, declared: Any) -> None:

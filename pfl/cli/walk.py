@@ -168,22 +168,10 @@ class Walk:
 
     def _check_argument(self, item: UserSetting, kind: Kind | None) -> None:
         """Check that a class has the argument that a setting gives, and its value."""
-        parent, name = item.keys[:-1], item.keys[-1]
-        if kind is not None and name not in kind.types and not item.extra:
-            raise self._unknown(item, f"{kind.name} has no argument {name!r}", kind.types)
-        if len(parent) == 1 and parent not in self._kinds and not name.isdigit():
-            raise item.error(f"{parent[0]} has no class{hint(name, ('class_path', 'init_args'))}")
+        self._check_taken(item, kind)
         if item.text is None and item.node is None:
-            if item.keys[0] not in self._switches:
-                raise item.error("expected a value")
             return
-        declared = self._hint(item.keys)
-        if item.appends:
-            declared = hints.values_of(declared, hints.LISTS)
-        if self._judge is not None and item.text is not None and not hints.is_plain(declared):
-            self._judge.check_text(item)
-        if not hints.is_known(declared) and item.keys[0] in ("loop", "model", "data"):
-            self.is_open = True
+        declared = self._declared(item)
         meant = values.meaning(item, declared, item.keys in self._kinds)
         if isinstance(meant, Name):
             if self._is_named(item, declared, meant.or_text):
@@ -195,6 +183,27 @@ class Walk:
         for inner in item.inner(meant.node) if isinstance(meant, Within) else ():
             self._given.append(inner)
             self._visit(inner)
+
+    def _check_taken(self, item: UserSetting, kind: Kind | None) -> None:
+        """Check that a class has the argument that a setting gives, and that it gives a value."""
+        parent, name = item.keys[:-1], item.keys[-1]
+        if kind is not None and name not in kind.types and not item.extra:
+            raise self._unknown(item, f"{kind.name} has no argument {name!r}", kind.types)
+        if len(parent) == 1 and parent not in self._kinds and not name.isdigit():
+            raise item.error(f"{parent[0]} has no class{hint(name, ('class_path', 'init_args'))}")
+        if item.text is None and item.node is None and item.keys[0] not in self._switches:
+            raise item.error("expected a value")
+
+    def _declared(self, item: UserSetting) -> Any:
+        """Return the type that the value of a setting must have."""
+        declared = self._hint(item.keys)
+        if item.appends:
+            declared = hints.values_of(declared, hints.LISTS)
+        if self._judge is not None and item.text is not None and not hints.is_plain(declared):
+            self._judge.check_text(item)
+        if not hints.is_known(declared) and item.keys[0] in ("loop", "model", "data"):
+            self.is_open = True
+        return declared
 
     def _is_named(self, item: UserSetting, declared: Any, or_text: bool) -> bool:
         """Enter the class that a setting names; return ``False`` if the text names none."""
