@@ -102,19 +102,16 @@ def near(pixels: NDArray[np.uint8]) -> Ints:
     count, channels, height, width = pixels.shape
     if not _FEW_NEAR <= count <= _MOST_NEAR or min(height, width) < _FIELDS:
         return np.empty((0, 2), np.int64)
-    raw = np.stack([_fields(image.mean(0, dtype=np.float32)) for image in pixels])
+    raw = _coarse(pixels, _shades)
     shades = raw - raw.mean(1, keepdims=True)
     strong = np.linalg.norm(shades, axis=1) > _FIELDS
     # Others are compared turned, as negatives, cropped, and by the shades that grey copies have.
     every = [*((turn, raw[:, turn]) for turn in _turns()), (_AS_IT_IS, -raw)]
     if channels == len(_LUMA):
-        grey = np.stack([_fields(np.tensordot(_LUMA, image, 1)) for image in pixels])
-        every.append((_AS_IT_IS, grey))
+        every.append((_AS_IT_IS, _coarse(pixels, _luminance)))
     for y, x in sorted({(int(part * height), int(part * width)) for part in _MARGINS}):
         if min(x, y) > 0:
-            inner = pixels[:, :, y:-y, x:-x]
-            cut = np.stack([_fields(image.mean(0, dtype=np.float32)) for image in inner])
-            every.append((_AS_IT_IS, cut))
+            every.append((_AS_IT_IS, _coarse(pixels[:, :, y:-y, x:-x], _shades)))
     # What all have in common, such as a border, tells no two apart; negatives lack it.
     common = shades.mean(0)
     views = [_to_length_one(view - view.mean(1, keepdims=True) - common) for _, view in every]
@@ -150,11 +147,31 @@ def _turns() -> list[Ints]:
     ]
 
 
+def _coarse(
+    pixels: NDArray[np.uint8], of: Callable[[NDArray[np.uint8]], NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """Return the (n, 64) means of the fields of images, (n, C, H, W), as ``of`` shades them."""
+    part = max(1, _PART // max(1, pixels[:1].nbytes))
+    starts = range(0, len(pixels), part)
+    return np.concatenate([_fields(of(pixels[one : one + part])) for one in starts])
+
+
+def _shades(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the (n, H, W) means over the channels of images, (n, C, H, W)."""
+    found: NDArray[np.float32] = pixels.mean(1, dtype=np.float32)
+    return found
+
+
+def _luminance(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the (n, H, W) shades of grey copies of images, (n, 3, H, W)."""
+    return np.stack([np.tensordot(_LUMA, image, 1) for image in pixels])
+
+
 def _fields(shades: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the means of 8x8 fields of an image, (H, W)."""
-    cuts = [np.linspace(0, side, _FIELDS + 1).astype(int) for side in shades.shape]
-    sums = np.add.reduceat(np.add.reduceat(shades, cuts[0][:-1], 0), cuts[1][:-1], 1)
-    found: NDArray[np.float32] = (sums / np.outer(*map(np.diff, cuts))).reshape(-1)
+    """Return the (n, 64) means of 8x8 fields of images, (n, H, W)."""
+    cuts = [np.linspace(0, side, _FIELDS + 1).astype(int) for side in shades.shape[1:]]
+    sums = np.add.reduceat(np.add.reduceat(shades, cuts[0][:-1], 1), cuts[1][:-1], 2)
+    found: NDArray[np.float32] = (sums / np.outer(*map(np.diff, cuts))).reshape(len(shades), -1)
     return found
 
 
@@ -169,7 +186,7 @@ def _agree(
         turn: (64,) the order in which the fields of the second are compared.
         seen: (64,) its shades as they are compared.
     """
-    squares = np.stack([_fields(image.mean(0, dtype=np.float32) ** 2) for image in pixels])
+    squares = _fields(_shades(pixels) ** 2)
     varied = squares - fields**2 > _NOISE**2
     shown = varied[0] & varied[1][turn]
     if shown.sum() < 2 * _FIELDS:

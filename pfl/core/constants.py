@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pfl.core.batch_norms import batch_norms
 from pfl.core.per_client import networks
-from pfl.core.state import matches
+from pfl.core.state import equal, matches
 from pfl.core.types import Patterns
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -172,6 +172,23 @@ def lazy_copy(value: Tensor) -> Tensor:
     """Return a copy that has the memory of its original until one of the two is written to."""
     plain = value.layout is torch.strided and not value.is_inference()
     return torch._lazy_clone(value.detach()) if plain else value.detach().clone()
+
+
+def equal_copies(one: Tensor, other: Tensor) -> bool:
+    """Return whether two copies of :func:`lazy_copy` are equal, read only if either was written to.
+
+    See :func:`pfl.core.state.equal`.
+    """
+    if one.layout is other.layout is torch.strided and _form(one) == _form(other):
+        return True
+    return equal(one, other)
+
+
+def _form(value: Tensor) -> tuple[Any, ...]:
+    """Return what tensors of equal values have in common that lie in one place."""
+    # data_ptr would give a lazy copy memory of its own.
+    place = torch._C._data_address(value)  # type: ignore[attr-defined]
+    return place, value.device, value.dtype, value.shape, value.stride()
 
 
 def is_frozen(net: nn.Module, name: str) -> bool:

@@ -144,7 +144,8 @@ def _prefix(context: Context) -> tuple[_Prefix, nn.Module]:
     """
     small = excerpt(context)
     net, split = small.module.net, small.data.split(0, "train")
-    x = _fitting(net, split.batch(torch.arange(_FEW) % len(split)).x)
+    x = split.batch(torch.arange(_FEW) % len(split)).x
+    x = _fitting(next(_floats(net)).dtype, x)
     for name, value in small.module.named_parameters():
         value.requires_grad_(name in small.trainable)
     try:
@@ -290,9 +291,8 @@ def _copies(module: nn.Module, part: nn.Module) -> list[nn.Module]:
     return [one for one in module.modules() if same(one)]
 
 
-def _fitting(part: nn.Module, x: Inputs) -> Inputs:
+def _fitting(dtype: torch.dtype, x: Inputs) -> Inputs:
     """Return inputs in the precision of a network, as loops give them."""
-    dtype = next(_floats(part)).dtype
     return each(lambda value: value.to(dtype) if value.is_floating_point() else value, x)
 
 
@@ -393,7 +393,7 @@ class _Features:
 
     def __init__(self, data: DataView, part: nn.Module, prefix: _Prefix, room: Room) -> None:
         self._data, self._part, self._prefix = data, part.eval(), prefix
-        self._room = room
+        self._room, self._dtype = room, next(_floats(part)).dtype
         self._made: dict[tuple[int, str], ClientSplit | None] = {}
         self._one = threading.RLock()
 
@@ -416,13 +416,12 @@ class _Features:
 
     def of(self, split: ClientSplit) -> Batch:
         """Return the features and targets of all samples, by the batches of a test."""
-        number = next(_floats(self._part)).dtype
-        with self._one, _default(number), torch.inference_mode(False), torch.no_grad():
+        with self._one, _default(self._dtype), torch.inference_mode(False), torch.no_grad():
             found, ys, done = torch.empty(0), list[Tensor](), 0
             for rows in torch.split(torch.arange(len(split)), self._data.eval_batch_size):
                 batch = split.batch(rows)
                 part = self._part.to(batch.y.device)
-                some = _features(part, self._prefix, _fitting(part, batch.x))
+                some = _features(part, self._prefix, _fitting(self._dtype, batch.x))
                 if not done:
                     shape = torch.Size((len(split), *self._prefix.shape))
                     found = self._room.empty(shape, some)

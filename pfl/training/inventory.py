@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pfl.core.batch_norms import batch_norms, read_counters
 from pfl.core.client import ClientModule
-from pfl.core.constants import is_frozen, lazy_copy
+from pfl.core.constants import equal_copies, is_frozen, lazy_copy
 from pfl.core.data_view import stand_in
 from pfl.core.devices import on_host
 from pfl.core.failure import error_line, failure_line
@@ -487,7 +487,7 @@ class _Player:
 
     def _compare(self, before: State) -> None:
         for name, value in self._held().items():
-            if name in before and not equal(before[name], value):
+            if name in before and not equal_copies(before[name], value):
                 self.changed.add(name)
                 self.values[name] = value
 
@@ -504,10 +504,11 @@ class _Player:
         return wrapped(plan, watch) if self._watched else plan
 
 
-def _default_streams() -> Mapping[str, str]:
+def _default_streams() -> Mapping[str, object]:
     """Return the states of the default streams of Python and NumPy."""
-    states = {"Python's": random.getstate(), "NumPy's": np.random.get_state()}
-    return {f"{who} default stream": repr(state) for who, state in states.items()}
+    kind, numbers, *rest = cast(tuple[Any, ...], np.random.get_state())
+    states = {"Python's": random.getstate(), "NumPy's": (kind, numbers.tobytes(), *rest)}
+    return {f"{who} default stream": state for who, state in states.items()}
 
 
 def _culprit(context: Context, used: _Player, names: Sequence[str], right: Numbers) -> str:

@@ -36,9 +36,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pfl.core.constants import lazy_copy, shared_memory
+from pfl.core.constants import equal_copies, lazy_copy, shared_memory
 from pfl.core.failure import error_line
-from pfl.core.state import equal
 from pfl.training.declaration import MethodError
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -537,7 +536,7 @@ class _Bits:
         self._value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Bits) and equal(self._value, other._value)
+        return isinstance(other, _Bits) and equal_copies(self._value, other._value)
 
 
 def _lightning() -> tuple[type, ...]:

@@ -11,7 +11,15 @@ from torch.nn.utils import prune
 
 from lightning_modules import FML, MRMTL, Ditto, FedAvg, FedProx, FedSimSup
 from lightning_modules.nets import PerClient
-from pfl.core.constants import as_given, frozen_size, hold_constant, hold_frozen
+from pfl.core import constants as frozen
+from pfl.core.constants import (
+    as_given,
+    equal_copies,
+    frozen_size,
+    hold_constant,
+    hold_frozen,
+    lazy_copy,
+)
 from pfl.core.state import constants
 from pfl.training.reach import duplicate
 from tests.helpers.federation import fit
@@ -54,6 +62,22 @@ def test_a_network_finds_its_frozen_parameters_while_it_computes():
         assert frozen_size(one) == sum(v.numel() for v in constants(one).values()) == frozen
         with as_given(one):
             assert sum(p.numel() for p in one.parameters()) == frozen + 10
+
+
+def test_copies_are_compared_without_reading_them_until_one_is_written_to(monkeypatch):
+    """The transpose of a matrix lies where it does, and is another matrix."""
+    value = torch.tensor([[1.0, torch.nan], [2.0, 3.0]])
+    one, other, turned = lazy_copy(value), lazy_copy(value), lazy_copy(value.T)
+    with monkeypatch.context() as patch:
+        patch.setattr(frozen, "equal", None)
+        assert equal_copies(one, other)
+    assert not equal_copies(one, turned)
+    assert not equal_copies(one, lazy_copy(value[:1]))
+    assert not equal_copies(one, lazy_copy(value.view(torch.int32)))
+    other[0, 0] = 5
+    assert not equal_copies(one, other)
+    other[0, 0] = 1
+    assert equal_copies(one, other)
 
 
 def test_a_copy_has_the_memory_of_frozen_parameters_until_one_of_them_is_written_to():
