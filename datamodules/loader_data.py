@@ -32,7 +32,7 @@ from pfl.core.foreign import OwnSteps
 from pfl.core.ranges import AtLeastOne, Fraction
 from pfl.core.seeds import everything_scoped, generator
 from pfl.core.task import Task
-from pfl.core.types import DataSplit, Inputs
+from pfl.core.types import DataSplit, Inputs, Split
 
 CPU = torch.device("cpu")
 # One client's samples: a loader whose data set and form of batches are used, or a data set.
@@ -183,6 +183,10 @@ class LoaderData(ClientData):
         found = [*self._splits[name].values()][client]
         found.device = self._device
         return found
+
+    def rows(self, client: int, split: Split) -> Sequence[int]:
+        """Return the number of each sample of a client in the data set that it is from."""
+        return [*self._splits[split].values()][client].rows
 
     def pooled_test(self) -> LoaderSplit | None:
         """Return the common test set, if there is one."""

@@ -85,9 +85,11 @@ class Records(Analysis):
         columns = {"reports": dict(run.reports), "scores": dict(run.scores)}
         _write_json(folder / "environment.json", here | brought | planned | tested | columns)
         known = label_counts(run.data)
-        counts = {} if known is None else {"label_counts": known}
+        more: dict[str, Any] = {} if known is None else {"label_counts": known}
+        if names := client_names(run.data):
+            more["names"] = [*names]
         # Not indented, because it lists every sample.
-        _write_json(folder / PARTITION, run.data.description() | counts, indent=None)
+        _write_json(folder / PARTITION, run.data.description() | more, indent=None)
         if isinstance(run.data, ReportsReading):
             _write_json(folder / READING, run.data.reading.plain())
         if isinstance(run.data, Adopts):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import warnings
 from argparse import Action
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from textwrap import fill
 from typing import Any
@@ -40,6 +41,9 @@ from pfl.loop import FederatedLoop
 _SHORT = (*PACKAGES, "torch.optim.")
 # Name in jsonargparse of the YAML reader set by make_parser.
 MODE = "pfl"
+# What jsonargparse writes of an object without an import path, and of a word whose type is one of
+# words or functions, such as ``Callable | str``.
+_UNSAID = "Unable to serialize instance "
 
 
 class Formatter(DefaultHelpFormatter):
@@ -129,8 +133,41 @@ class Parser(ArgumentParser):
         lasting = namespace.clone()
         for name in self.verb.typed_arguments:
             lasting.pop(name.removeprefix("--"), None)
-        text: str = super().dump(lasting, *args, **options)
-        return text
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", rf"\s*{_UNSAID}")
+            text: str = super().dump(lasting, *args, **options)
+        return dumped(_said(loaded(text), {*_words(lasting)})) if _UNSAID in text else text
+
+
+def _words(value: Any) -> Iterator[str]:  # noqa: ANN401
+    """Yield the texts in a part of a configuration."""
+    if isinstance(value, str):
+        yield value
+    inner = vars(value) if isinstance(value, Namespace) else value
+    for one in inner.values() if isinstance(inner, Mapping) else ():
+        yield from _words(one)
+    for one in inner if isinstance(inner, list | tuple) else ():
+        yield from _words(one)
+
+
+def _said(value: Any, words: Collection[str]) -> Any:  # noqa: ANN401
+    """Return plain values with the words that jsonargparse took for objects without a path.
+
+    Real ones are left out: nobody can have named them, so that they are defaults.
+    """
+    if isinstance(value, str):
+        word = value.removeprefix(_UNSAID)
+        return word if word in words else value
+    if isinstance(value, list):
+        return [_said(one, words) for one in value]
+    if not isinstance(value, dict):
+        return value
+    said = {key: _said(one, words) for key, one in value.items()}
+    return {
+        key: one
+        for key, one in said.items()
+        if not (isinstance(one, str) and one.startswith(_UNSAID))
+    }
 
 
 def from_data(target: Any) -> list[str]:  # noqa: ANN401

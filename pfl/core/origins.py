@@ -11,12 +11,17 @@ from pfl.core.types import Split
 
 
 @runtime_checkable
-class KnowsOrigins(Protocol):
-    """Federated data with names of clients, and the rows of samples in the data set."""
+class NamesClients(Protocol):
+    """Federated data with names of clients."""
 
     @property
     def client_names(self) -> Sequence[str]:
         """(N,) names of the clients; empty if they have only numbers."""
+
+
+@runtime_checkable
+class KnowsOrigins(NamesClients, Protocol):
+    """Federated data that also know the rows of samples in the data set."""
 
     def rows(self, client: int, split: Split, /) -> Sequence[int]:
         """Return the number of each sample in the data set, from 0."""
@@ -24,7 +29,7 @@ class KnowsOrigins(Protocol):
 
 def client_names(data: FederatedData) -> Sequence[str]:
     """Return the names of clients; empty if the data have none."""
-    return data.client_names if isinstance(data, KnowsOrigins) else ()
+    return data.client_names if isinstance(data, NamesClients) else ()
 
 
 def warn_of_name(number: int, names: Sequence[str]) -> None:

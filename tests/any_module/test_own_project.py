@@ -1,0 +1,92 @@
+"""Somebody's project from its configuration: its file repeats a run, and clients have names."""
+
+from collections.abc import Callable
+
+import lightning as L
+import pandas as pd
+import torch.nn.functional as F
+import yaml
+from torch import nn
+from torch.utils.data import DataLoader
+
+from pfl.__main__ import main
+from tests.any_module.data import sets
+from tests.any_module.modules import Own
+
+CONFIGURATION = """
+seed: 3
+loop: {rounds: 2, progress: false}
+model:
+  class_path: FedPer
+  init_args:
+    personal_layers: 1
+    net: {class_path: tests.any_module.test_own_project.Words, init_args: {act: gelu}}
+data:
+  class_path: LoaderData
+  init_args:
+    source: {class_path: tests.any_module.test_own_project.Hospitals}
+    client: hospital
+"""
+
+
+class Words(Own):
+    """Options that are words or functions, and one that only code can name."""
+
+    def __init__(
+        self,
+        act: Callable | str = "relu",
+        last: Callable = F.relu,
+        scale: Callable = lambda x: 2 * x,
+    ):
+        super().__init__()
+        act = getattr(F, act) if isinstance(act, str) else act
+        self.forms = act, last, scale
+        self.body, self.head = nn.Linear(64, 5), nn.Linear(5, 3)
+
+    def loss(self, batch):
+        act, last, scale = self.forms
+        logits = self.head(scale(act(self.body(batch["x"].flatten(1)))))
+        return F.cross_entropy(last(logits), batch["y"])
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(batch)
+
+    def test_step(self, batch, batch_idx):
+        self.log("test/loss", self.loss(batch), batch_size=len(batch["y"]))
+
+
+class Hospitals(L.LightningDataModule):
+    """One loader, whose samples name their hospital."""
+
+    def setup(self, stage=None):
+        self.samples = [
+            {"x": x, "y": y, "hospital": name}
+            for name, part in zip(("Ulm", "Bonn"), sets((12, 10)), strict=True)
+            for x, y in part
+        ]
+
+    def train_dataloader(self):
+        return DataLoader(self.samples, 4, shuffle=True)
+
+
+def test_a_run_of_ones_own_project_is_repeated_resumed_and_exported_by_name(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(CONFIGURATION)
+    assert main(["fit", "--config", "own.yaml", "--loop.name", "own"]) in (0, None)
+    assert "serialize" not in capsys.readouterr().err
+    (run,) = (tmp_path / "runs" / "own").iterdir()
+
+    stored = yaml.safe_load((run / "config.yaml").read_text())
+    assert stored["data"]["init_args"]["client"] == "hospital"
+    net = stored["model"]["init_args"]["net"]["init_args"]
+    # A lambda has no name, and nobody can have given another one here.
+    assert net == {"act": "gelu", "last": "torch.nn.functional.relu"}
+    assert [*pd.read_csv(run / "clients.csv")["name"].unique()] == ["Bonn", "Ulm"]
+
+    assert main(["reproduce", str(run), "--trust"]) in (0, None)
+    assert "same bits" in capsys.readouterr().out
+    config = ["--config", str(run / "config.yaml"), "--ckpt_path", str(run)]
+    assert main(["export", *config, "--client", "Ulm", "ulm.ckpt", "--trust"]) in (0, None)
+    assert (tmp_path / "ulm.ckpt").exists()
