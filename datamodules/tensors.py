@@ -18,7 +18,7 @@ from torch import Tensor
 from datamodules import formats
 from datamodules.base import FederatedDataModule
 from datamodules.checks import existing, require
-from datamodules.contents import fits
+from datamodules.doubts.likeness import fits
 from datamodules.given import array_of, columns_of
 from datamodules.learnt import Learnt
 from datamodules.moments import ColumnMoments, Standardise, standardised

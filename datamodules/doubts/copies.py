@@ -103,7 +103,7 @@ def of_turned(record: Record) -> Iterator[str]:
 
 
 def of_near(record: Record) -> Iterator[str]:
-    """Yield images that are others, saved again: packed, resized, cropped, grey, negative."""
+    """Yield images that are others, saved again: packed, resized, cropped, rotated, written on."""
     told = record.turned if len(record.turned) else record.digests
     pairs = [pair for pair in record.near if len(told) and told[pair[0]] != told[pair[1]]]
     if not pairs:

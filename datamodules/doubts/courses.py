@@ -19,6 +19,8 @@ _FEW = 20
 _BLOCK = 12
 _SOME = 10
 _RUNS = 5
+# So many rows tell whether a value says something of the next.
+_LONG = 40
 # Thirty times as large, as a power of ten.
 _POWER = 1.5
 _MOST = 500
@@ -40,6 +42,7 @@ def of_courses(record: Record) -> Iterator[str]:
         *_copies(long),
         *_repeated(long),
         *_jumps(long),
+        *_noise(long),
         *_coarse(long),
         *_between(long),
         *_added_up(windows.courses),
@@ -174,6 +177,29 @@ def _jumps(courses: Sequence[Course]) -> Iterator[str]:
                 "another unit from there on?"
             )
             return
+
+
+def _noise(courses: Sequence[Course]) -> Iterator[str]:
+    """Yield a client whose values say nothing of the next, though those of all others do."""
+    known = [one for one in courses if len(one.values) >= _LONG]
+    memory = np.array([remembered(one.values[:, 0]) for one in known])
+    if len(known) < 3 or np.isnan(memory).any():
+        return
+    place = int(memory.argmin())
+    # Three times the standard error of a correlation that is none.
+    none = abs(memory[place]) < 3 / np.sqrt(len(known[place].values))
+    if none and np.delete(memory, place).min() > 0.7:
+        yield (
+            f"the first target of {known[place].name!r} changes from row to row as noise does, and "
+            "that of all other clients goes on from row to row: was its sensor lost, or were its "
+            "rows shuffled? Put them in order, or leave this client out"
+        )
+
+
+def remembered(first: Floats) -> float:
+    """Return the correlation of the values of a series with the next ones."""
+    one, other = first[:-1], first[1:]
+    return float(np.corrcoef(one, other)[0, 1]) if min(np.ptp(one), np.ptp(other)) > 0 else np.nan
 
 
 def _coarse(courses: Sequence[Course]) -> Iterator[str]:

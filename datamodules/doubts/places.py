@@ -207,9 +207,15 @@ def of_pictures(record: Record) -> Iterator[str]:
         (small, "are far smaller than the others", "if they are previews, remove them"),
     ):
         rows = np.flatnonzero(odd)
+        share = len(rows) / max(1, len(odd))
+        first = record.shown(int(rows[0])) if len(rows) else ""
+        if odd is seen.flat and 0.1 < share < 1 and odd[-len(rows) :].all():
+            yield (
+                f"the last {len(rows)} of {len(odd)} images {what} (from {first} on): was their "
+                "array filled to its end? Leave them out"
+            )
         # If many are, it is their nature.
-        if 0 < len(rows) <= 0.2 * len(odd):
-            first = record.shown(int(rows[0]))
+        elif 0 < share <= 0.2:
             yield f"{len(rows)} of {len(odd)} images {what} (first {first}): {why}"
     cut = np.flatnonzero(seen.cut > 0.6)
     if len(cut):

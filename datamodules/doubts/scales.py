@@ -73,21 +73,22 @@ def _mixed(column: Values, numbers: Floats) -> Iterator[str]:
     power = float(np.median(high) - np.median(low))
     spread = max(np.ptp(side) for side in (low, high))
     enough = min(len(low), len(high)) >= max(5, 0.05 * len(logs))
-    if not enough or all(
-        map(is_sentinel, np.unique(numbers[numbers > 10 ** (low[-1] + gap / 2)])[:9])
-    ):
+    higher = column.numbers > 10 ** (low[-1] + gap / 2)
+    if not enough or all(map(is_sentinel, np.unique(column.numbers[higher]))):
         return
     tens = gap > max(_GAP, spread) and abs(power - round(power)) < 0.25
     ratio = _named_ratio(column.name, power, gap, spread) or tens * float(10 ** round(power))
     middles = 10 ** float(np.median(low)), 10 ** float(np.median(high))
-    wider = float(np.log10(np.std(10**high) / np.maximum(np.std(10**low), 1e-9)))
-    fevers = bool(_WARMTH.search(column.name)) and _is_fahrenheit(*middles, wider)
+    widths = [max(float(np.std(10**side)), 1e-9) for side in (low, high)]
+    wider = float(np.log10(widths[1] / widths[0]))
+    # Twice the standard error of the spread of so few.
+    chance = 2 / (np.log(10) * np.sqrt(2 * min(len(low), len(high))))
+    fevers = bool(_WARMTH.search(column.name)) and _is_fahrenheit(*middles, wider, chance)
     if ratio or fevers:
-        rows = np.flatnonzero(column.numbers > 10 ** (low[-1] + gap / 2))
         yield (
             f"{column.name!r} is around {middles[1]:.6g} in {len(high)} rows (first "
-            f"{column.place(int(rows[0]))}) and around {middles[0]:.6g} in {len(low)}, with none "
-            f"between: are they in two units{f' (1:{ratio:,.6g})' if ratio else ''}?"
+            f"{column.place(int(higher.argmax()))}) and around {middles[0]:.6g} in {len(low)}, "
+            f"with none between: are they in two units{f' (1:{ratio:,.6g})' if ratio else ''}?"
         )
 
 
@@ -177,7 +178,11 @@ def _ratio(power: float, wider: float, apart: float) -> float:
         wider: The same of its spread.
         apart: How far the others are from each other, as a logarithm.
     """
-    tens = abs(power) > 1.7 and abs(power % 1 - 0.5) >= 0.2 and abs(wider - power) < 0.5
+    # Of others that agree, none is hundreds of times as large by nature.
+    far = abs(power) > 2.5 and apart < 0.18
+    tens = abs(power) > 1.7 and (far or abs(power % 1 - 0.5) >= 0.2)
+    # Spreads of sizes that are further apart need not fit as well.
+    tens = tens and abs(wider - power) < max(0.5, abs(power) - 2)
     # Clients that are of any size have no unit in common.
     if tens and apart < 1:
         return float(10 ** abs(round(power)))
@@ -185,11 +190,18 @@ def _ratio(power: float, wider: float, apart: float) -> float:
     return round(10 ** abs(power), 1) if abs(power) > 0.7 and agree else 0.0
 
 
-def _is_fahrenheit(middle: float, usual: float, wider: float) -> bool:
-    """Return ``True`` if a temperature is in the one unit, and usually in the other."""
+def _is_fahrenheit(middle: float, usual: float, wider: float, chance: float = 0.0) -> bool:
+    """Return ``True`` if a temperature is in the one unit, and usually in the other.
+
+    Args:
+        middle: A temperature.
+        usual: The usual one.
+        wider: Logarithm of the spread of the one, against that of the other.
+        chance: How far it may be off by chance.
+    """
     low, high = sorted((middle, usual))
     return (
         -20 < low < 45
         and abs(high - 1.8 * low - 32) < (2 if low > 34 else 4)
-        and 0.1 < abs(wider) < 0.45
+        and 0.1 - chance < abs(wider) < 0.45 + chance
     )

@@ -198,7 +198,9 @@ def _numbering(column: Values, numbers: Floats) -> Iterator[str]:
     whole, named = bool((numbers % 1 == 0).all()), bool(_NUMBERED.match(column.name))
     steps = np.diff(numbers)
     even = steps[0] != 0 and bool((steps == steps[0]).all())
-    if even or (named and whole and len(np.unique(numbers)) == len(numbers)):
+    # Of files that were joined, it begins anew.
+    anew = ((steps == 1) | (numbers[1:] == numbers[0])).all() and (steps == 1).mean() > 0.8
+    if even or (named and whole and (anew or len(np.unique(numbers)) == len(numbers))):
         yield (
             f"{column.name!r} numbers the rows: as an input it says where a row stands; give "
             "features without it"

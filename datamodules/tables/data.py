@@ -151,11 +151,13 @@ class TableData(TensorData):
         )
 
 
-def _owners(table: Table, uses: Collection[str]) -> dict[str, Any]:
-    """Return the columns without a use that name what rows belong to, such as patients."""
-    names = [name for name in table.columns if BELONGS.match(name)]
-    free = [name for name in names if name not in uses and name not in table.refused]
-    return {name: np.array(table[name].texts)[table[name].codes] for name in free}
+def _owners(table: Table, uses: Mapping[str, Use]) -> dict[str, Any]:
+    """Return the columns that name what rows belong to, such as patients, and are no more."""
+    names = [name for name in table.columns if BELONGS.match(name) and name not in table.refused]
+    # Numbers that are inputs are quantities, such as volumes.
+    kinds = {name: table[name].kind if uses.get(name) == "feature" else "" for name in names}
+    owners = [name for name in names if name not in uses or kinds[name] == "words"]
+    return {name: np.array(table[name].texts)[table[name].codes] for name in owners}
 
 
 def _check_clients(client_column: str | None, partition: Partitioner | str | None) -> None:

@@ -175,6 +175,10 @@ class HFDataset(TableData):
         place = Path(self.path).expanduser()
         try:
             content = datasets.load_from_disk(str(place))
+            parts = content.values() if isinstance(content, datasets.DatasetDict) else [content]
+            for part in parts:
+                # Offsets beyond the data would be read as lists of other lengths.
+                part.data.validate(full=True)
         except (FileNotFoundError, NotADirectoryError) as error:
             kind = formats.name_of(place) if place.is_file() else ""
             what = f" ({formats.advice(kind, place)})" if kind else _instead(place)
@@ -184,7 +188,7 @@ class HFDataset(TableData):
         # pyarrow raises its own kinds of errors for damaged files.
         except IndexError as error:
             raise ValueError(f"{self.path} has a split without samples: save it again") from error
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             found = ((file, formats.instead(file)) for file in sorted(place.rglob("*.arrow")))
             other = next((f"{file} is not of Arrow{how}" for file, how in found if how), "")
             raise ValueError(other or f"{self.path} is damaged: {error}; save it again") from error

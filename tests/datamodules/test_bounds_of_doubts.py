@@ -207,6 +207,12 @@ def test_a_number_of_another_size(values, told):
         # A gap that is wider than either side: 0.9 against 0.8 and 1.0.
         (some((1, 10), (10**0.8, 11), (10**1.7, 20)), "(1:10)"),
         (some((1, 5), (10**0.5, 5), (10, 11), (10**1.9, 20)), ""),
+        # Six tenths of a decade between the two, whose medians are 0.9 apart.
+        (some((1, 10), (10**0.2, 11), (10**0.81, 5), (10**1.1, 15)), "(1:10)"),
+        (some((1, 10), (10**0.2, 11), (10**0.79, 5), (10**1.1, 15)), ""),
+        # What stands for none is told elsewhere, unless other numbers are beside it.
+        (some((9.8, 35), (98, 3), (99, 3)), ""),
+        (some((9.8, 35), (98, 3), (98.5, 1), (99, 3)), "(1:10)"),
         (some((3, 15), (30, 5)), "(1:10)"),  # twenty numbers
         (some((3, 14), (30, 5)), ""),
         (some((1, 10), (3, 10), (0, 1), (30, 20)), ""),  # a zero has no decade
@@ -214,6 +220,27 @@ def test_a_number_of_another_size(values, told):
 )  # fmt: skip
 def test_numbers_in_two_units(values, told):
     tells(bool(told), told or "are they in two units", columns=(numbers(values),))
+
+
+@pytest.mark.parametrize(
+    ("each", "wider", "told"),
+    [
+        # Of 201, a spread is off by 0.4343 / sqrt(402) = 0.0217 (as a power of ten), and by twice
+        # as much at most: from 0.1 - 0.0433 to 0.45 + 0.0433.
+        (201, 0.058, True),
+        (201, 0.055, False),
+        (201, 0.492, True),
+        (201, 0.495, False),
+        # Of eleven, by 0.0926: up to 0.635, and the one may seem as wide as the other.
+        (11, 0.0, True),
+        (11, 0.63, True),
+        (11, 0.64, False),
+    ],
+)
+def test_temperatures_in_two_units_in_one_column(each, wider, told):
+    spread = 0.4 * steps(-1, 1, each)
+    values = np.concatenate([37 + spread, 98.6 + 10**wider * spread])
+    tells(told, "'temp' is around 98.6 in", columns=(numbers(values, "temp"),))
 
 
 def of_five(factor, wider=1.0, other=1.0, middle=100.0, each=5):
@@ -241,6 +268,12 @@ def of_five(factor, wider=1.0, other=1.0, middle=100.0, each=5):
         (of_five(100, 10**0.49, other=2), "(1:100)"),
         (of_five(100, 10**0.51, other=2), ""),
         (of_five(100, 10**-0.51, other=2), ""),
+        (of_five(1000, 10**0.9, other=2), "(1:1,000)"),
+        (of_five(1000, 10**1.1, other=2), ""),
+        (of_five(10**2.55, 10**0.3), "(1:1,000)"),
+        (of_five(10**2.45, 10**0.3), ""),
+        (of_five(10**2.55, 10**0.3, other=10**0.17), "(1:1,000)"),
+        (of_five(10**2.55, 10**0.3, other=10**0.19), ""),
         # Any ratio, where all others agree.
         (of_five(10**0.71), "(1:5.1)"),
         (of_five(10**-0.71), "(1:5.1)"),
@@ -347,6 +380,13 @@ def test_dates_that_a_spreadsheet_numbered(values, name, told):
         ([*range(19), 20], "patient_id", True),
         ([*range(19), 18], "patient_id", False),
         ([*range(19), 20.5], "patient_id", False),
+        ([*range(10), *range(10)], "index", True),  # of two files
+        ([*range(10), *range(10)], "x", False),
+        ([*range(10), *range(1, 11)], "index", False),
+        ([*range(6), *range(6), *range(6), *range(6)], "index", True),  # 20 of 23 steps
+        ([*range(5), *range(5), *range(5), *range(5)], "index", True),  # 16 of 19
+        ([*range(4), *range(4), *range(4), *range(4), *range(4)], "index", False),  # 15 of 19
+        ([5] * 20, "index", False),
         ([5] * 20, "x", False),
         (range(40, 0, -2), "x", True),
     ],
@@ -803,6 +843,13 @@ def seen(**more):
     [
         (seen(flat=np.arange(20) < 4), "4 of 20 images are of a single colour (first sample 0)"),
         (seen(flat=np.arange(20) < 5), ""),
+        (
+            seen(flat=np.arange(20) > 14),
+            "the last 5 of 20 images are of a single colour (from sample 15 on",
+        ),
+        (seen(flat=np.arange(20) > 16), "the last 3 of 20 images"),
+        (seen(flat=np.arange(20) > 17), "2 of 20 images are of a single colour (first sample 18)"),
+        (seen(flat=np.arange(20) >= 0), ""),
         (seen(ended=np.arange(20) < 4), "4 of 20 images are of a single colour in their lower"),
         (seen(ended=np.arange(20) < 5), ""),
         (seen(side=some((40, 19), (9, 1))), "1 of 20 images are far smaller ~ first sample 19"),
@@ -835,6 +882,14 @@ def test_what_is_left_out_is_told_by_kind():
 
 def moving(rows, seed=0):
     return np.random.default_rng(seed).normal(size=rows).cumsum() + 100
+
+
+def noise(rows, seed=0):
+    return np.random.default_rng(seed).normal(size=rows) + 100
+
+
+def waves(step, rows=200):
+    return np.sin(step * np.arange(rows))
 
 
 def windows(*courses, **more):
@@ -930,6 +985,25 @@ def test_a_counter_that_is_reset(rows, resets, told):
     for n in range(resets):
         course[10 + 12 * n :] -= 40
     tells(told, f"falls far {resets} times", windows=windows(course))
+
+
+@pytest.mark.parametrize(
+    ("courses", "told"),
+    [
+        # The correlation of each row with the next is less than three times the standard error of
+        # forty rows, 0.474: with a trend of 0.04 it is 0.469, and with one of 0.05 it is 0.538.
+        ([noise(40) + 0.04 * np.arange(40), waves(0.3), waves(0.6)], True),
+        ([noise(40) + 0.05 * np.arange(40), waves(0.3), waves(0.6)], False),
+        ([noise(39), waves(0.3), waves(0.6)], False),
+        ([noise(40), waves(0.3)], False),
+        ([noise(40), noise(40, 1), waves(0.6)], False),
+        ([noise(40), waves(0.3), waves(0.75)], True),  # 0.732
+        ([noise(40), waves(0.3), waves(0.8)], False),  # 0.698
+        ([noise(40), waves(0.3), np.full(40, 3.0)], False),
+    ],
+)
+def test_noise_in_the_place_of_one_sensor(courses, told):
+    tells(told, "'c0' changes from row to row as noise does", windows=windows(*courses))
 
 
 @pytest.mark.parametrize(("depth", "told"), [(-33.1, True), (-32.9, False)])

@@ -438,9 +438,13 @@ def test_rows_that_follow_each_other_in_two_places_are_copies_however_few_values
 
 
 def test_a_picture_cut_off_is_told_from_one_with_a_border():
-    pixels = np.random.default_rng(0).integers(0, 256, (6, 3, 16, 16)).astype(np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 3, 16, 16)).astype(np.uint8)
     pixels[1, :, 12:] = 90
+    # Half of the upper quarter is the ground, and a pixel less is none.
+    pixels[6:, :, 12:] = pixels[6:, :, :2] = 90
+    pixels[6:, :, 0, 0] = pixels[7, :, 0, 1] = 1
+    pixels[6:, :, 2, 0] = 90
     pixels[2, :, 12:] = pixels[2, :, :2] = 90
     pixels[3, :, 14:] = 90  # less than a quarter
     pixels[4] = 90
-    assert ended(pixels).tolist() == [False, True, False, False, False, False]
+    assert ended(pixels).tolist() == [False, True, False, False, False, False, False, True]

@@ -108,6 +108,8 @@ NARROW = np.repeat(steps(20, 40, 11), 5)
         ([0.3], "write 30"),
         ([100], ""),
         ([58], ""),
+        ([4000], "write 40"),
+        ([4001], ""),  # more than a hundred times the largest usual one: told elsewhere
         ([300, 3], "'x' is 300"),
         ([300, 3, 0.3], ""),  # three of 58
         ([1, 300], "'x' is 300"),  # the other is nothing

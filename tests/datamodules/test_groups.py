@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from datamodules.contents import grey, near
 from datamodules.doubts.courses import held
 from datamodules.doubts.division import of_classes
+from datamodules.doubts.likeness import grey, near
 from datamodules.doubts.values import is_sentinel
 from datamodules.record import Array, Record, Times
 from tests.datamodules.test_bounds_of_doubts import (
@@ -302,6 +302,43 @@ def test_images_that_were_saved_again():
     bars ^= RNG.integers(0, 64, bars.shape, np.uint8)
     bars[::6, :, :8] = bars[::6, :, -8:] = 0
     assert near(bars).tolist() == []
+
+
+def framed(inner, chequered=5, seed=0):
+    """Return an image of 8x8 fields of 4x4 pixels: those of a frame are plain, others chequered."""
+    drawn = np.random.default_rng(seed).choice([28, 228], 64).astype(float)
+    drawn[: len(inner)] = inner
+    image = np.kron(drawn.reshape(8, 8), np.ones((4, 4)))
+    chequers = np.where(np.indices((32, 32)).sum(0) % 2, chequered, -chequered)
+    image += chequers * np.kron(np.arange(64).reshape(8, 8) < len(inner), np.ones((4, 4)))
+    return np.tile(image.round().astype(np.uint8), (3, 1, 1))
+
+
+# Sixteen fields that are as often above as below 128, and as many again that are unlike them.
+ONE, UNLIKE = np.tile([20.0, -20.0], 8), np.tile([20.0, 20.0, -20.0, -20.0], 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "alike", "chequered", "told"),
+    [
+        (16, 1.0, 5, True),
+        (15, 1.0, 5, False),
+        (16, 0.92, 5, True),  # their correlation
+        (16, 0.88, 5, False),
+        (16, 0.0, 5, False),
+        (16, -1.0, 5, False),
+        (16, 1.0, 4, False),  # a deviation of four is noise
+    ],
+)
+def test_images_in_one_frame_are_copies_if_they_show_the_same(fields, alike, chequered, told):
+    made = photos(30)
+    inner = alike * ONE + np.sqrt(1 - alike**2) * UNLIKE
+    made[3] = framed(128 + ONE[:fields], chequered)
+    made[20] = framed(128 + inner[:fields], chequered)
+    for change in (lambda one: one, lambda one: one[:, :, ::-1], lambda one: one[:, ::-1]):
+        given = made.copy()
+        given[20] = change(made[20])
+        assert near(given).tolist() == [[3, 20]] * told
 
 
 def test_images_without_colours():

@@ -9,8 +9,8 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from datamodules import LoaderData
-from datamodules.contents import fits, marks, near
 from datamodules.doubts import doubts
+from datamodules.doubts.likeness import fits, marks, near
 from datamodules.record import Array, Goal, Record
 from tests.datamodules.corpus.leaks import Drawn
 from tests.datamodules.test_bounds_of_doubts import divided, moving, numbers, steps, tells, texts
@@ -315,6 +315,13 @@ def photos(count=40, side=32):
     return np.stack([np.asarray(one) for one in drawn]).transpose(0, 3, 1, 2)
 
 
+def smooth(seed=4):
+    """Return images of blurred fields."""
+    fields = np.random.default_rng(seed).integers(0, 256, (60, 5, 5, 3), np.uint8)
+    made = [Image.fromarray(one).resize((32, 32), Image.Resampling.BICUBIC) for one in fields]
+    return np.stack([np.asarray(one) for one in made]).transpose(0, 3, 1, 2).copy()
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -334,6 +341,35 @@ def test_images_that_are_others_in_another_way(change):
     changed, noise = changed[:, places][:, :, places], RNG.normal(0, 3, (3, 32, 32))
     given[30] = np.clip(changed + noise, 0, 255)
     assert near(given).tolist() == [[3, 30]]
+
+
+@pytest.mark.parametrize("degrees", [-9, -7.5, -4, 2, 5, 9])
+def test_images_that_are_others_a_little_rotated(degrees):
+    given = smooth()
+    turned = Image.fromarray(given[3].transpose(1, 2, 0)).rotate(degrees, Image.Resampling.BILINEAR)
+    given[30] = np.asarray(turned).transpose(2, 0, 1)
+    assert near(given).tolist() == [[3, 30]]
+    given[30] = given[3]
+    given[30, :, 2:-2, 2:-2] = smooth()[30, :, 2:-2, 2:-2]
+    assert not near(given).size
+
+
+@pytest.mark.parametrize("by", [(0, 1), (1, 0), (-1, 1), (1, 1), (0, -1)])
+def test_images_that_are_others_a_pixel_away(by):
+    given = smooth()
+    given[30] = np.roll(given[3], by, (1, 2))
+    assert near(given).tolist() == [[3, 30]]
+
+
+@pytest.mark.parametrize(("rows", "told"), [(16, True), (20, False)])
+def test_images_on_which_something_is_written(rows, told):
+    """What is changed is at most a half, at any of the four sides."""
+    for side in range(4):
+        given = smooth()
+        written = np.rot90(given[3], side, (1, 2)).copy()
+        written[:, :rows] = smooth(seed=5)[0, :, :rows]
+        given[30] = np.rot90(written, -side, (1, 2))
+        assert near(given).tolist() == [[3, 30]] * told
 
 
 def test_images_without_copies():

@@ -9,6 +9,7 @@ from tests.datamodules.corpus import (
     folders,
     groups,
     habits,
+    hostile,
     leaks,
     series,
     tables,
@@ -27,6 +28,7 @@ DAMAGED = [
     *groups.DAMAGED,
     *unasked.DAMAGED,
     *leaks.DAMAGED,
+    *hostile.DAMAGED,
 ]
 SOUND = [
     *exports.SOUND,
@@ -35,6 +37,7 @@ SOUND = [
     *groups.SOUND,
     *unasked.SOUND,
     *leaks.SOUND,
+    *hostile.SOUND,
     *tables.SOUND,
     *folders.SOUND,
     *series.SOUND,

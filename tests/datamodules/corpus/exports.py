@@ -871,7 +871,11 @@ def wisdm_cp1252_comment(home, rng):
 
 @damaged("wisdm", "truncated", r"line|cut")
 def wisdm_truncated(home, rng):
-    return wisdm(arff(rng, home, change=lambda s: s[: len(s) * 2 // 3 - 4]))
+    def change(whole):
+        # Within a line: of a file that is cut off between two, nothing tells how many there were.
+        return whole[: whole.index("\n", len(whole) * 2 // 3) - int(rng.integers(1, 24))]
+
+    return wisdm(arff(rng, home, change=change))
 
 
 @sound("wisdm")

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageOps
 from torch.utils.data import Subset, TensorDataset
 
 from datamodules import IID, ByDomain, DomainFolder, HFDataset, LoaderData, TabularData, TensorData
@@ -287,11 +287,19 @@ def packed(image):
     return Image.open(io.BytesIO(kept.getvalue())).convert("RGB")
 
 
+def written(image):
+    found = image.copy()
+    ImageDraw.Draw(found).text((2, image.height - 12), "COPY", fill=(255, 255, 255))
+    return found
+
+
 AGAIN = {
     "packed": packed,
     "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.1),
     "resized": lambda image: image.resize((24, 24)),
     "negative": ImageOps.invert,
+    "rotated by some degrees": lambda image: image.rotate(5, Image.Resampling.BILINEAR),
+    "with a word on them": written,
 }
 
 
@@ -326,8 +334,9 @@ def again(how, change):
         )
 
     makes = {"folder": of_folder, "saved": of_set, "tensors": of_bytes, "pairs": of_pairs}
-    # Of so few pixels as those of the pairs, packing leaves too little.
-    makes = {name: make for name, make in makes.items() if (name, how) != ("pairs", "packed")}
+    # Of so few pixels as those of the pairs, packing leaves too little, and a word nothing.
+    if how in ("packed", "with a word on them"):
+        del makes["pairs"]
     for reader, make in makes.items():
         case(reader, f"copies saved again, {how}", r"nearly others.*remove", make)
 

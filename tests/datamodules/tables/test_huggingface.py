@@ -121,3 +121,16 @@ def test_the_package_is_asked_for(monkeypatch):
 def test_a_folder_that_is_none_is_refused(datasets, tmp_path):
     with pytest.raises(OSError, match="none"):
         saved(str(tmp_path / "none")).setup()
+
+
+def test_an_offset_that_is_damaged_is_told_of_the_file(datasets, tmp_path):
+    rows = {"x": [[1.0, 2.0]] * 9, "y": [0, 1, 2] * 3}
+    datasets.Dataset.from_dict(rows).save_to_disk(str(tmp_path / "d"))
+    (file,) = (tmp_path / "d").glob("*.arrow")
+    # The third list begins at the fourth number, 4 as four bytes, and then at 260.
+    offsets = np.arange(0, 20, 2, dtype=np.int32).tobytes()
+    whole = file.read_bytes()
+    place = whole.index(offsets) + 9
+    file.write_bytes(whole[:place] + b"\x01" + whole[place + 1 :])
+    with pytest.raises(ValueError, match=r"is damaged: .*offset.* save it again"):
+        saved(tmp_path / "d", "x", "y").setup()
