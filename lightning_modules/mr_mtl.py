@@ -66,6 +66,7 @@ class MRMTL(fl.ClientModule):
         ),
     )
 
+    vectorizable = True
     shared = ("net.*",)
 
     def __init__(
@@ -99,11 +100,6 @@ class MRMTL(fl.ClientModule):
     def space(cls) -> Sequence[fl.Dimension]:
         """Return lambda in the authors' range."""
         return (fl.Dimension("proximity", choices=(0.1, 0.3, 1.0, 3.0)),)
-
-    @property
-    def vectorizable(self) -> bool:  # type: ignore[override]
-        """``True`` unless the optimiser of a client pulls, which a stack does not have."""
-        return self.pull == "inside"
 
     def plan(self) -> fl.Plan:
         """Declare one phase, whose optimiser pulls if the loss does not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -181,8 +182,14 @@ class _Small:
             if len(inner) != 1:
                 raise
             # Its patterns name layers that only the large network has.
-            self._note(f"without {name}, as {error}")
-            return inner[0]
+            named = [one for one, value in options.items() if _are_words(value)]
+            left = {one: value for one, value in options.items() if one not in named}
+            made, gone = inner[0], name
+            with suppress(TypeError, ValueError):
+                if named:
+                    made, gone = network(*args, **left), " and ".join(named)
+            self._note(f"without {gone}, as {error}")
+            return made
 
     def fitted(self, given: nn.Module | None) -> nn.Module:
         """Return the method's network: the given one, or the toy one if it takes other inputs."""
@@ -200,6 +207,11 @@ class _Small:
 
     def _note(self, note: str) -> None:
         self._notes[note] = None
+
+
+def _are_words(value: object) -> bool:
+    """Return whether an argument is a list of texts, as patterns are."""
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 
 def _takes_toys(net: nn.Module) -> bool:

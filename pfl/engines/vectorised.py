@@ -195,9 +195,12 @@ def _of_optimizers(context: Context) -> Iterator[str]:
         with prepared(context, phase) as trained:
             if not trained:  # It takes no step, as the context would have refused it otherwise.
                 continue
-            rule = type(make_optimizer(module, phase, info, trained))
+            made = make_optimizer(module, phase, info, trained)
+            rule = type(made)
         if rule not in ELEMENTWISE:
             yield f"{rule.__name__} is not known to update each weight independently"
+        if made._optimizer_step_pre_hooks or made._optimizer_step_post_hooks:
+            yield f"{rule.__name__} has a hook, which sees the parameters of one client"
         if module.persist_optimizer and rule is not torch.optim.SGD:
             yield f"{rule.__name__} counts steps, and its state is kept from round to round"
 

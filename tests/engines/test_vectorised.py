@@ -201,6 +201,18 @@ def tied():
     return SplitNet(nn.Sequential(layer, layer, net.backbone), net.head)
 
 
+def centred(parameters):
+    """Return an optimiser that takes the mean of each gradient away before a step."""
+    made = SGD(parameters)
+
+    def centre(optimizer, *_):
+        for value in optimizer.param_groups[0]["params"]:
+            value.grad.sub_(value.grad.mean())
+
+    made.register_step_pre_hook(centre)
+    return made
+
+
 @pytest.mark.parametrize(
     ("why", "module"),
     [
@@ -212,6 +224,7 @@ def tied():
             "Adam counts steps",
             lambda: FedAvg(toy.mlp(), optimizer=torch.optim.Adam, persist_optimizer=True),
         ),
+        ("SGD has a hook", lambda: FedAvg(toy.mlp(), optimizer=centred)),
     ],
 )
 def test_what_cannot_be_stacked_runs_sequentially(why, module):

@@ -1,15 +1,23 @@
 """MR-MTL: the invariants in docs/methods."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from lightning_modules.fedprox import FedProx
 from lightning_modules.mr_mtl import MRMTL, MeanServer
 from pfl import FederatedLoop
+from pfl.core.task import Regression
 from pfl.core.types import ClientInfo, Upload
+from pfl.extras.privacy import separable
+from pfl.extras.privacy.sample_level import PrivateSamples
 from pfl.federation.sampling import UniformSampler
+from pfl.testing.federation import ToyFederation
+from pfl.testing.toy import ToyNet
+from pfl.training import client_round
 from tests.helpers import by_hand, facts
 from tests.helpers.federation import HEAVY, SGD, Federation, equal, fit
 from tests.helpers.toy import Line, ToyData, blobs, mlp
@@ -84,6 +92,32 @@ def test_a_pull_outside_is_not_clipped(pull, v):
     data = ToyData([(torch.full((3, 1), 4.0), torch.zeros(3).long())])
     loop = FederatedLoop(1, gradient_clip_val=0.1, progress=False, engine="sequential")
     assert loop.fit(module, data).kept[0]["net.w"].item() == pytest.approx(v)
+
+
+@pytest.mark.parametrize(("pull", "v"), [("inside", 0.2), ("outside", 0.19)])
+def test_a_pull_outside_is_no_part_of_what_is_private(pull, v):
+    """Two steps of rate 0.1 on samples of gradient 2 (v - 4), each clipped to 1.
+
+    v = 0.1 after the first; then lambda (v - vbar) = 0.1 is added before the clip, or after it.
+    """
+    net = ToyNet(nn.Identity(), nn.Linear(1, 1, bias=False))
+    nn.init.zeros_(net.head.weight)
+    module = MRMTL(
+        net,
+        proximity=1.0,
+        pull=pull,
+        epochs=2,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        task=Regression(),
+    )
+    samples = torch.ones(2, 1), torch.full((2, 1), 4.0)
+    data = ToyData([samples], outputs=1, batch_size=2, task=Regression())
+    federation = ToyFederation(module, data, precision="64-true")
+    job = federation.job(0)
+    assert separable.unsupported_reason(federation.context, job) is None
+    job = replace(job, steps=(PrivateSamples(1.0, 0.0),))
+    kept = client_round.train(federation.context, job).kept
+    assert kept["net.head.weight"].item() == pytest.approx(v)
 
 
 def test_what_is_sent_by_hand():

@@ -142,8 +142,8 @@ data:
         ([], "on LoRA (ToyNet in place of ViT)", 3),
         (
             ["--model.net.targets", "['*.query']"],
-            "on ToyNet (ToyNet in place of ViT; without LoRA, as targets=['*.query'] matches no ",
-            2,
+            "on LoRA (ToyNet in place of ViT; without targets and trained, as targets=['*.query'] ",
+            3,
         ),
         (["--model", "MRMTL"], "on LoRA (ToyNet in place of ViT)", 3),
         (
