@@ -149,7 +149,7 @@ def _prefix(context: Context) -> tuple[_Prefix, nn.Module]:
     for name, value in small.module.named_parameters():
         value.requires_grad_(name in small.trainable)
     try:
-        found = _found(net, x)
+        found, changed = _found(net, x)
         with torch.no_grad():
             right = net.eval()(x)
     except Exception as error:
@@ -167,16 +167,19 @@ def _prefix(context: Context) -> tuple[_Prefix, nn.Module]:
         except _NotCachedError as error:
             first = first or error
     raise first or _NotCachedError(
-        "the network does not begin with a frozen part that takes its inputs"
+        f"training changes net.{changed} before most of what is frozen is computed"
+        if changed
+        else "the network does not begin with a frozen part that takes its inputs"
     )
 
 
-def _found(net: nn.Module, x: Inputs) -> list[_Prefix]:
-    """Return the prefixes of a network, from the shortest, as it calls its parts with inputs.
+def _found(net: nn.Module, x: Inputs) -> tuple[list[_Prefix], str]:
+    """Return the prefixes of a network, from the shortest, and what ends them.
 
-    What its code computes between the parts must not depend on what is trained.
+    They are found as it calls its parts with inputs; see :func:`_called`. What its code computes
+    between the parts must not depend on what is trained.
     """
-    takers, given = _called(net, x)
+    takers, given, ended = _called(net, x)
     found, shapes = list[_Prefix](), dict[str, torch.Size]()
     blank = each(lambda value: torch.zeros_like(value[:1]), x)
     for name, output in given.items():
@@ -194,22 +197,23 @@ def _found(net: nn.Module, x: Inputs) -> list[_Prefix]:
             inner = {n: shape for n, shape in shapes.items() if _within(f"{n}.", stem)}
             relative = {n.removeprefix(stem).removeprefix("."): s for n, s in inner.items()}
             found.append(_Prefix(stem, relative, blank))
-    return found
+    return found, ended
 
 
-def _called(net: nn.Module, x: Inputs) -> tuple[list[str], dict[str, Any]]:
+def _called(net: nn.Module, x: Inputs) -> tuple[list[str], dict[str, Any], str]:
     """Return the parts that are called with the inputs alone, and what constant parts give.
 
-    They are noted, in order, until a part begins that has entries of its own.
+    They are noted, in order, until a part begins that has entries of its own; its name is the last
+    thing returned.
     """
     parts = dict(net.named_modules())
     still = {name for name, part in parts.items() if not part.state_dict()}
     owners = {name for name, part in parts.items() if _own_entries(part)}
-    takers, given, ended = list[str](), dict[str, Any](), False
+    takers, given, ended = list[str](), dict[str, Any](), ""
 
     def begin(name: str, part: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         nonlocal ended
-        ended = ended or name in owners
+        ended = ended or (name if name in owners else "")
         if not ended and len(inputs) == 1 and inputs[0] is x and not named:
             takers.append(name)
 
@@ -224,7 +228,7 @@ def _called(net: nn.Module, x: Inputs) -> tuple[list[str], dict[str, Any]]:
             hooks.callback(before.remove)
             hooks.callback(part.register_forward_hook(partial(end, name)).remove)
         net.train()(x)
-    return takers, given
+    return takers, given, ended
 
 
 def _of_samples(output: object) -> bool:
@@ -268,10 +272,16 @@ def _check_alone(
     features: Tensor,
     right: Any,  # noqa: ANN401
 ) -> None:
-    """Refuse a prefix without which the network gives something else."""
+    """Refuse a prefix without which the network gives something else.
+
+    Nothing may depend on what stands for its parts, however little, as an input that is added.
+    """
+    net.eval()
     try:
         with torch.no_grad(), _Passing(part, prefix):
-            found = net.eval()(features)
+            found = net(features)
+        with torch.no_grad(), _Passing(part, prefix, filled=1.0):
+            torch.testing.assert_close(net(features), found, rtol=0, atol=0)
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-5)
     except Exception as error:
         why = f"the network reads its inputs not only by {prefix}"
@@ -321,10 +331,15 @@ class _Passing:
 
     Given features, its frozen parts compute nothing, so that what its code does between them costs
     little; the last gives the features.
+
+    Args:
+        net: The network.
+        prefix: The prefix.
+        filled: The number that stands for inputs and for what its other parts give.
     """
 
-    def __init__(self, net: nn.Module, prefix: _Prefix) -> None:
-        self._net, self._prefix = net, prefix
+    def __init__(self, net: nn.Module, prefix: _Prefix, filled: float = 0.0) -> None:
+        self._net, self._prefix, self._filled = net, prefix, filled
         self._given: Tensor | None = None
 
     def __enter__(self) -> None:
@@ -345,8 +360,13 @@ class _Passing:
         if not prefix.last:
             return x
         self._given = x
-        blank = each(lambda v: v.to(x.device).expand(len(x), *v.shape[1:]), prefix.blank)
+        blank = each(partial(self._blank, x), prefix.blank)
         return type(self._net).forward(self._net, blank)
+
+    def _blank(self, x: Tensor, one: Tensor) -> Tensor:
+        """Return inputs that stand for those of features, from one of zeros."""
+        one = one + self._filled if one.is_floating_point() else one
+        return one.to(x.device).expand(len(x), *one.shape[1:])
 
     def _part(self, name: str, part: nn.Module, *given: Any, **named: Any) -> Any:  # noqa: ANN401
         x = self._given
@@ -355,7 +375,8 @@ class _Passing:
         if name == self._prefix.last:
             self._given = None
             return x
-        return x.new_zeros(()).expand(len(x), *self._prefix.parts[name])
+        number = x.new_full((), self._filled)
+        return number.expand(len(x), *self._prefix.parts[name])
 
 
 class _ReachedError(Exception):
