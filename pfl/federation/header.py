@@ -66,9 +66,12 @@ def _travels(module: ClientModule) -> str:
     """Count the parameters that travel; an empty text if the network has no constant ones."""
     if not frozen_size(module.net):
         return ""
-    shared = {*module.shared_names()}
-    sent = sum(v.numel() for n, v in module.net.named_parameters() if f"net.{n}" in shared)
-    return f"{sent:,} of {_size(module.net):,} parameters; the others are constant or stay"
+    sent = {*module.shared_names(), *module.extra}
+    moved = {name: value.numel() for name, value in module.named_parameters() if name in sent}
+    # What a method adds to the network, such as a prompt, is beside it.
+    beside = sum(count for name, count in moved.items() if not name.startswith("net."))
+    whole = _size(module.net) + beside
+    return f"{sum(moved.values()):,} of {whole:,} parameters; the others are constant or stay"
 
 
 def _held(federation: Federation) -> str:

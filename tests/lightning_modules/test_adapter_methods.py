@@ -10,6 +10,7 @@ from lightning_modules import (
     MRMTL,
     DualLoRA,
     FedAvg,
+    FedOTP,
     FedSALoRA,
     FFALoRA,
     FLoRA,
@@ -17,7 +18,9 @@ from lightning_modules import (
     LoRA,
     SplitNet,
 )
-from tests.engines.agreement import fit, same
+from lightning_modules.nets import ToyTowers
+from pfl.engines.threads import ThreadsEngine
+from tests.engines.agreement import SIZES, fit, same
 from tests.helpers import federation
 from tests.helpers.adapters import adapted
 from tests.helpers.federation import HEAVY, SGD
@@ -31,12 +34,22 @@ def test_engines_agree_with_dropout_on(method):
     """Bit for bit; what an adapter drops is a function of client, round and step."""
     runs = [
         fit(method(adapted(mlp(), dropout=0.3), optimizer=HEAVY), engine)
-        for engine in ("sequential", "threads")
+        for engine in ("sequential", ThreadsEngine(workers=2))
     ]
     assert runs[1].header["engine"].startswith("threads")
     assert same(*runs)
     still = fit(method(adapted(mlp()), optimizer=HEAVY), "sequential")
     assert still.fingerprint != runs[0].fingerprint
+
+
+@pytest.mark.parametrize("method", [*METHODS, FedOTP], ids=lambda kind: kind.__name__)
+def test_the_header_counts_the_numbers_of_an_upload(method):
+    """Also of factors that the server does not average, and of a prompt beside the network."""
+    net = ToyTowers(mlp()) if method is FedOTP else adapted(mlp())
+    run = federation.fit(method(net, optimizer=SGD), blobs(SIZES), 1)
+    counted = int(run.header["travels"].split(" of ")[0])
+    assert counted > 0
+    assert run.history[-1]["comm/bytes_up"] == 4 * counted * len(SIZES)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda kind: kind.__name__)
