@@ -11,10 +11,10 @@ import numpy as np
 from datamodules.record import Division, Record
 from datamodules.targets import Ints
 
-# Names of what several samples may belong to.
+# Names of what several samples may belong to; a volume without a number is a quantity.
 BELONGS = re.compile(
     r"(?i)^(.*[ _.-])?(id|uuid|guid|patient|subject|participant|person|lesion|case|animal|donor"
-    r"|video|clip|slide|study|scan|volume|specimen|speaker|writer)"
+    r"|video|clip|slide|study|scan|volume(?=[ _.-]?[icn])|specimen|speaker|writer)"
     r"([ _.-]?(id|no|nr|num|number|code))?$|^[a-z]+Id$"
 )
 _FEW = 10

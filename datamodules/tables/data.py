@@ -152,12 +152,10 @@ class TableData(TensorData):
 
 
 def _owners(table: Table, uses: Mapping[str, Use]) -> dict[str, Any]:
-    """Return the columns that name what rows belong to, such as patients, and are no more."""
-    names = [name for name in table.columns if BELONGS.match(name) and name not in table.refused]
-    # Numbers that are inputs are quantities, such as volumes.
-    kinds = {name: table[name].kind if uses.get(name) == "feature" else "" for name in names}
-    owners = [name for name in names if name not in uses or kinds[name] == "words"]
-    return {name: np.array(table[name].texts)[table[name].codes] for name in owners}
+    """Return the inputs and unused columns that name what rows belong to, such as patients."""
+    names = [name for name in table.columns if BELONGS.match(name)]
+    free = [n for n in names if uses.get(n, "feature") == "feature" and n not in table.refused]
+    return {name: np.array(table[name].texts)[table[name].codes] for name in free}
 
 
 def _check_clients(client_column: str | None, partition: Partitioner | str | None) -> None:

@@ -343,3 +343,24 @@ def test_a_partition_that_mixes_the_named_clients_is_refused(kind):
     with pytest.raises(ValueError, match=parts("client_column: site ~ IID mixes ~ ByDomain")):
         kind(path="t.csv", partition=IID(), **options)
     kind(path="t.csv", partition=ByDomain(within=Shards(1)), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "told"),
+    [
+        ("patient", [f"P{n // 3}" for n in range(90)], True),  # an input, too
+        ("ward", [f"P{n // 3}" for n in range(90)], False),
+        ("patient", [n // 3 for n in range(90)], True),
+        ("volume_id", [n // 3 for n in range(90)], True),
+        ("volume", [n // 3 for n in range(90)], False),  # a quantity
+    ],
+)
+def test_patients_on_both_sides_are_told_if_they_are_inputs(write, name, cells, told):
+    rows = "".join(f"{n * 7 % 30},{cell},{'ny'[n % 2]}\n" for n, cell in enumerate(cells))
+    categories = [name] if isinstance(cells[0], str) else []
+    data = TabularData(write(f"a,{name},ill\n{rows}"), "ill", 1, IID(), categories=categories)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        data.setup()
+    lines = [line for line in data.reading.doubts if "for training and for testing" in line]
+    assert [says(line, f"of 30 values of {name!r}") for line in lines] == [True] * told
