@@ -25,6 +25,7 @@ from datamodules.checks import require
 from datamodules.loader_split import LoaderSplit, examined, names_of
 from datamodules.reader import ClientData
 from datamodules.report import Report
+from datamodules.tasks.named import AnyTask, task_of
 from pfl.core.checks import check_arguments
 from pfl.core.data import ClientSplit
 from pfl.core.data_view import EmptySplit
@@ -66,7 +67,8 @@ class LoaderData(ClientData):
         val_fraction: Fraction of the training samples set aside for validation, where there is no
             validation set.
         split_seed: Seed of these draws.
-        task: What a network without steps of its own predicts.
+        task: What a network without steps of its own predicts: a task, the import path of its
+            class, or a name.
         outputs: For ``task``: the number of outputs of a network.
 
     Raises:
@@ -93,7 +95,7 @@ class LoaderData(ClientData):
         test_fraction: Fraction = 0.2,
         val_fraction: Fraction = 0.0,
         split_seed: int = 1,
-        task: Task | None = None,
+        task: AnyTask | None = None,
         outputs: int = 0,
     ) -> None:
         super().__init__()
@@ -102,7 +104,7 @@ class LoaderData(ClientData):
         self.source, self.client, self.test, self.val = source, client, test, val
         self.collate_fn, self.split_seed = collate_fn, split_seed
         self.fractions = {"test": test_fraction, "val": val_fraction}
-        self.task: Task = OwnSteps() if task is None else task
+        self.task: Task = OwnSteps() if task is None else task_of(task)
         self.outputs, self._asked = outputs, (batch_size, eval_batch_size, shuffle, drop_last)
         self._device = CPU
 

@@ -94,6 +94,10 @@ class Imported:
         """Return ``True``: nothing tells more than the class itself."""
         return True
 
+    def is_function(self, made: Any) -> bool:
+        """Return ``True`` for a function, and no class."""
+        return inspect.isroutine(made)
+
     def arguments(self, made: Any) -> Mapping[str, Parameter] | None:
         """Return the arguments of a class or a function; ``None`` of anything else."""
         if not inspect.isclass(made) and not inspect.isroutine(made):

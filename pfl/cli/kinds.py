@@ -67,6 +67,9 @@ class Lookup(Protocol):
     def tells_all(self, made: Any) -> bool:
         """Return ``False`` if only an import tells what a class or function really is."""
 
+    def is_function(self, made: Any) -> bool:
+        """Return ``True`` for a function, and no class."""
+
     def arguments(self, made: Any) -> Mapping[str, Parameter] | None:
         """Return the arguments of a class or function; ``None`` if they cannot be told."""
 

@@ -35,6 +35,7 @@ from pfl.core.client import ClientModule
 from pfl.disk.yaml_text import YamlError, dumped, loaded
 from pfl.imports.hints import bare, declared, inherited
 from pfl.imports.plugins import PACKAGES
+from pfl.imports.trust import BUILTINS
 from pfl.loop import FederatedLoop
 
 # Packages whose classes are listed in the help without their path.
@@ -135,7 +136,7 @@ class Parser(ArgumentParser):
             lasting.pop(name.removeprefix("--"), None)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", rf"\s*{_UNSAID}")
-            text: str = super().dump(lasting, *args, **options)
+            text: str = super().dump(lasting, *args, **options).replace(*BUILTINS)
         return dumped(_said(loaded(text), {*_words(lasting)})) if _UNSAID in text else text
 
 

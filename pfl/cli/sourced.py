@@ -86,6 +86,10 @@ class Sources:
         """Return ``True`` for a class of this project or of torch."""
         return stubs.is_stub(made) and modules.is_read(made.__module__)
 
+    def is_function(self, made: Any) -> bool:
+        """Return ``True`` for the source of a function."""
+        return isinstance(made, stubs.Routine)
+
     def arguments(self, made: Any) -> Mapping[str, Parameter] | None:
         """Return the arguments of a stand-in."""
         return signatures.parameters(made)

@@ -188,7 +188,7 @@ def _read(item: UserSetting, declared: Any) -> Any:
     Raises:
         ArgumentError: It is of another type.
     """
-    parser = _reader(declared)
+    parser = _reader(repr(declared), declared)
     if item.node is not None:
         return parser.parse_object({"value": item.value}).value
     found = parser.parse_args([f"--value={item.text}"]).value
@@ -212,15 +212,21 @@ def fits(value: Any, declared: Any) -> bool:
     if not hints.is_plain(declared):
         return True
     try:
-        _reader(declared).parse_object({"value": value})
+        _reader(repr(declared), declared).parse_object({"value": value})
     except ArgumentError:
         return False
     return True
 
 
 @cache
-def _reader(declared: Any) -> Any:
-    """Return a parser of one value."""
+def _reader(spelling: str, declared: Any) -> Any:
+    """Return a parser of one value.
+
+    Args:
+        spelling: The type in words: unions that differ in their order are equal, but the parser
+            tries their parts in order.
+        declared: The type.
+    """
     from jsonargparse import ArgumentParser, set_loader
 
     set_loader("value", loaded, (yaml.YAMLError, YamlError))

@@ -268,6 +268,10 @@ class Walk:
         except LookupError as error:
             raise item.error(str(error)) from error.__cause__ or error
         self.is_open |= not self._lookup.tells_all(made)
+        if hints.takes_function(declared) and self._lookup.is_function(made):
+            self._kinds.pop(item.keys, None)
+            self.merged.put(item, name, True)
+            return
         self._enter(item.keys, made, declared)
         path = name if made is None or "." in name else self._lookup.path_of(made)
         types = self._types(item.keys) if self._kinds[item.keys] is not None else None

@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
-from functools import cache, reduce
-from operator import or_
+from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -20,6 +19,8 @@ _VALUES = (type(None), bool, int, float, complex, str, bytes)
 _PLAIN = (*_VALUES, object, list, tuple, dict, set)
 MAPPINGS, CALLABLES = (dict, Mapping), (Callable, type)
 LISTS = (list, tuple, set, Sequence)
+# Classes of what functions compute, and nobody builds by name.
+_COMPUTED = ("Tensor", "ndarray", "Image")
 # Types whose parameters are the types of their values.
 _CONTAINERS = (list, tuple, set, dict, Sequence, Mapping)
 
@@ -112,12 +113,22 @@ def takes(hint: Any, types: Collection[Any]) -> bool:
     return within and any(takes(part, types) for part in get_args(hint))
 
 
+def takes_function(hint: Any) -> bool:
+    """Return ``True`` if a function is itself the value, such as an activation.
+
+    Where a type says what is made, as ``Callable[..., Optimizer]`` does, it is called.
+    """
+    called = [part for part in parts(hint) if takes(part, (Callable,))]
+    made = {one.__name__ for part in called for one in classes(part)}
+    return bool(called) and made <= {*_COMPUTED}
+
+
 def values_of(hint: Any, containers: Collection[Any] = MAPPINGS) -> Any:
     """Return the type of the values of a declared mapping, or of another container."""
     if get_origin(hint) in containers:
         return get_args(hint)[1 if get_origin(hint) in MAPPINGS else 0]
     inner = [values_of(part, containers) for part in get_args(hint) if takes(part, containers)]
-    return reduce(or_, inner) if inner else None
+    return union(inner) if inner else None
 
 
 def bare(hint: Any) -> Any:
@@ -126,7 +137,7 @@ def bare(hint: Any) -> Any:
     if origin is Annotated:
         return bare(inner[0])
     if origin in (Union, UnionType):
-        return Union[tuple(map(bare, inner))]  # noqa: UP007 (of values)
+        return union([*map(bare, inner)])
     return origin[tuple(map(bare, inner))] if origin in _CONTAINERS else hint
 
 
@@ -141,6 +152,16 @@ def beside(hint: Any, kind: type[BesideT]) -> Iterator[BesideT]:
 def parts(hint: Any) -> tuple[Any, ...]:
     """Return the alternatives of a union; another type is its only one."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def union(alternatives: Sequence[Any]) -> Any:
+    """Return the union of some types, in their order, in which a parser tries them.
+
+    Python keeps the unions of unions that it has made, and takes those that differ only in their
+    order for the same.
+    """
+    flat = tuple(part for one in alternatives for part in parts(one))
+    return Union[flat]  # noqa: UP007 (of values)
 
 
 def words(hint: Any) -> tuple[Any, ...]:
@@ -170,13 +191,13 @@ def is_record(kind: Any) -> bool:
 def plain_part(hint: Any) -> Any:
     """Return the alternatives of a type that take no objects; ``None`` if there are none."""
     plain = [part for part in parts(hint) if is_plain(part) and part is not NoneType]
-    return reduce(or_, plain) if plain else None
+    return union(plain) if plain else None
 
 
 def objects(hint: Any) -> Any:
     """Return the alternatives of a type that take objects; the type itself if none does."""
     left = [part for part in parts(hint) if not is_plain(part)]
-    return reduce(or_, left) if left else hint
+    return union(left) if left else hint
 
 
 def alone(hint: Any) -> Any:
@@ -184,7 +205,7 @@ def alone(hint: Any) -> Any:
     left = [
         one for one in parts(hint) if not takes(one, (*LISTS, *MAPPINGS)) and one is not NoneType
     ]
-    return reduce(or_, left) if left else None
+    return union(left) if left else None
 
 
 def said(hint: Any) -> str:

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
-from pfl.imports import modules
+from pfl.imports import hints, modules
 from pfl.imports.modules import Module
 
 # Modules whose names are types, and those that compute types and import nothing heavy.
@@ -81,7 +81,7 @@ def evaluated(module: Module, node: ast.expr) -> Any:
             first, *rest = ast.unparse(node).split(".")
             return resolved(".".join([module.imports.get(first, first), *rest]), module)
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return Union[evaluated(module, left), evaluated(module, right)]  # noqa: UP007 (of values)
+            return hints.union([evaluated(module, left), evaluated(module, right)])
         case ast.List(elts=items):
             return [evaluated(module, item) for item in items]
         case ast.Subscript(value=outer, slice=inner):

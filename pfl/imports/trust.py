@@ -4,7 +4,8 @@ Plain values name an object as ``{"class_path": ..., "init_args": {...}}``, or b
 alone. It must belong to :data:`LISTED`, to an installed plug-in, or to modules of the user
 (:class:`Trust`), and fit the type declared for its place: a class must be a subclass of that type.
 Of functions only torchvision's builders of networks and those of the user's modules may be named,
-if they are annotated to return that type.
+if they are annotated to return that type; and in a configuration of the user's also others of
+:data:`LISTED`, where a function is itself the value.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ _PRETRAINED = tuple(
 )
 # Packages of the project, those that it uses, and Python's.
 CLOSED = {*sys.stdlib_module_names, *(name.partition(".")[0] for name in LISTED)}
+# Where torch defines functions in C++, and where it offers them.
+BUILTINS = ("torch._C._nn.", "torch.nn.functional.")
 # One more than the largest whole number that fits into a tensor.
 LIMIT = 2**63
 # Folders of installed packages.
@@ -289,7 +292,7 @@ def check_object(target: Any, path: str, hint: Any, keys: Sequence[str], trust: 
     if not trust.weights and _below(home, _PRETRAINED):
         raise TrustError(f"{path} downloads a network, which only {trust.option} allows", keys)
     if not inspect.isclass(target):
-        what = _unfit_function(target, path, declared, trust)
+        what = _unfit_function(target, path, hint, trust)
     else:
         what = unfit_class(target, path, declared) if declared else _uncalled(target, path, trust)
     if what:
@@ -314,23 +317,30 @@ def _uncalled(target: type, path: str, trust: Trust) -> str:
     return f"{path} is not allowed here: its objects are not functions"
 
 
-def _unfit_function(target: Any, path: str, declared: Sequence[type], trust: Trust) -> str:
+def _unfit_function(target: Any, path: str, hint: Any, trust: Trust) -> str:
     """Return why a function may not be called in its place; empty if it may."""
+    declared = tuple(hints.classes(hint))
     names = " or ".join(base.__name__ for base in declared)
     returned = tuple(hints.classes(_returns(target)))
     fits = returned and all(any(base in one.__mro__ for base in declared) for one in returned)
     if declared and not fits:
         return f"{path} is not annotated to return {names}"
-    if not trust.owns(target.__module__) and target not in _builders(_home(target)):
+    # The user names a function to be used, as F.gelu, where no object is built of it.
+    used = trust.own is None and hints.takes_function(hint) and is_listed(path)
+    owned = used or trust.owns(target.__module__)
+    if not owned and target not in _builders(_home(target)):
         return f"the function {path} is not allowed here: name a class"
     return ""
 
 
 def _home(target: Any) -> str:
-    """Return the path at which a class or a function is defined, or that of an object's class."""
+    """Return the path at which a class or a function is defined, or that of an object's class.
+
+    That of a function of torch's in C++ is where it is offered.
+    """
     if not hasattr(target, "__qualname__"):
         target = type(target)
-    return f"{target.__module__}.{target.__qualname__}"
+    return f"{target.__module__}.{target.__qualname__}".replace(*BUILTINS)
 
 
 def _builders(home: str) -> list[Callable[..., Any]]:
@@ -392,7 +402,8 @@ def is_default(value: Any, default: Any) -> bool:
     """Return ``True`` for an argument's default, or the path of one that is a function."""
     if value is default is None:
         return True
-    paths = [one if isinstance(one, str) else _home(one) for one in (value, default)]
+    given = (value, default)
+    paths = [one.replace(*BUILTINS) if isinstance(one, str) else _home(one) for one in given]
     if isinstance(default, str) or isinstance(value, str):
         return is_path(paths[0]) and paths[0] == paths[1]
     return callable(value) and repr(value) == repr(default)

@@ -7,7 +7,7 @@ import pandas as pd
 import torch.nn.functional as F
 import yaml
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from pfl.__main__ import main
 from tests.any_module.data import sets
@@ -35,7 +35,7 @@ class Words(Own):
     def __init__(
         self,
         act: Callable | str = "relu",
-        last: Callable = F.relu,
+        last: Callable = F.softplus,
         scale: Callable = lambda x: 2 * x,
     ):
         super().__init__()
@@ -69,6 +69,36 @@ class Hospitals(L.LightningDataModule):
         return DataLoader(self.samples, 4, shuffle=True)
 
 
+def by_first_letter(sample):
+    return sample["hospital"][0]
+
+
+def as_dictionaries(samples):
+    return default_collate(samples)
+
+
+def test_functions_are_values_where_nothing_is_made_of_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(CONFIGURATION)
+    home = "tests.any_module.test_own_project"
+    flags = [
+        *("--config", "own.yaml", "--loop.rounds=1", "--loop.name=own"),
+        *(f"--data.client={home}.by_first_letter", f"--data.collate_fn={home}.as_dictionaries"),
+        *("--model.net.act=torch.nn.functional.silu", "--model.net.scale=torch.nn.functional.gelu"),
+    ]
+    assert main(["fit", *flags]) in (0, None)
+    (run,) = (tmp_path / "runs" / "own").iterdir()
+    stored = yaml.safe_load((run / "config.yaml").read_text())
+    assert stored["data"]["init_args"]["client"] == f"{home}.by_first_letter"
+    net = stored["model"]["init_args"]["net"]["init_args"]
+    assert (net["act"], net["scale"]) == ("torch.nn.functional.silu", "torch.nn.functional.gelu")
+    assert [*pd.read_csv(run / "clients.csv")["name"].unique()] == ["B", "U"]
+    assert main(["reproduce", str(run), "--trust"]) in (0, None)
+    assert "same bits" in capsys.readouterr().out
+    assert main(["fit", "--config", "own.yaml", "--model.net.scale=os.getcwd"]) == 2
+    assert "names os.getcwd, which belongs neither" in capsys.readouterr().err
+
+
 def test_a_run_of_ones_own_project_is_repeated_resumed_and_exported_by_name(
     tmp_path, monkeypatch, capsys
 ):
@@ -82,7 +112,7 @@ def test_a_run_of_ones_own_project_is_repeated_resumed_and_exported_by_name(
     assert stored["data"]["init_args"]["client"] == "hospital"
     net = stored["model"]["init_args"]["net"]["init_args"]
     # A lambda has no name, and nobody can have given another one here.
-    assert net == {"act": "gelu", "last": "torch.nn.functional.relu"}
+    assert net == {"act": "gelu", "last": "torch.nn.functional.softplus"}
     assert [*pd.read_csv(run / "clients.csv")["name"].unique()] == ["Bonn", "Ulm"]
 
     assert main(["reproduce", str(run), "--trust"]) in (0, None)
