@@ -120,8 +120,11 @@ def encoded(home, rng):
 @damaged("series", "a short standstill", r"'north' is .* in 9 rows running")
 def stood(home, rng):
     found = series(rng)
-    for row in found[40:49]:
-        row[2] = found[40][2]
+    values = [row[2] for row in found if row[0] == "north"]
+    # One that stands at its least or greatest value is told of as cut off there.
+    start = next(at for at in range(40, 60) if min(values) < values[at] < max(values))
+    for row in found[start : start + 9]:
+        row[2] = values[start]
     return ts(home, found)
 
 
