@@ -81,20 +81,7 @@ def with_content(found: Record, inputs: Inputs, rows: Ints) -> Record:
     """Return a record with hashes of the samples' content."""
     used = np.flatnonzero(rows >= 0)
     if isinstance(inputs, Tensor) and are_images(inputs) and nbytes(inputs) <= LIMIT:
-        pixels = inputs.numpy()
-        place = np.zeros(len(pixels), np.int64)
-        place[rows[used]] = used
-        found = replace(found, pictures=(found.pictures or Pictures()).of(pixels))
-        if len(used) == len(pixels) == len(rows):
-            labels = None if found.division is None else found.division.labels
-            without = grey(pixels)
-            found = replace(
-                found,
-                near=place[near(pixels)],
-                grey=without[rows] if len(without) else found.grey,
-                hues=means(pixels)[rows],
-                marks={} if labels is None else marks(pixels, labels[place]),
-            )
+        found = _with_pixels(found, inputs.numpy(), rows, used)
     seen = found.pictures
     kept = digests(inputs) if seen is None or not len(seen.digests) else seen.digests
     if not len(kept):
@@ -107,8 +94,7 @@ def with_content(found: Record, inputs: Inputs, rows: Ints) -> Record:
         return every
 
     rich = Rich(inputs, kept)
-    groups = [] if found.division is None else [found.division.labels, found.division.clients]
-    named = [one for one in groups if one is not None]
+    named = _groupings(found)
     bits = [collision_bits(np.bincount(one)) for one in named]
 
     def copied(places: Ints) -> bool:
@@ -122,6 +108,31 @@ def with_content(found: Record, inputs: Inputs, rows: Ints) -> Record:
         digests=spread(kept),
         turned=spread(mirrored) if len(mirrored) else mirrored,
         rich=copied,
+    )
+
+
+def _groupings(found: Record) -> list[Ints]:
+    """Return the class and the client of each sample, as far as they are known."""
+    if found.division is None:
+        return []
+    return [one for one in (found.division.labels, found.division.clients) if one is not None]
+
+
+def _with_pixels(found: Record, pixels: NDArray[Any], rows: Ints, used: Ints) -> Record:
+    """Return a record with what images look like."""
+    place = np.zeros(len(pixels), np.int64)
+    place[rows[used]] = used
+    found = replace(found, pictures=(found.pictures or Pictures()).of(pixels))
+    if not len(used) == len(pixels) == len(rows):
+        return found
+    labels = None if found.division is None else found.division.labels
+    without = grey(pixels)
+    return replace(
+        found,
+        near=place[near(pixels)],
+        grey=without[rows] if len(without) else found.grey,
+        hues=means(pixels)[rows],
+        marks={} if labels is None else marks(pixels, labels[place]),
     )
 
 

@@ -146,27 +146,9 @@ class _Found:
         """
         if not folder.is_dir():
             return [folder]
-        inner = sorted(path for path in folder.iterdir() if path.is_dir())
-        splits: dict[str, Path] = {}
-        for path in inner:
-            if (split := _SPLITS.get(plain_name(path.name).casefold())) is None:
-                continue
-            if split in splits:
-                raise ValueError(f"{splits[split]} and {path} are both folders of {split} images")
-            splits[split] = path
+        splits = self._splits(folder)
         if "train" not in splits:
-            if len(splits) == len(inner) > 1 or ("test" in splits and len(inner) > 1):
-                shown = ", ".join(path.name for path in splits.values())
-                raise ValueError(
-                    f"{folder} has {shown}, the name of a split, but no train; {self._layout}"
-                )
             return [folder]
-        if len(splits) == 3:
-            raise ValueError(
-                f"{folder} has train, {splits['val'].name} and {splits['test'].name}: validation "
-                "images are drawn from the training images (val_fraction), so move those of "
-                f"{splits['val'].name} into {splits['train'].name}, or out of it"
-            )
         used = [splits.pop("train"), *splits.values()]
         beside = [one for one in sorted(folder.iterdir()) if one not in used]
         beside = [one for one in beside if not one.name.startswith(HIDDEN)]
@@ -179,6 +161,34 @@ class _Found:
         if len(used) > 1 and (fact := f"test images: {used[1].name}") not in self.notes.facts:
             self.notes.facts.append(fact)
         return used
+
+    def _splits(self, folder: Path) -> dict[str, Path]:
+        """Return the folders in a folder that are named as splits are.
+
+        Raises:
+            ValueError: They are not of training images, and perhaps of validation or test images.
+        """
+        inner = sorted(path for path in folder.iterdir() if path.is_dir())
+        splits: dict[str, Path] = {}
+        for path in inner:
+            if (split := _SPLITS.get(plain_name(path.name).casefold())) is None:
+                continue
+            if split in splits:
+                raise ValueError(f"{splits[split]} and {path} are both folders of {split} images")
+            splits[split] = path
+        alone = len(splits) == len(inner) > 1 or ("test" in splits and len(inner) > 1)
+        if "train" not in splits and alone:
+            shown = ", ".join(path.name for path in splits.values())
+            raise ValueError(
+                f"{folder} has {shown}, the name of a split, but no train; {self._layout}"
+            )
+        if len(splits) == 3:
+            raise ValueError(
+                f"{folder} has train, {splits['val'].name} and {splits['test'].name}: validation "
+                "images are drawn from the training images (val_fraction), so move those of "
+                f"{splits['val'].name} into {splits['train'].name}, or out of it"
+            )
+        return splits
 
     def add(self, folder: Path, domain: str, official: bool) -> None:
         """Add the files in a folder of classes; a domain's class may be empty."""

@@ -30,6 +30,8 @@ _LOOKED = 3
 _LIMIT = 2**30
 _SIDES = {"train": 1, "val": 2, "test": 3, "pooled": 3}
 Splits = Mapping[str, Mapping[str, "LoaderSplit"]]
+# Kind, name of the client, and split.
+Part = tuple[str, str, "LoaderSplit"]
 
 
 class LoaderSplit:
@@ -160,12 +162,41 @@ def examined(splits: Splits, ignored: Sequence[str]) -> Record:
         splits: The splits by kind and name of the client.
         ignored: Lines on options that change nothing.
     """
-    names = [*splits["train"]]
     parts = [(kind, name, one) for kind, own in splits.items() for name, one in own.items()]
-    counts = [len(one) for *_, one in parts]
+    known = _known(parts)
+    found = Record(
+        f"{sum(len(one) for *_, one in parts):,} samples",
+        notes=Notes(unread=[*_shared(splits), *_drawn(splits)]),
+        division=_division(splits, parts, ignored),
+        place=_place_of(parts),
+        forms=_forms(splits["train"]),
+    )
+    forms = {(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in known}
+    if len(forms) != 1 or sum(nbytes(x) for x, _ in known) > _LIMIT:
+        return found
+    return _of_tensors(found, *(torch.cat(of) for of in zip(*known, strict=True)))
+
+
+def _known(parts: Sequence[Part]) -> list[tuple[Tensor, Tensor]]:
+    """Return the tensors of splits if all are of tensors, whose targets are then checked."""
+    tensors = [one.tensors() for *_, one in parts if len(one)]
+    known = [one for one in tensors if one is not None]
+    if len(known) < len(tensors):
+        return []
+    for kind, name, one in parts:
+        try:
+            _ = one.targets
+        except ValueError as error:
+            raise ValueError(f"{kind} samples{_whose(name)}: {error}") from error
+    return known
+
+
+def _division(splits: Splits, parts: Sequence[Part], ignored: Sequence[str]) -> Division:
+    """Return which samples each client has, and on which side of the splits they are."""
+    names, counts = [*splits["train"]], [len(one) for *_, one in parts]
     places = [names.index(name) for kind, name, _ in parts if kind != "pooled"]
     held = [[len(splits[kind][name]) for kind in ("train", "val", "test")] for name in names]
-    given = Division(
+    return Division(
         {"client": dict(zip(names, np.sum(held, 1).tolist(), strict=True))},
         None,
         # Samples of a common test set are of no client.
@@ -175,35 +206,23 @@ def examined(splits: Splits, ignored: Sequence[str]) -> Record:
         natural=True,
         held=np.array(held),
     )
+
+
+def _place_of(parts: Sequence[Part]) -> Callable[[int], str]:
+    """Return a function that says where a sample stands among those of all splits."""
+    counts = [len(one) for *_, one in parts]
     ends = np.cumsum(counts)
 
     def place(row: int) -> str:
         number = int(np.searchsorted(ends, row, "right"))
         kind, name, _ = parts[number]
-        of = f" of client {name}" if name else ""
-        return f"{kind} sample {row - int(ends[number]) + counts[number]}{of}"
+        return f"{kind} sample {row - int(ends[number]) + counts[number]}{_whose(name)}"
 
-    tensors = [one.tensors() for *_, one in parts if len(one)]
-    known = [one for one in tensors if one is not None]
-    if len(known) == len(tensors):
-        for kind, name, one in parts:
-            try:
-                _ = one.targets
-            except ValueError as error:
-                of = f" of client {name}" if name else ""
-                raise ValueError(f"{kind} samples{of}: {error}") from error
-    found = Record(
-        f"{sum(counts):,} samples",
-        notes=Notes(unread=[*_shared(splits), *_drawn(splits)]),
-        division=given,
-        place=place,
-        forms=_forms(splits["train"]),
-    )
-    forms = {(x.shape[1:], x.dtype, y.shape[1:], y.dtype) for x, y in known}
-    size = sum(nbytes(x) for x, _ in known)
-    if not known or len(known) < len(tensors) or len(forms) > 1 or size > _LIMIT:
-        return found
-    return _of_tensors(found, *(torch.cat(of) for of in zip(*known, strict=True)))
+    return place
+
+
+def _whose(name: str) -> str:
+    return f" of client {name}" if name else ""
 
 
 def _forms(splits: Mapping[str, LoaderSplit]) -> dict[str, str]:
@@ -280,7 +299,7 @@ def _shared(splits: Splits) -> Iterator[str]:
     seen: dict[tuple[int, int], tuple[str, str]] = {}
     for kind, every in splits.items():
         for name, split in every.items():
-            own, whose = (kind, name), f" of client {name}" if name else ""
+            own, whose = (kind, name), _whose(name)
             shared = [row for row in split.origins() if seen.setdefault(row, own) != own]
             if shared:
                 other, owner = seen[shared[0]]

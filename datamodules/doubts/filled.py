@@ -209,15 +209,12 @@ def of_answers(record: Record) -> Iterator[str]:
         if not 2 <= len(texts) <= _FEW:
             continue
         for column in record.of("feature"):
-            numbers = column.numbers
-            if len(numbers) == len(codes) and len(np.unique(numbers)) >= _SOME:
-                parts = [numbers[codes == one] for one in range(int(codes.max()) + 1)]
-                if min(map(len, parts)) >= _SOME and _apart(parts):
-                    yield (
-                        f"{column.name!r} alone tells the classes of {name!r} apart, with nothing "
-                        "between: give features without it, if it follows from the answer"
-                    )
-                    continue
+            if _parts_apart(column.numbers, codes):
+                yield (
+                    f"{column.name!r} alone tells the classes of {name!r} apart, with nothing "
+                    "between: give features without it, if it follows from the answer"
+                )
+                continue
             if len(column.codes) != len(codes):
                 continue
             gone = column.absent[column.codes]
@@ -233,6 +230,11 @@ def of_answers(record: Record) -> Iterator[str]:
                     "none of the others, so that what is missing tells the answer: give features "
                     "without it"
                 )
+    yield from _of_other_units(record)
+
+
+def _of_other_units(record: Record) -> Iterator[str]:
+    """Yield features that are a target in another unit."""
     for target in record.of("target") if record.windows is None else ():
         for column in record.of("feature"):
             if len(column.numbers) == len(target.numbers) and linear(
@@ -242,6 +244,14 @@ def of_answers(record: Record) -> Iterator[str]:
                     f"{column.name!r} is {target.name!r} in another unit: give features without "
                     "it, or the answer is among the inputs"
                 )
+
+
+def _parts_apart(numbers: Floats, codes: Ints) -> bool:
+    """Return ``True`` if each class has numbers of its own, with nothing between."""
+    if len(numbers) != len(codes) or len(np.unique(numbers)) < _SOME:
+        return False
+    parts = [numbers[codes == one] for one in range(int(codes.max()) + 1)]
+    return min(map(len, parts)) >= _SOME and _apart(parts)
 
 
 def _tells(own: Ints, codes: Ints) -> bool:

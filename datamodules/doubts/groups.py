@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.doubts.scales import clients_of
-from datamodules.record import Record
+from datamodules.record import Record, Values
 from datamodules.targets import Floats, Ints
 
 Rows = NDArray[np.bool_]
@@ -23,12 +23,7 @@ _PARTS = ((0.0, 0.5), (0.5, 1.0), (0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 
 
 def of_columns_of_groups(record: Record) -> Iterator[str]:
     """Yield a client or a part of the rows whose columns changed places, or are scaled already."""
-    columns = [
-        one
-        for one in record.of("feature", "target")
-        if one.kind == "numbers" and not one.listed and len(one.numbers) >= 2 * _FEW
-    ]
-    columns = [one for one in columns if len(one.numbers) == len(columns[0].numbers)][:_MOST]
+    columns = _compared(record)
     if len(columns) < 2:
         return
     values = np.stack([one.numbers for one in columns], 1)
@@ -51,6 +46,16 @@ def of_columns_of_groups(record: Record) -> Iterator[str]:
                 "were they standardised there alone? Give all as they were measured"
             )
             return
+
+
+def _compared(record: Record) -> list[Values]:
+    """Return columns of numbers that are long enough to be compared, and as long as each other."""
+    columns = [
+        one
+        for one in record.of("feature", "target")
+        if one.kind == "numbers" and not one.listed and len(one.numbers) >= 2 * _FEW
+    ]
+    return [one for one in columns if len(one.numbers) == len(columns[0].numbers)][:_MOST]
 
 
 def of_channels_of_clients(record: Record) -> Iterator[str]:
