@@ -12,8 +12,6 @@ from lightning_modules.mr_mtl import MRMTL, MeanServer
 from pfl import FederatedLoop
 from pfl.core.task import Regression
 from pfl.core.types import ClientInfo, Upload
-from pfl.extras.privacy import separable
-from pfl.extras.privacy.sample_level import PrivateSamples
 from pfl.federation.sampling import UniformSampler
 from pfl.testing.federation import ToyFederation
 from pfl.testing.toy import ToyNet
@@ -100,6 +98,9 @@ def test_a_pull_outside_is_no_part_of_what_is_private(pull, v):
 
     v = 0.1 after the first; then lambda (v - vbar) = 0.1 is added before the clip, or after it.
     """
+    from pfl.extras.privacy import separable
+    from pfl.extras.privacy.sample_level import PrivateSamples
+
     net = ToyNet(nn.Identity(), nn.Linear(1, 1, bias=False))
     nn.init.zeros_(net.head.weight)
     module = MRMTL(
