@@ -37,13 +37,13 @@ class Digits(ArrayData):
 def _bundled() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (1797, 64) pixels and (1797,) labels.
 
-    The file is read where it lies, as importing scikit-learn takes longer than small runs. Should
-    it lie elsewhere one day, scikit-learn is asked.
+    The file is read where it lies, as importing scikit-learn takes longer than small runs. If it is
+    not there, scikit-learn is asked.
     """
     found = find_spec("sklearn")
-    home = Path(found.origin).parent if found and found.origin else Path()
-    file = home / "datasets" / "data" / "digits.csv.gz"
-    if not file.is_file():
+    home = Path(found.origin).parent if found and found.origin else None
+    file = None if home is None else home / "datasets" / "data" / "digits.csv.gz"
+    if file is None or not file.is_file():
         from sklearn.datasets import load_digits
 
         pixels, labels = load_digits(return_X_y=True)

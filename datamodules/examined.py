@@ -14,7 +14,7 @@ from torch import Tensor
 from datamodules import record
 from datamodules.contents import LIMIT, Rich, collision_bits, digests
 from datamodules.doubts.copies import BELONGS
-from datamodules.doubts.likeness import grey, marks, means, near
+from datamodules.likeness import grey, marks, means, near
 from datamodules.partition.splits import Division, Rule
 from datamodules.record import Pictures, Record
 from datamodules.targets import Catalogue, Ints

@@ -18,9 +18,9 @@ from torch import Tensor
 from datamodules import formats
 from datamodules.base import FederatedDataModule
 from datamodules.checks import existing, require
-from datamodules.doubts.likeness import fits
 from datamodules.given import array_of, columns_of
 from datamodules.learnt import Learnt
+from datamodules.likeness import fits
 from datamodules.moments import ColumnMoments, Standardise, standardised
 from datamodules.named_tensors import NamedTensors
 from datamodules.partition.partitioner import ByDomain, Partitioner

@@ -1,7 +1,7 @@
 """Doubts about data as read: functions of one record, run for all readers.
 
 A doubt is a line that names the place, what is doubted and what to write. Each module holds those
-of one concern; a reader has none. :mod:`datamodules.doubts.likeness` measures for them what images
+of one concern; a reader has none. :mod:`datamodules.likeness` measures for them what images
 look like.
 """
 

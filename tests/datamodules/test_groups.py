@@ -7,8 +7,8 @@ import pytest
 
 from datamodules.doubts.courses import held
 from datamodules.doubts.division import of_classes
-from datamodules.doubts.likeness import grey, near
 from datamodules.doubts.values import is_sentinel
+from datamodules.likeness import grey, near
 from datamodules.record import Array, Record, Times
 from tests.datamodules.test_bounds_of_doubts import (
     DAY,

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from datamodules import LoaderData
 from datamodules.doubts import doubts
-from datamodules.doubts.likeness import fits, marks, near
+from datamodules.likeness import fits, marks, near
 from datamodules.record import Array, Goal, Record
 from tests.datamodules.corpus.leaks import Drawn
 from tests.datamodules.test_bounds_of_doubts import divided, moving, numbers, steps, tells, texts

@@ -501,26 +501,31 @@ def sound_sparse_counts(home, rng):
     return ten(found)
 
 
-@sound("folder")
-def sound_sky_above_all(home, rng):
+def repainted(home, rng, paint):
     root = photos(rng, home)
     for file in root.rglob("*.png"):
         pixels = np.asarray(Image.open(file)).copy()
-        sky = np.linspace(150, 230, 16)[:, None, None] + [-40, 0, 20]
-        pixels[:16] = (sky + rng.normal(0, 4, (16, 32, 3))).clip(0, 255)
+        paint(pixels)
         Image.fromarray(pixels).save(file)
     return images(root)
+
+
+@sound("folder")
+def sound_sky_above_all(home, rng):
+    def paint(pixels):
+        sky = np.linspace(150, 230, 16)[:, None, None] + [-40, 0, 20]
+        pixels[:16] = (sky + rng.normal(0, 4, (16, 32, 3))).clip(0, 255)
+
+    return repainted(home, rng, paint)
 
 
 @sound("folder")
 def sound_a_caption_below_all(home, rng):
-    root = photos(rng, home)
-    for file in root.rglob("*.png"):
-        pixels = np.asarray(Image.open(file)).copy()
+    def paint(pixels):
         pixels[26:] = 255
         pixels[28:30, 2:30] = 255 * rng.integers(0, 2, (2, 28, 1))
-        Image.fromarray(pixels).save(file)
-    return images(root)
+
+    return repainted(home, rng, paint)
 
 
 @sound("pairs")
