@@ -122,7 +122,8 @@ def stood(home, rng):
     found = series(rng)
     values = [row[2] for row in found if row[0] == "north"]
     # One that stands at its least or greatest value is told of as cut off there.
-    start = next(at for at in range(40, 60) if min(values) < values[at] < max(values))
+    others = {at: values[:at] + values[at + 9 :] for at in range(40, 100)}
+    start = next(at for at, left in others.items() if min(left) < values[at] < max(left))
     for row in found[start : start + 9]:
         row[2] = values[start]
     return ts(home, found)
