@@ -191,6 +191,8 @@ class Walk:
             raise self._unknown(item, f"{kind.name} has no argument {name!r}", kind.types)
         if len(parent) == 1 and parent not in self._kinds and not name.isdigit():
             raise item.error(f"{parent[0]} has no class{hint(name, ('class_path', 'init_args'))}")
+        if parent not in self._kinds and hints.takes_class(self._hint(parent)):
+            raise item.error(f"{parent[-1]} is a class itself, without arguments: name it alone")
         if item.text is None and item.node is None and item.keys[0] not in self._switches:
             raise item.error("expected a value")
 
@@ -268,12 +270,13 @@ class Walk:
         except LookupError as error:
             raise item.error(str(error)) from error.__cause__ or error
         self.is_open |= not self._lookup.tells_all(made)
-        if hints.takes_function(declared) and self._lookup.is_function(made):
+        path = name if made is None or "." in name else self._lookup.path_of(made)
+        function = hints.takes_function(declared) and self._lookup.is_function(made)
+        if function or hints.takes_class(declared):
             self._kinds.pop(item.keys, None)
-            self.merged.put(item, name, True)
+            self.merged.put(item, path, True)
             return
         self._enter(item.keys, made, declared)
-        path = name if made is None or "." in name else self._lookup.path_of(made)
         types = self._types(item.keys) if self._kinds[item.keys] is not None else None
 
         def keeps(argument: str, value: Any) -> bool:

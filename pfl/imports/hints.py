@@ -123,6 +123,12 @@ def takes_function(hint: Any) -> bool:
     return bool(called) and made <= {*_COMPUTED}
 
 
+def takes_class(hint: Any) -> bool:
+    """Return ``True`` if a class is itself the value, as of ``type[Module]``."""
+    taken = [part for part in parts(hint) if not is_plain(part)]
+    return bool(taken) and all(type in (part, get_origin(part)) for part in taken)
+
+
 def values_of(hint: Any, containers: Collection[Any] = MAPPINGS) -> Any:
     """Return the type of the values of a declared mapping, or of another container."""
     if get_origin(hint) in containers:

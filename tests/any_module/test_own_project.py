@@ -30,18 +30,19 @@ data:
 
 
 class Words(Own):
-    """Options that are words or functions, and one that only code can name."""
+    """Options that are words, functions or a class, and one that only code can name."""
 
     def __init__(
         self,
         act: Callable | str = "relu",
         last: Callable = F.softplus,
         scale: Callable = lambda x: 2 * x,
+        norm: type[nn.Module] = nn.Identity,
     ):
         super().__init__()
         act = getattr(F, act) if isinstance(act, str) else act
         self.forms = act, last, scale
-        self.body, self.head = nn.Linear(64, 5), nn.Linear(5, 3)
+        self.body, self.head = nn.Sequential(nn.Linear(64, 5), norm()), nn.Linear(5, 3)
 
     def loss(self, batch):
         act, last, scale = self.forms
@@ -99,6 +100,25 @@ def test_functions_are_values_where_nothing_is_made_of_them(tmp_path, monkeypatc
     assert "names os.getcwd, which belongs neither" in capsys.readouterr().err
 
 
+def test_a_class_is_a_value_where_its_type_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(CONFIGURATION)
+    flags = ["--config", "own.yaml", "--loop.rounds=1", "--loop.name=own"]
+    assert main(["fit", *flags, "--model.net.norm=Tanh"]) in (0, None)
+    (run,) = (tmp_path / "runs" / "own").iterdir()
+    stored = yaml.safe_load((run / "config.yaml").read_text())
+    assert stored["model"]["init_args"]["net"]["init_args"]["norm"] == "torch.nn.Tanh"
+    assert main(["reproduce", str(run), "--trust"]) in (0, None)
+    assert "same bits" in capsys.readouterr().out
+    wrong = {
+        "norm=torch.optim.SGD": "--model.net.norm: torch.optim.SGD is not a subclass of Module",
+        "norm.inplace=true": "norm is a class itself, without arguments: name it alone",
+    }
+    for flag, message in wrong.items():
+        assert main(["fit", *flags, f"--model.net.{flag}"]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_a_run_of_ones_own_project_is_repeated_resumed_and_exported_by_name(
     tmp_path, monkeypatch, capsys
 ):
@@ -112,7 +132,11 @@ def test_a_run_of_ones_own_project_is_repeated_resumed_and_exported_by_name(
     assert stored["data"]["init_args"]["client"] == "hospital"
     net = stored["model"]["init_args"]["net"]["init_args"]
     # A lambda has no name, and nobody can have given another one here.
-    assert net == {"act": "gelu", "last": "torch.nn.functional.softplus"}
+    assert net == {
+        "act": "gelu",
+        "last": "torch.nn.functional.softplus",
+        "norm": "torch.nn.Identity",
+    }
     assert [*pd.read_csv(run / "clients.csv")["name"].unique()] == ["Bonn", "Ulm"]
 
     assert main(["reproduce", str(run), "--trust"]) in (0, None)

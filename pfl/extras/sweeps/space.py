@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -68,6 +69,11 @@ def read_parameter(reader: YamlFile, name: str, content: object, grid: bool) -> 
     """
     path = ("parameters", name)
     keys = reader.formed(content, dict[str, Any], *path)
+    known, below = {*chain(*_KEYS.values())}, keys.get("parameters", keys)
+    nested = [key for key in below if isinstance(below[key], Mapping) and key not in known]
+    if nested:
+        what = f"nested parameters are not read: name them by dotted keys, as {name}.{nested[0]}"
+        raise reader.error(what, *path)
     # W&B infers a distribution from the keys.
     kinds = {"value": "constant", "values": "categorical"}
     whole = all(isinstance(keys.get(key), int) for key in ("min", "max"))

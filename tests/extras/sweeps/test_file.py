@@ -139,6 +139,8 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
         ({"values": []}, "a: ~ different values ~ []"),
         ({"values": [1, True]}, "different values ~ [1, True]"),
         ({}, "a: uniform has the keys min, max"),
+        ({"parameters": {"b": {"value": 1}}}, "a: nested ~ a.b"),
+        ({"b": {"values": [1, 2]}}, "a: nested ~ a.b"),
     ],
 )
 def test_a_parameter_that_cannot_be_drawn(given, message):
