@@ -2,27 +2,50 @@
 
 from __future__ import annotations
 
+import collections
 import inspect
+import os
+from collections import abc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from datetime import timedelta
 from enum import Enum
 from functools import cache
+from pathlib import Path, PurePath
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NewType,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+from uuid import UUID
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
 BesideT = TypeVar("BesideT")
 # Types of plain values: an argument that declares only these takes no objects.
-_VALUES = (type(None), bool, int, float, complex, str, bytes)
-_PLAIN = (*_VALUES, object, list, tuple, dict, set)
-MAPPINGS, CALLABLES = (dict, Mapping), (Callable, type)
-LISTS = (list, tuple, set, Sequence)
+_VALUES = (
+    *(type(None), bool, int, float, complex, str, bytes, bytearray, range),
+    *(Path, PurePath, os.PathLike, timedelta, UUID),
+)
+MAPPINGS = (dict, Mapping, abc.MutableMapping, collections.OrderedDict)
+CALLABLES = (Callable, type)
+LISTS = (
+    *(list, tuple, set, frozenset, collections.deque, Sequence, abc.MutableSequence),
+    *(abc.Set, abc.MutableSet, Collection, abc.Container, abc.Iterable, abc.Reversible),
+)
 # Classes of what functions compute, and nobody builds by name.
 _COMPUTED = ("Tensor", "ndarray", "Image")
 # Types whose parameters are the types of their values.
-_CONTAINERS = (list, tuple, set, dict, Sequence, Mapping)
+_CONTAINERS = (*LISTS, *MAPPINGS)
+_PLAIN = (*_VALUES, object, *_CONTAINERS)
 
 
 @cache
@@ -142,6 +165,8 @@ def bare(hint: Any) -> Any:
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return bare(inner[0])
+    if isinstance(hint, NewType):
+        return bare(hint.__supertype__)
     if origin in (Union, UnionType):
         return union([*map(bare, inner)])
     return origin[tuple(map(bare, inner))] if origin in _CONTAINERS else hint
@@ -191,7 +216,8 @@ def is_known(hint: Any) -> bool:
 
 def is_record(kind: Any) -> bool:
     """Return ``True`` for a class whose fields are given without its name."""
-    return is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, dict))
+    named = isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return is_dataclass(kind) or named or (isinstance(kind, type) and issubclass(kind, dict))
 
 
 def plain_part(hint: Any) -> Any:
@@ -202,6 +228,8 @@ def plain_part(hint: Any) -> Any:
 
 def objects(hint: Any) -> Any:
     """Return the alternatives of a type that take objects; the type itself if none does."""
+    if hint is None:
+        return None
     left = [part for part in parts(hint) if not is_plain(part)]
     return union(left) if left else hint
 

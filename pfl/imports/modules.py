@@ -19,7 +19,9 @@ _READ = (*(name.rstrip(".") for name in PACKAGES), "torch")
 _SPELT = ("torchmetrics", "torchvision")
 _CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
 # Words of a source that may give a module names which it does not spell.
-_HIDDEN = re.compile(r"\b(globals|vars|setattr|exec|eval|sys\.modules|__dict__|__getattr__)\b")
+_HIDDEN = re.compile(
+    r"(?<!\.)\b(globals|vars|setattr|exec|eval)\s*\(|\b(sys\.modules|__dict__|__getattr__)\b"
+)
 
 
 class Module:
@@ -83,8 +85,8 @@ class Module:
         return not told or any(one is not None and one.hides(name) for one in (self, *stars))
 
     def hides(self, name: str) -> bool:
-        """Return ``True`` if a foreign module may have a name by other means than a statement."""
-        if not self.foreign or is_spelt(self.name):
+        """Return ``True`` if the module may have a name by other means than a statement."""
+        if is_read(self.name) or is_spelt(self.name):
             return False
         spelt = re.search(rf"\b{re.escape(name)}\b", self._text)
         return bool(spelt or _HIDDEN.search(self._text))

@@ -23,10 +23,8 @@ from pfl.imports.modules import Module
 
 # Modules whose names are types, and those that compute types and import nothing heavy.
 _IMPORTED = (
-    "typing",
-    "collections.abc",
-    "pathlib",
-    "types",
+    *("typing", "types", "collections", "collections.abc"),
+    *("datetime", "os", "pathlib", "uuid"),
     "pfl.engines.named",
     "pfl.core.checks",
     "pfl.core.execution",
@@ -236,7 +234,8 @@ def is_protocol(kind: type) -> bool:
 @cache
 def _built(module: Module, node: ast.ClassDef) -> type:
     words = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
-    bases = dict.fromkeys([*_bases(module, node), *([dict] if "TypedDict" in words else [])])
+    of_fields = {"TypedDict": dict, "NamedTuple": tuple}
+    bases = dict.fromkeys([*_bases(module, node), *(of_fields[w] for w in of_fields if w in words)])
     marks = [ast.unparse(mark) for mark in node.decorator_list]
     content: dict[str, Any] = {
         "__module__": module.name,
@@ -248,6 +247,8 @@ def _built(module: Module, node: ast.ClassDef) -> type:
     }
     if any("dataclass" in mark for mark in marks):
         content["__dataclass_fields__"] = {}
+    if "NamedTuple" in words:
+        content["_fields"] = ()
     if "NamedTuple" in words or any("dataclass" not in mark for mark in marks):
         content["opaque"] = True
     try:
