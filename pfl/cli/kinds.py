@@ -180,15 +180,18 @@ def kind_of(made: Any, declared: Any, lookup: Lookup, needs: Needs) -> Kind | No
     known = hints.is_known(declared) or made is lookup.base(LOOP)
     demanded = [name for name, one in found.items() if one.default is one.empty] if known else []
     demanded = demanded[_given_by_caller(declared) :]
-    return Kind(made.__name__, found, demanded, _filled(made, found, lookup, needs), made)
+    filled = _filled(made, declared, found, lookup, needs)
+    return Kind(made.__name__, found, demanded, filled, made)
 
 
 def _filled(
-    made: Any, arguments: Mapping[str, Parameter], lookup: Lookup, needs: Needs
+    made: Any, declared: Any, arguments: Mapping[str, Parameter], lookup: Lookup, needs: Needs
 ) -> list[str]:
     """Return the arguments of a class that are filled in later."""
     method = inspect.isclass(made) and lookup.base(METHOD) in made.__mro__
-    network = inspect.isclass(made) and lookup.base(NETWORK) in made.__mro__
+    # A base that is not read, as Lightning's, does not tell, but its place does.
+    told = (*getattr(made, "__mro__", ()), *hints.classes(declared))
+    network = inspect.isclass(made) and lookup.base(NETWORK) in told
     names = [*FROM_DATA] * (method or network) + ["net"] * (method and not needs.data)
     return [name for name in names if name in arguments and arguments[name].default is not None]
 

@@ -108,7 +108,14 @@ class Parser(ArgumentParser):
         """
         parameters = inspect.signature(class_type).parameters
         given: dict[str, dict[str, Any]] = {}
-        for name, hint in inherited(class_type).items():
+        # A number is how many the caller of a factory gives.
+        skipped = sum(one for one in options.get("skip") or () if isinstance(one, int))
+        of_bases = {
+            n: inherited(class_type)[n]
+            for n in [*parameters][skipped:]
+            if n in inherited(class_type)
+        }
+        for name, hint in of_bases.items():
             default = parameters[name].default
             required = default is inspect.Parameter.empty
             given[name] = {

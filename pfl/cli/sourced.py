@@ -178,6 +178,8 @@ def _check_fits(made: type, name: str, declared: Any) -> None:
         LookupError: It is not.
     """
     bases = [*hints.classes(declared)]
+    if any(map(stubs.is_protocol, bases)) and not modules.is_read(made.__module__):
+        return  # once it is imported, what it lacks can be said
     if bases and (what := unfit_class(made, name, bases)):
         # Another package's class may derive from ours by a base that is not read.
         ours = all(base.__module__.startswith(PACKAGES) for base in bases)

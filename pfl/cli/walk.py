@@ -9,7 +9,7 @@ second walk is made with the classes themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,8 @@ class Walk:
         self.merged = Merged()
         # What takes the arguments below a key; ``None`` if that cannot be told.
         self._kinds: dict[Keys, Kind | None] = {(): top_of(command, lookup)}
+        # Where a function or a class is itself the value.
+        self._alone = set[Keys]()
         self._enter(("loop",), lookup.base(LOOP))
         self._enter(("loop", "sampler"), lookup.base(SAMPLER))
 
@@ -191,8 +193,10 @@ class Walk:
             raise self._unknown(item, f"{kind.name} has no argument {name!r}", kind.types)
         if len(parent) == 1 and parent not in self._kinds and not name.isdigit():
             raise item.error(f"{parent[0]} has no class{hint(name, ('class_path', 'init_args'))}")
-        if parent not in self._kinds and hints.takes_class(self._hint(parent)):
-            raise item.error(f"{parent[-1]} is a class itself, without arguments: name it alone")
+        is_class = parent not in self._kinds and hints.takes_class(self._hint(parent))
+        if is_class or parent in self._alone:
+            what = "class" if is_class else "function"
+            raise item.error(f"{parent[-1]} is a {what} itself, without arguments: name it alone")
         if item.text is None and item.node is None and item.keys[0] not in self._switches:
             raise item.error("expected a value")
 
@@ -271,11 +275,13 @@ class Walk:
             raise item.error(str(error)) from error.__cause__ or error
         self.is_open |= not self._lookup.tells_all(made)
         path = name if made is None or "." in name else self._lookup.path_of(made)
-        function = hints.takes_function(declared) and self._lookup.is_function(made)
+        function = hints.takes(declared, (Callable,)) and self._lookup.is_function(made)
         if function or hints.takes_class(declared):
             self._kinds.pop(item.keys, None)
+            self._alone.add(item.keys)
             self.merged.put(item, path, True)
             return
+        self._alone.discard(item.keys)
         self._enter(item.keys, made, declared)
         types = self._types(item.keys) if self._kinds[item.keys] is not None else None
 

@@ -10,11 +10,15 @@ from datetime import timedelta
 from typing import NamedTuple, NewType
 from uuid import UUID
 
+import lightning as L
 import pytest
+import torch
 import yaml
-from torch import nn
+from torch import Tensor, nn
 
 from pfl.cli.config import Experiment
+from pfl.cli.explain import UsageError
+from tests.helpers.messages import parts
 
 Width = NewType("Width", int)
 
@@ -104,3 +108,79 @@ def test_options_of_a_network_have_the_types_that_it_declares(tmp_path, monkeypa
         assert net.norm.num_features == 7
         assert net.given == {name: value for name, (_, value) in GIVEN.items() if name != "layer"}
         assert type(net.given["point"]) is Point
+
+
+class Boosted(torch.optim.SGD):
+    """An optimizer whose first argument has no type, as most have it."""
+
+    def __init__(self, params, lr: float = 0.05, boost: float = 1.0):
+        super().__init__(params, lr=lr * boost)
+
+
+def momentum(params: Iterable[Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.3, momentum=0.9)
+
+
+class Lit(L.LightningModule):
+    """A module that asks for the number of classes, as Lightning's examples do."""
+
+    def __init__(self, num_classes: int, act: type[nn.Module] = nn.ReLU):
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), act(), nn.Linear(8, num_classes))
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return nn.functional.cross_entropy(self(x), y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+FLAGS = ["--data=Digits", "--data.num_clients=2", "--data.partition=IID", "--model=FedAvg"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "rate"),
+    [
+        (["Boosted", "--model.optimizer.boost=2"], Boosted, 0.1),
+        (["momentum"], torch.optim.SGD, 0.3),
+    ],
+)
+def test_an_optimizer_is_a_class_or_a_function_of_ones_own(tmp_path, flags, kind, rate):
+    name, *more = flags
+    own = ["--model.net=MLP", f"--model.optimizer={__name__}.{name}", *more]
+    experiment = Experiment.parse("fit", [*FLAGS, *own])
+    file = tmp_path / "again.yaml"
+    file.write_text(experiment.text)
+    for one in (experiment, Experiment.parse("fit", ["--config", str(file)])):
+        optimizer = one.module.configure_optimizers()
+        assert type(optimizer) is kind
+        assert optimizer.param_groups[0]["lr"] == rate
+
+
+def test_a_function_takes_no_options():
+    own = [f"--model.optimizer={__name__}.momentum", "--model.optimizer.lr=0.1"]
+    with pytest.raises(UsageError, match=parts("--model.optimizer.lr: ~ function ~ name it alone")):
+        Experiment.parse("fit", [*FLAGS, "--model.net=MLP", *own])
+
+
+def test_a_lightning_module_is_given_what_the_data_determine():
+    own = [f"--model.net={__name__}.Lit", "--model.net.act=Tanh"]
+    net = Experiment.parse("fit", [*FLAGS, *own]).module.net.net
+    assert (type(net[2]), net[3].out_features) == (nn.Tanh, 10)
+
+
+class First:
+    """It chooses clients, and says nowhere that it is a sampler."""
+
+    def __call__(self, clients, rng, round):
+        return clients[:1]
+
+
+def test_what_looks_like_a_sampler_is_told_what_it_lacks():
+    own = [f"--loop.sampler={__name__}.First"]
+    with pytest.raises(UsageError, match=parts("First does not implement Sampler: derive it from")):
+        Experiment.parse("fit", [*FLAGS, "--model.net=MLP", *own])
