@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pfl.core.foreign import Need as Need
     from pfl.core.foreign import check_needs as check_needs
     from pfl.core.foreign import trains_itself as trains_itself
-    from pfl.core.noise import GENERATOR as GENERATOR
     from pfl.core.per_client import Variants as Variants
     from pfl.core.ranges import AtLeastOne as AtLeastOne
     from pfl.core.ranges import EpochCount as EpochCount
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from pfl.core.ranges import Range as Range
     from pfl.core.record import MethodRecord as MethodRecord
     from pfl.core.record import Paper as Paper
+    from pfl.core.seeds import GENERATOR as GENERATOR
     from pfl.core.seeds import derive as derive
     from pfl.core.seeds import generator as generator
     from pfl.core.seeds import scoped as scoped

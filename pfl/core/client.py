@@ -26,10 +26,10 @@ from pfl.core.foreign import (
     warn_of_loaders,
 )
 from pfl.core.learner import Learner
-from pfl.core.noise import GENERATOR
 from pfl.core.per_client import variants
 from pfl.core.ranges import EpochCount, Range
 from pfl.core.record import MethodRecord
+from pfl.core.seeds import GENERATOR
 from pfl.core.server import Server
 from pfl.core.space import Dimension
 from pfl.core.state import assign, clone, entry, form_of

@@ -19,9 +19,6 @@ from pfl.core.devices import on_host
 from pfl.core.seeds import derive
 from pfl.core.types import Job, Phase, State
 
-GENERATOR = "splitmix64"
-"""Recorded with runs that draw noise, as another generator would draw other numbers."""
-
 _BITS = 64
 _WORD = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -10,10 +10,10 @@ import torch
 
 from pfl.core.data import FederatedData
 from pfl.core.types import Job, Result, Scores
-from pfl.engines.cores import Share
 from pfl.engines.keeper import Keeper
 
 if TYPE_CHECKING:
+    from pfl.engines.cores import Share
     from pfl.training.contexts import Contexts
 
 

@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pfl.disk.lock import acquired
+from pfl.engines.memory import CGROUP
 
-CGROUP = Path("/sys/fs/cgroup")
 CPUINFO = Path("/proc/cpuinfo")
 # Of the names of runs' files.
 _PREFIX = "run-"

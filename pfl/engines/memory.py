@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from pfl.core import devices
-from pfl.engines.cores import CGROUP
 
+# The groups of processes of a container.
+CGROUP = Path("/sys/fs/cgroup")
 # Files with the limit of a container and what it uses (cgroups of versions 2 and 1).
 _GROUPS = (
     ("memory.max", "memory.current"),
