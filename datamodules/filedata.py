@@ -23,6 +23,7 @@ from datamodules.pictures import Shape
 from datamodules.record import Notes, Pictures, Record
 from datamodules.targets import Catalogue, Ints, Targets
 from pfl.core.places import Place
+from pfl.core.ranges import AtLeastOne
 from pfl.core.types import Inputs
 
 # Names of files that say whose images they are: patient7_slice3.png.
@@ -99,7 +100,7 @@ class FileData(FederatedDataModule):
     def __init__(
         self,
         root: Annotated[str, Place()],
-        image_size: int | None = None,
+        image_size: AtLeastOne | None = None,
         grayscale: bool = False,
         superclasses: str | None = None,
         cache_dir: str | None = None,

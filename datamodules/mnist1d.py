@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 
 from datamodules.partition.partitioner import Partitioner
 from datamodules.tensors import TensorData
-from pfl.core.checks import at_least_one, not_negative
+from pfl.core.ranges import AtLeastOne, NotNegative
 
 
 class MNIST1D(TensorData):
@@ -43,14 +43,12 @@ class MNIST1D(TensorData):
         num_clients: int | None = None,
         partition: Partitioner | str | None = None,
         *,
-        sensors: int = 8,
-        samples: int = 500,
-        shift: float = 1.0,
+        sensors: AtLeastOne = 8,
+        samples: AtLeastOne = 500,
+        shift: NotNegative[float] = 1.0,
         data_seed: int = 0,
         **options: Any,
     ) -> None:
-        at_least_one(sensors=sensors, samples=samples)
-        not_negative(shift=shift)
         super().__init__({}, num_clients, partition, task="classification", **options)
         self.sensors = sensors
         self.samples = samples

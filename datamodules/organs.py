@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from datamodules.partition.partitioner import Partitioner
 from datamodules.tasks.named import AnyTask
 from datamodules.tensors import TensorData
-from pfl.core.checks import finite, not_negative
-from pfl.core.ranges import AtLeastOne
+from pfl.core.checks import finite
+from pfl.core.ranges import AtLeastOne, Range
 from pfl.core.seeds import derive
 
 
@@ -48,7 +48,7 @@ class SyntheticOrgans(TensorData):
         contrasts: Sequence[float] = (0.3, 0.25, 0.2, -0.2, -0.3),
         samples: AtLeastOne = 60,
         size: AtLeastOne = 32,
-        noise: float = 0.1,
+        noise: Annotated[float, Range("[0, inf)")] = 0.1,
         empty: float = 0.0,
         data_seed: int = 0,
         num_clients: int | None = None,
@@ -59,8 +59,6 @@ class SyntheticOrgans(TensorData):
     ) -> None:
         for contrast in contrasts:
             finite(contrasts=contrast)
-        finite(noise=noise)
-        not_negative(noise=noise)
         super().__init__({}, num_clients, partition, task=task, **options)
         self.contrasts = tuple(contrasts)
         self.samples = samples

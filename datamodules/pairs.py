@@ -24,6 +24,7 @@ from datamodules.record import Notes, Pictures, Record
 from datamodules.targets import plain_name
 from datamodules.tasks.named import AnyTask
 from datamodules.tensors import TensorData
+from pfl.core.ranges import AtLeastOne
 
 # What the names of masks, or of images, may have in addition.
 _ADDED = re.compile(r"[_-](mask|seg|segmentation|label|labels|gt|image|img)$", re.IGNORECASE)
@@ -71,7 +72,7 @@ class PairFolder(TensorData):
         *,
         task: AnyTask = "segmentation",
         values: Sequence[int] | None = None,
-        image_size: int | None = None,
+        image_size: AtLeastOne | None = None,
         grayscale: bool = False,
         **options: Any,
     ) -> None:

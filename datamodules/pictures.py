@@ -18,7 +18,6 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from datamodules import formats
 from datamodules.checks import require
 from datamodules.record import Pictures
-from pfl.core.checks import at_least_one
 
 _BROKEN = (OSError, SyntaxError, ValueError, KeyError, TypeError, EOFError)
 # EXIF tag of the orientation.
@@ -42,9 +41,6 @@ class Shape:
     grayscale: bool = False
     over_white: bool = True
     exif_orientation: bool = True
-
-    def __post_init__(self) -> None:
-        at_least_one(image_size=self.size)
 
     def of(self, first: str) -> tuple[int, int, int]:
         """Return channels, height and width of the decoded images, given one of them."""

@@ -12,8 +12,8 @@ import numpy as np
 from datamodules.checks import existing, require
 from datamodules.encoding import decode
 from datamodules.tensors import TensorData
-from pfl.core.checks import at_least_one
 from pfl.core.places import Place
+from pfl.core.ranges import AtLeastOne
 
 _PLACE = Place("one is in https://github.com/karpathy/char-rnn (data/tinyshakespeare/input.txt)")
 # A speech: a line with a name and a colon, then lines until an empty one.
@@ -48,14 +48,13 @@ class Shakespeare(TensorData):
         self,
         path: Annotated[str, _PLACE] = "data/tinyshakespeare.txt",
         *,
-        length: int = 80,
-        stride: int = 5,
-        least: int = 2000,
-        roles: int | None = None,
+        length: AtLeastOne = 80,
+        stride: AtLeastOne = 5,
+        least: AtLeastOne = 2000,
+        roles: AtLeastOne | None = None,
         test_protocol: Literal["pooled", "future"] = "future",
         **options: Any,
     ) -> None:
-        at_least_one(length=length, stride=stride, least=least, roles=roles)
         super().__init__(path, test_protocol=test_protocol, **options)
         self.path = path
         self.length = length

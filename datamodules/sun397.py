@@ -13,8 +13,8 @@ from datamodules.checks import existing, require
 from datamodules.downloads import tidied
 from datamodules.filedata import FileData, Listing
 from datamodules.finding import image_files
-from pfl.core.checks import at_least_one
 from pfl.core.places import Place
+from pfl.core.ranges import AtLeastOne
 
 _PLACE = Place(
     "SUN397 is at vision.princeton.edu/projects/2010/SUN (SUN397.tar.gz; or set download: true); "
@@ -58,17 +58,14 @@ class SUN397(FileData):
     def __init__(
         self,
         root: Annotated[str, _PLACE] = "data",
-        image_size: int = 64,
-        images_per_class: int | None = None,
+        image_size: AtLeastOne = 64,
+        images_per_class: AtLeastOne | None = None,
         download: bool = False,
         hierarchy: str | None = None,
-        classes_per_superclass: int = 50,
+        classes_per_superclass: AtLeastOne = 50,
         **common: Any,
     ) -> None:
         super().__init__(root, image_size=image_size, **common)
-        at_least_one(
-            images_per_class=images_per_class, classes_per_superclass=classes_per_superclass
-        )
         if hierarchy is not None and self.superclasses is not None:
             raise ValueError(
                 "superclasses and hierarchy both define the classes: give only one of them"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from datamodules.arrays import ArrayData, Arrays
 from datamodules.checks import require
 from datamodules.partition.draws import apportion
 from datamodules.targets import Ints, Targets
-from pfl.core.checks import at_least_one, finite, not_negative, within
+from pfl.core.ranges import AtLeastOne, Fraction, Range
 from pfl.core.seeds import derive
 
 
@@ -48,17 +48,17 @@ class Synthetic(ArrayData):
     def __init__(
         self,
         samples: int = 1000,
-        classes: int = 4,
-        subclasses: int = 1,
-        channels: int = 1,
-        size: int = 8,
-        domains: int | None = None,
-        label_shift: float = 0.0,
-        concept_shift: float = 0.0,
-        concept_groups: int | None = None,
-        feature_shift: float = 0.0,
-        quantity_shift: float = 0.0,
-        noise: float = 0.1,
+        classes: AtLeastOne = 4,
+        subclasses: AtLeastOne = 1,
+        channels: AtLeastOne = 1,
+        size: AtLeastOne = 8,
+        domains: AtLeastOne | None = None,
+        label_shift: Fraction = 0.0,
+        concept_shift: Fraction = 0.0,
+        concept_groups: AtLeastOne | None = None,
+        feature_shift: Fraction = 0.0,
+        quantity_shift: Annotated[float, Range("[0, inf)")] = 0.0,
+        noise: Annotated[float, Range("[0, inf)")] = 0.1,
         data_seed: int = 0,
         **common: Any,
     ) -> None:
@@ -80,12 +80,6 @@ class Synthetic(ArrayData):
         self.quantity_shift = quantity_shift
         self.noise = noise
         self.data_seed = data_seed
-        at_least_one(classes=classes, subclasses=subclasses, channels=channels, size=size)
-        at_least_one(domains=domains, concept_groups=concept_groups)
-        shifts = {"label_shift": label_shift, "concept_shift": concept_shift}
-        within("[0, 1]", **shifts, feature_shift=feature_shift)
-        finite(quantity_shift=quantity_shift, noise=noise)
-        not_negative(quantity_shift=quantity_shift, noise=noise)
         require(
             samples >= self.domains, f"{samples} samples are too few for {self.domains} domains"
         )

@@ -18,7 +18,7 @@ from datamodules.pictures import Shape
 from datamodules.record import Record
 from datamodules.tasks.named import AnyTask
 from datamodules.tensors import TensorData
-from pfl.core.checks import not_negative
+from pfl.core.ranges import NotNegative
 from pfl.core.seeds import streams
 
 
@@ -53,10 +53,9 @@ class TorchDataset(TensorData):
         *,
         test: Dataset | None = None,  # type: ignore[type-arg]
         task: AnyTask | None = None,
-        memory: float = 8.0,
+        memory: NotNegative[float] = 8.0,
         **options: Any,
     ) -> None:
-        not_negative(memory=memory)
         super().__init__({}, num_clients, partition, task=task, **options)
         self.dataset = dataset
         self.test = test

@@ -16,7 +16,7 @@ import numpy as np
 from datamodules.checks import require
 from datamodules.partition import draws
 from datamodules.targets import Ints, Targets
-from pfl.core.checks import at_least_one, check_arguments, finite
+from pfl.core.checks import at_least_one, check_arguments
 from pfl.core.ranges import AtLeastOne, NotNegative, Range
 from pfl.core.seeds import derive
 
@@ -30,6 +30,9 @@ class Partitioner(ABC):
     """
 
     ordered: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
 
     def __call__(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples among the clients.
@@ -113,10 +116,6 @@ class Dirichlet(Partitioner):
     cap: bool = True
     max_tries: AtLeastOne = 1000
 
-    def __post_init__(self) -> None:
-        check_arguments(self)
-        finite(alpha=self.alpha)
-
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""
         alphas = np.full(num_clients, self.alpha)
@@ -180,10 +179,6 @@ class ClientDirichlet(Partitioner):
 
     alpha: Annotated[float, Range("(0, inf)")] = 1.0
 
-    def __post_init__(self) -> None:
-        check_arguments(self)
-        finite(alpha=self.alpha)
-
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""
         pools = draws.members(targets.classes, rng)
@@ -221,10 +216,7 @@ class Shards(Partitioner):
         ValueError: ``shards_per_client`` is smaller than 1.
     """
 
-    shards_per_client: int = 2
-
-    def __post_init__(self) -> None:
-        at_least_one(shards_per_client=self.shards_per_client)
+    shards_per_client: AtLeastOne = 2
 
     def draw(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> list[Ints]:
         """Divide the samples; ``__call__`` checks the result."""

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from datamodules.checks import require
 from datamodules.partition import draws
 from datamodules.partition.partitioner import Partitioner
 from datamodules.targets import Ints, Targets
-from pfl.core.checks import at_least_one, finite, not_negative, one_of
+from pfl.core.checks import not_negative
+from pfl.core.ranges import AtLeastOne, Range
 
 Quantity: TypeAlias = Literal["random_cuts", "equal", "lognormal"]
 # The labels that are cut into blocks, and those of which each client owns a block.
@@ -43,13 +44,8 @@ class Slices(Partitioner):
     """
 
     quantity: Quantity = "random_cuts"
-    sigma: float = 1.0
+    sigma: Annotated[float, Range("[0, inf)")] = 1.0
     released: bool = False
-
-    def __post_init__(self) -> None:
-        finite(sigma=self.sigma)
-        not_negative(sigma=self.sigma)
-        one_of("quantity", self.quantity, get_args(Quantity))
 
     def rng(self, seed: int) -> np.random.Generator:
         """Return the random generator for a split seed."""
@@ -176,11 +172,7 @@ class FixedClasses(Slices):
         ValueError: ``classes_per_client`` is smaller than 1.
     """
 
-    classes_per_client: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(classes_per_client=self.classes_per_client)
+    classes_per_client: AtLeastOne = 5
 
     def owned(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> Owned:
         """Deal all classes at random in each group of clients."""
@@ -214,11 +206,7 @@ class ConceptDrift(Slices):
         ValueError: ``subclasses_per_client`` is smaller than 1.
     """
 
-    subclasses_per_client: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least_one(subclasses_per_client=self.subclasses_per_client)
+    subclasses_per_client: AtLeastOne = 1
 
     def owned(self, targets: Targets, num_clients: int, rng: np.random.Generator) -> Owned:
         """Deal the subclasses of every superclass at random in each group of clients."""

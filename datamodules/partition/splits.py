@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from datamodules.checks import require
 from datamodules.partition.draws import apportion, cut
 from datamodules.partition.partitioner import Partitioner
 from datamodules.targets import Catalogue, Ints, Targets
-from pfl.core.checks import at_least_one, one_of, within
+from pfl.core.checks import check_arguments
+from pfl.core.ranges import AtLeastOne, Range
 from pfl.core.seeds import derive
 from pfl.core.types import Split
 
@@ -117,17 +118,14 @@ class Rule:
     """
 
     test_protocol: TestProtocol = "pooled"
-    test_fraction: float = 0.25
-    val_fraction: float = 0.0
+    test_fraction: Annotated[float, Range("(0, 1)")] = 0.25
+    val_fraction: Annotated[float, Range("[0, 1)")] = 0.0
     split_seed: int = 1
-    max_samples: int | None = None
-    max_train_samples: int | None = None
+    max_samples: AtLeastOne | None = None
+    max_train_samples: AtLeastOne | None = None
 
     def __post_init__(self) -> None:
-        one_of("test_protocol", self.test_protocol, get_args(TestProtocol))
-        within("(0, 1)", test_fraction=self.test_fraction)
-        within("[0, 1)", val_fraction=self.val_fraction)
-        at_least_one(max_samples=self.max_samples, max_train_samples=self.max_train_samples)
+        check_arguments(self)
         if self.max_train_samples is not None and self.pools:
             raise ValueError(
                 f"max_train_samples is {self.max_train_samples}, but test_protocol "

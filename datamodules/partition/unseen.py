@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from datamodules.partition.natural import client_names, domains_of
 from datamodules.partition.partitioner import IID, ByDomain
 from datamodules.partition.splits import Division, Rule, TestProtocol, divide
 from datamodules.targets import Catalogue
-from pfl.core.checks import within
+from pfl.core.checks import check_arguments
 from pfl.core.origins import warn_of_name
+from pfl.core.ranges import Range
 from pfl.core.seeds import derive
 
 
@@ -41,16 +42,15 @@ class Unseen:
         ValueError: A fraction is out of range, or not exactly one rule is given.
     """
 
-    share: float | None = None
+    share: Annotated[float, Range("(0, 1)")] | None = None
     # Text comes first in the union, so that a quoted number is read as a name.
     clients: Sequence[str | int] | None = None
     by: Literal["client", "domain"] = "client"
-    validation: float = 0.25
+    validation: Annotated[float, Range("[0, 1)")] = 0.25
     seed: int = 1
 
     def __post_init__(self) -> None:
-        within("[0, 1)", validation=self.validation)
-        within("(0, 1)", share=self.share)
+        check_arguments(self)
         drawn = self.share is not None or self.by == "domain"
         require(
             drawn != bool(self.clients),

@@ -24,7 +24,7 @@ from datamodules.tables.sources import arrow_table
 from datamodules.tables.table import Table
 from datamodules.tables.targets import targets
 from datamodules.tasks.named import AnyTask
-from pfl.core.checks import at_least_one, not_negative
+from pfl.core.ranges import AtLeastOne, NotNegative
 from pfl.core.task import Classification
 
 _PART = 64
@@ -67,12 +67,10 @@ class HFDataset(TableData):
         partition: Partitioner | str | None = None,
         *,
         task: AnyTask | None = None,
-        max_length: int | None = None,
-        memory: float = 8.0,
+        max_length: AtLeastOne | None = None,
+        memory: NotNegative[float] = 8.0,
         **options: Any,
     ) -> None:
-        not_negative(memory=memory)
-        at_least_one(max_length=max_length)
         super().__init__(path, target, num_clients, partition, task=task, **options)
         # Input columns by their names in TensorData.
         self.input_columns = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -22,9 +22,9 @@ from datamodules.tables.data import TableData
 from datamodules.tables.gaps import Gaps, why_again
 from datamodules.tables.table import Table
 from datamodules.targets import Catalogue, Floats, Ints
-from pfl.core.checks import at_least_one, one_of
 from pfl.core.forecast import Forecast
 from pfl.core.places import Place
+from pfl.core.ranges import AtLeastOne
 from pfl.core.state import each
 from pfl.core.task import Task
 from pfl.core.types import Inputs
@@ -74,9 +74,9 @@ class TimeSeries(TableData):
         path: Annotated[str, Place()],
         target: str | Sequence[str],
         client_column: str,
-        past: int,
-        horizon: int = 1,
-        stride: int = 1,
+        past: AtLeastOne,
+        horizon: AtLeastOne = 1,
+        stride: AtLeastOne = 1,
         num_clients: int | None = None,
         partition: Partitioner | str | None = None,
         *,
@@ -86,8 +86,6 @@ class TimeSeries(TableData):
         calendar: Calendar = "all",
         **options: Any,
     ) -> None:
-        one_of("calendar", calendar, get_args(Calendar))
-        at_least_one(past=past, horizon=horizon, stride=stride)
         super().__init__(
             path,
             target,

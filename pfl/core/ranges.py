@@ -21,6 +21,7 @@ MOST = 1e100
 
 _IN_WORDS = {
     "[0, inf]": "must not be negative",
+    "[0, inf)": "must be finite and not negative",
     "(0, inf]": "must be positive",
     "(0, inf)": "must be positive and finite",
     "[1, inf]": "must be at least 1",
