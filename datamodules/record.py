@@ -46,7 +46,7 @@ class Notes:
     nested: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Values:
     """A column of a table or an array, as it was read.
 
@@ -81,12 +81,17 @@ class Values:
     @cached_property
     def present(self) -> dict[str, int]:
         """The counts of the texts that are values."""
-        return counted(self.texts, self.codes, ~self.absent)
+        return self._counted(~self.absent)
 
     @cached_property
     def missing(self) -> dict[str, int]:
         """The counts of the texts that stand for a missing value."""
-        return counted(self.texts, self.codes, self.absent)
+        return self._counted(self.absent)
+
+    @cached_property
+    def gone(self) -> NDArray[np.bool_]:
+        """(n,) mask of the rows without a value."""
+        return self.absent[self.codes]
 
     @property
     def cure(self) -> str:
@@ -101,17 +106,11 @@ class Values:
             return np.empty(0, np.int64)
         return np.flatnonzero(self.codes == self.texts.index(text))
 
-
-def counted(texts: Sequence[str], codes: Ints, chosen: NDArray[np.bool_]) -> dict[str, int]:
-    """Return the number of cells with each of the chosen texts, in the order of the texts.
-
-    Args:
-        texts: (U,) distinct texts.
-        codes: (n,) index of each cell's text.
-        chosen: (U,) mask of the texts to count.
-    """
-    counts = np.bincount(codes, minlength=len(texts)) * chosen
-    return {text: count for text, count in zip(texts, counts.tolist(), strict=True) if count}
+    def _counted(self, chosen: NDArray[np.bool_]) -> dict[str, int]:
+        """Return the number of cells with each text of a (U,) mask, in the order of the texts."""
+        counts = np.bincount(self.codes, minlength=len(self.texts)) * chosen
+        every = zip(self.texts, counts.tolist(), strict=True)
+        return {text: count for text, count in every if count}
 
 
 @dataclass(frozen=True)

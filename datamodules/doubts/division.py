@@ -178,7 +178,7 @@ def of_dropped(record: Record) -> Iterator[str]:
     used = [column for column in used if len(column.codes)]
     if found is None or not used or len(used[0].codes) == len(found.side):
         return
-    gone = np.stack([column.absent[column.codes] for column in used])
+    gone = np.stack([column.gone for column in used])
     dropped: NDArray[np.bool_] = np.logical_or.reduce(gone)
     if 2 * dropped.sum() > len(dropped):
         worst = int(gone.sum(1).argmax())

@@ -139,7 +139,7 @@ def of_lacking(record: Record) -> Iterator[str]:
     for column in record.of("feature"):
         if not names or len(column.codes) != len(clients) or not _kept(record, column):
             continue
-        gone = column.absent[column.codes]
+        gone = column.gone
         counts = np.bincount(clients, minlength=len(names))
         shares = np.bincount(clients, gone, len(names)) / np.maximum(counts, 1)
         whole = np.flatnonzero((shares == 1) & (counts >= _SOME))
@@ -217,7 +217,7 @@ def of_answers(record: Record) -> Iterator[str]:
                 continue
             if len(column.codes) != len(codes):
                 continue
-            gone = column.absent[column.codes]
+            gone = column.gone
             # Values that are as many as the classes are told of as another name of them.
             if len(column.present) > len(texts) and _tells(column.codes[~gone], codes[~gone]):
                 yield (

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from datamodules.checks import require
-from datamodules.record import counted
+from datamodules.record import Kind, Use, Values
 from datamodules.tables.dates import dates_of
 from datamodules.targets import Floats, Ints, plain_name
 
@@ -23,7 +23,10 @@ MISSING = (
     *("1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
 )
 _USUAL = frozenset(word.lower() for word in MISSING)
-Kind: TypeAlias = Literal["numbers", "dates", "words", "both"]
+# Maximum number of categories listed in a line; others are counted.
+_NAMED = 8
+# Minimum number of rows for ruling out a category by nearly distinct values.
+_FEW = 20
 # Floats represent all smaller integers exactly.
 _EXACT = 2.0**53
 # Dates in other forms than ISO 8601, and times of a day.
@@ -103,57 +106,76 @@ class Spelling:
         return value if np.isfinite(value) else np.nan
 
 
-class Column:
-    """The parsed cells of a column.
+class Column(Values):
+    """The parsed cells of a column; texts are stripped and in Unicode's form NFC.
 
     Args:
+        name: Its name.
         cells: (n,) texts, or float64 with NaN for missing values.
         spelling: How the texts are spelt.
-
-    Attributes:
-        texts: (U,) distinct texts of the cells, stripped and in Unicode's form NFC.
-        codes: (n,) index of each cell's text.
-        absent: (U,) mask of the texts that stand for a missing value.
-        missing: (n,) mask of the rows without a value.
-        numbers: (n,) finite numbers, NaN where there is none.
+        place: Returns the place of a row in its file.
     """
 
-    def __init__(self, cells: NDArray[Any], spelling: Spelling) -> None:
+    def __init__(
+        self, name: str, cells: NDArray[Any], spelling: Spelling, place: Callable[[int], str]
+    ) -> None:
+        super().__init__(name, "none", place=place)
         self.spelling = spelling
         # Numbers of a binary file are spelled as in Python.
         self.written = cells.dtype != np.float64
         codes, found = pd.factorize(cells, sort=not self.written, use_na_sentinel=False)
         spelt = [plain_name(str(v)) if self.written else _spelt(v) for v in found.tolist()]
         places, texts = pd.factorize(np.array(spelt, object))
-        self.codes: Ints = places[codes]
-        self.texts: list[str] = texts.tolist()
+        self.codes, self.texts = places[codes], texts.tolist()
         self.absent = np.array([spelling.is_missing(text) for text in self.texts], bool)
-        self.missing: NDArray[np.bool_] = self.absent[self.codes]
         if self.written:
             cells = np.array([*map(spelling.number, self.texts)], np.float64)[self.codes]
-        self.numbers: Floats = np.where(np.isfinite(cells) & ~self.missing, cells, np.nan)
+        self.numbers = np.where(np.isfinite(cells) & ~self.gone, cells, np.nan)
+        if len(self.bad):
+            mixed: Kind = "both" if np.isfinite(self.numbers).any() else "words"
+            self.kind = mixed if self.dates is None else "dates"
+
+    def used(self, use: Use, times: str, listed: bool, as_is: bool) -> Column:
+        """Return the column after noting its use, for the record of what was read.
+
+        Args:
+            use: What it is used for.
+            times: Kind of the times, if these are: ``numbers`` or ``dates``.
+            listed: Whether it is a category because the user says so.
+            as_is: Whether numbers are left unstandardised.
+        """
+        self.use, self.listed, self.shown = use, listed, self._shown(use, times or self.kind)
+        self.seconds = self.kind == "numbers" and self.dates is not None
+        self.crowded = as_is and use in ("feature", "target") and self._is_crowded()
+        return self
+
+    def _shown(self, use: Use, kind: str) -> str:
+        """Return the kind and the values as text."""
+        as_words = use in ("client", "target") and len(self.present) <= _NAMED
+        if kind == "dates":
+            found = sorted(self.present)
+            return f"dates, {found[0]} to {found[-1]}"
+        if kind == "numbers" and not as_words and self.present:
+            return f"numbers, {np.nanmin(self.numbers):g} to {np.nanmax(self.numbers):g}"
+        if use != "none" or len(self.present) <= _NAMED:
+            values = self.present.items()
+            named = ", ".join(f"{text[:40]} {count}" for text, count in [*values][:_NAMED])
+            more = f", and {len(values) - _NAMED} more" if len(values) > _NAMED else ""
+            return f"{kind if kind == 'numbers' else 'category'}: {named}{more}"
+        return "identifier" if self.identifies() else "words"
+
+    def identifies(self) -> bool:
+        """Return ``True`` if nearly all values of a column of words are distinct."""
+        count = sum(self.present.values())
+        return count >= _FEW and len(self.present) > 0.8 * count
 
     @property
     def bad(self) -> Ints:
         """The rows with values that are not finite numbers."""
-        return np.flatnonzero(np.isnan(self.numbers) & ~self.missing)
+        return np.flatnonzero(np.isnan(self.numbers) & ~self.gone)
 
     @cached_property
-    def present(self) -> dict[str, int]:
-        """The counts of distinct texts that are present."""
-        return counted(self.texts, self.codes, ~self.absent)
-
-    @cached_property
-    def kind(self) -> Kind:
-        """The kind of the present values; ``both`` for numbers and others."""
-        if not len(self.bad):
-            return "numbers"
-        if self.seconds is not None:
-            return "dates"
-        return "both" if np.isfinite(self.numbers).any() else "words"
-
-    @cached_property
-    def seconds(self) -> Floats | None:
+    def dates(self) -> Floats | None:
         """(n,) dates in seconds since 1970, NaN if missing; ``None`` if they are not dates."""
         texts = [*self.present]
         found = dates_of(texts, self.spelling.date_format) if texts else None
@@ -162,11 +184,10 @@ class Column:
         by_text = dict(zip(texts, found.tolist(), strict=True))
         return np.array([by_text.get(text, np.nan) for text in self.texts])[self.codes]
 
-    @property
-    def crowded(self) -> bool:
-        """Whether single precision merges most of the distinct numbers."""
+    def _is_crowded(self) -> bool:
+        """Return ``True`` if single precision merges most of the distinct numbers."""
         with np.errstate(over="ignore"):
-            kept = np.unique(self.numbers[~self.missing].astype(np.float32))
+            kept = np.unique(self.numbers[~self.gone].astype(np.float32))
         return self.kind == "numbers" and 2 * len(kept) < len(self.present)
 
     def labels(self) -> NDArray[Any]:
@@ -184,7 +205,7 @@ class Column:
         """Return the distinct present values, in numerical or alphabetical order."""
         if len(self.bad):
             return sorted(self.present)
-        return [str(value) for value in np.unique(self.labels()[~self.missing])]
+        return [str(value) for value in np.unique(self.labels()[~self.gone])]
 
     def places(self, known: Sequence[str]) -> Ints:
         """Return the (n,) index of each value among known ones, and -1 for any other.

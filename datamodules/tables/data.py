@@ -11,9 +11,8 @@ import numpy as np
 from datamodules.checks import require
 from datamodules.doubts.copies import BELONGS
 from datamodules.partition.partitioner import ByDomain, Partitioner
-from datamodules.record import Notes, Record, Times, Use
+from datamodules.record import Notes, Record, Times, Use, Values
 from datamodules.tables.columns import Spelling
-from datamodules.tables.report import columns
 from datamodules.tables.sources import read_table
 from datamodules.tables.table import Table
 from datamodules.tensors import TensorData
@@ -136,6 +135,14 @@ class TableData(TensorData):
         used = table if used is None else used
         dropped = len(table) - len(used)
         kind = times.kind if times is not None and times.given else ""
+        columns: list[Values] = []
+        for name in table.columns:
+            use, as_is = uses.get(name, "none"), self.standardise == "none"
+            if name in table.refused:
+                columns.append(Values(name, use, "lists", "lists or records"))
+            else:
+                of_time = kind if use == "time" else ""
+                columns.append(table[name].used(use, of_time, name in listed, as_is))
         return Record(
             f"{len(table):,} rows",
             str(self.path),
@@ -143,7 +150,7 @@ class TableData(TensorData):
                 left_out=[(f"{dropped:,} rows", "a value is missing")] if dropped else [],
                 unread=[*table.unread],
             ),
-            columns=columns(table, uses, listed, kind, self.standardise == "none"),
+            columns=tuple(columns),
             lines=table.lines,
             times=times,
             place=used.place,

@@ -83,7 +83,7 @@ def plain_number(text: str) -> str:
 
 def why_missing(column: Column) -> str:
     """Return what to do about missing values whose places say why they are missing."""
-    missing = column.missing
+    missing = column.gone
     tick, count = next(iter(column.present.items()), ("", 0))
     if len(column.present) == 1 and column.kind == "words" and count >= _TICKS:
         return (

@@ -121,6 +121,6 @@ class HeartDisease(TabularData):
         table = read_table(file, _COLUMNS)
         table.numbers("num")
         names = [name for name in _COLUMNS if name not in _LEFT_OUT]
-        lacking = np.any([table[name].missing for name in names], axis=0)
+        lacking = np.any([table[name].gone for name in names], axis=0)
         patients: pd.DataFrame = table.frame.loc[~lacking, names]
         return patients.assign(hospital=hospital)

@@ -65,7 +65,9 @@ class Table:
                     f"{self.path} has no column {name!r}, {self._instead(name)}{unread}"
                 )
             require(name not in self.refused, f"{self.path}: {name!r} {self.refused.get(name)}")
-            self._columns[name] = Column(self.frame[name].to_numpy(), self.spelling)
+            self._columns[name] = Column(
+                name, self.frame[name].to_numpy(), self.spelling, self.place
+            )
         return self._columns[name]
 
     def _instead(self, name: str) -> str:
@@ -110,8 +112,8 @@ class Table:
             ValueError: A value is neither a number nor a date.
         """
         column, form = self[name], self.spelling.date_format
-        if column.seconds is not None:
-            return column.seconds, "dates"
+        if column.dates is not None:
+            return column.dates, "dates"
         if form is None and column.kind == "numbers":
             return column.numbers, "numbers"
         why = f"is not a date in the format {form}"
@@ -120,7 +122,7 @@ class Table:
         for text in column.present:
             if dates_of([text], form) is None and (form or np.isnan(self.spelling.number(text))):
                 rows = np.array([cell == text for cell in column.texts])[column.codes]
-                places = np.flatnonzero(rows & ~column.missing)
+                places = np.flatnonzero(rows & ~column.gone)
                 self.refuse(name, places, why + faults.no_record(name, column, places))
         raise ValueError(
             f"{self.path}: {name!r} mixes dates and numbers, or only some have a time zone"
@@ -145,7 +147,7 @@ class Table:
         Raises:
             ValueError: A value is missing.
         """
-        missing = self[name].missing
+        missing = self[name].gone
         if missing.any():
             why = faults.why_missing(self[name]) or advice
             self.refuse(name, np.flatnonzero(missing), f"is a missing value{why}")

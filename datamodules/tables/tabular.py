@@ -20,7 +20,6 @@ from datamodules.partition.splits import Division
 from datamodules.record import Record, Times
 from datamodules.tables.data import TableData
 from datamodules.tables.learnt import MOST_VALUES, LearntTable
-from datamodules.tables.report import identifies
 from datamodules.tables.table import Table
 from datamodules.tables.targets import targets
 from datamodules.targets import Floats, Ints
@@ -209,7 +208,7 @@ class TabularData(TableData):
             require(name not in self.target, f"{name!r} cannot be both feature and target")
             require(count == 1, f"features lists {name!r} twice")
         if self.missing == "drop":
-            bad = np.any([table[name].missing for name in (*needed, *features)], axis=0)
+            bad = np.any([table[name].gone for name in (*needed, *features)], axis=0)
             require(not bad.all(), f"{table.path}: every row has a missing value")
             return table.take(np.flatnonzero(~bad))
         for name in (*needed, *(() if self.incomplete else features)):
@@ -250,7 +249,7 @@ def _categories(
             advice = column.advice()
             require(not advice, f"{table.path}: {name!r} {advice}; {hint}")
             require(
-                not identifies(column),
+                not column.identifies(),
                 f"{table.path}: {name!r} has a different value in nearly every row, such as "
                 f"{values[:1]}, and is not a category; {hint}",
             )
@@ -280,7 +279,7 @@ def _warn_of_values(table: Table, features: Mapping[str, Sequence[str] | None]) 
     """Warn of category values that did not occur in training."""
     for name, values in features.items():
         if values is not None:
-            new = (table[name].places(values) < 0) & ~table[name].missing
+            new = (table[name].places(values) < 0) & ~table[name].gone
             if new.any():
                 seen = ", ".join(map(str, np.unique(table[name].labels()[new])[:5]))
                 warnings.warn(
