@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 # Maximum number of bytes of a data set that is read into memory.
 MEMORY_LIMIT = 8 * 2**30
@@ -17,6 +19,27 @@ def require(condition: bool, message: str) -> None:
     """
     if not condition:
         raise ValueError(message)
+
+
+def optional(package: str, extra: str, who: str, instead: str = "") -> Any:  # noqa: ANN401
+    """Import a package that an extra of the project installs.
+
+    Args:
+        package: Its name, or that of a module in it.
+        extra: The extra.
+        who: Who needs it, to begin the message with.
+        instead: What else can be done, to end it with.
+
+    Raises:
+        ImportError: It is not installed; the message has the line that installs it.
+    """
+    name = package.partition(".")[0]
+    try:
+        import_module(name)
+        return import_module(package)
+    except ImportError as error:
+        how = f"pip install 'pfl-lightning[{extra}]'{instead}"
+        raise ImportError(f"{who} needs {name}: {how}") from error
 
 
 def existing(path: str | Path, key: str = "", hint: str = "") -> Path:
@@ -36,6 +59,11 @@ def existing(path: str | Path, key: str = "", hint: str = "") -> Path:
 
 def _instead(given: str, file: Path) -> str:
     """Return what may be meant by the path of a file that does not exist."""
+    if file.is_dir() and (parts := sorted(one.name for one in file.iterdir())):
+        return (
+            f"it is a folder of {len(parts)} files, such as {parts[0]}: give one, or join them "
+            "first (pandas.concat)"
+        )
     if "$" in given or "%" in given:
         return "variables are not filled in here: write the path itself"
     if given[:1] in "'\"" and given[:1]:

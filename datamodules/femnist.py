@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules import formats
 from datamodules.arrays import ArrayData, Arrays
 from datamodules.checks import require
 from datamodules.files import progress, reading_cache
@@ -110,7 +111,7 @@ def _parse(train: Sequence[Path], test: Sequence[Path]) -> _Parsed:
     num_train = 0
     files = [*train, *test]
     for number, file in enumerate(progress(files, "Parsing FEMNIST", len(files)), 1):
-        try:
+        with formats.reading(file, "is not a file of LEAF's FEMNIST"):
             require(file.is_file(), "not a regular file")
             users = json.loads(file.read_text(encoding="utf-8"))["user_data"]
             for writer, samples in users.items():
@@ -118,8 +119,6 @@ def _parse(train: Sequence[Path], test: Sequence[Path]) -> _Parsed:
                 pixels.append(images)
                 labels += classes
                 written += [plain_name(writer)] * len(classes)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{file} is not a file of LEAF's FEMNIST ({error!r})") from error
         if number == len(train):
             num_train = len(labels)
             require(num_train > 0, f"no file in {file.parent} contains a training sample")

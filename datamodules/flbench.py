@@ -74,11 +74,8 @@ class FLBenchFolder(TensorData):
 
 def _array(file: Path) -> NDArray[Any]:
     """Return the array of a ``.npy`` file."""
-    try:
+    with formats.reading(file, "is not a .npy file of plain numbers", OSError):
         found: NDArray[Any] = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        why = formats.instead(file) or f": {error}"
-        raise OSError(f"{file} is not a .npy file of plain numbers{why}") from error
     return found
 
 

@@ -9,6 +9,8 @@ import lzma
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -175,9 +177,32 @@ def advice(name: str, path: Path | str) -> str:
 
 def instead(path: Path) -> str:
     """Return what a file is in place of arrays, and what to do, to end a message; or nothing."""
-    name = name_of(path)
+    # Opened, a pipe would wait for a writer.
+    name = name_of(path) if path.is_file() else ""
     known = not name or name == "NumPy" or "zip" in name or ".npz" in name
     return "" if known else f"; {advice(name, path)}"
+
+
+@contextmanager
+def reading(
+    path: Path, wrong: str, kind: type[Exception] = ValueError, cure: str = ""
+) -> Iterator[None]:
+    """Convert any error in this context to one that names a file, and says what it is instead.
+
+    Args:
+        path: The file.
+        wrong: What is wrong with it, such as ``is not an Excel file``.
+        kind: Type of the error.
+        cure: What to do; by default what a file of its format needs.
+    """
+    try:
+        yield
+    # Of a damaged file a library may raise anything.
+    except Exception as error:
+        told = str(error).removeprefix(f"{path} ")
+        how = f"; {cure}" if cure else instead(path)
+        # One that names the file has its own cure.
+        raise kind(f"{path} {wrong}: {told}{how if told == str(error) else ''}") from error
 
 
 def content(path: Path) -> tuple[bytes, str]:
@@ -193,11 +218,9 @@ def content(path: Path) -> tuple[bytes, str]:
     if packed not in _UNPACK:
         return path.read_bytes(), packed
     limit = min(MEMORY_LIMIT, max(_ALWAYS, _RATIO * size))
-    try:
-        with _UNPACK[packed](path) as file:
-            found = file.read(limit + 1)
-    except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
-        raise ValueError(f"{path} is {packed}, and is damaged: {error}; copy it again") from error
+    damaged = f"is {packed}, and is damaged"
+    with reading(path, damaged, cure="copy it again"), _UNPACK[packed](path) as file:
+        found = file.read(limit + 1)
     require(
         len(found) <= limit,
         f"{path} unpacks to more than {_RATIO} times its size of {size:,} bytes, and is refused; "

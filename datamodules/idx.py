@@ -25,7 +25,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     Raises:
         ValueError: The file is damaged or has another format; the message names it.
     """
-    try:
+    with formats.reading(path, "is not an idx file of bytes", cure="copy it again"):
         content, _ = formats.content(path)
         zeros, kind, axes = struct.unpack(">HBB", content[:4])
         require(zeros == 0 and kind == 8 and 0 < axes <= 3, "its header is not one of bytes")
@@ -33,6 +33,4 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         shape = struct.unpack(f">{axes}I", content[4:begin])
         size, given = prod(shape), len(content) - begin
         require(given == size, f"its shape {shape} has {size:,} bytes, but {given:,} follow")
-    except (OSError, ValueError, struct.error) as error:
-        raise ValueError(f"{path} is not an idx file of bytes: {error}") from error
     return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from lightning.pytorch.utilities.seed import isolate_rng
 
+from datamodules.checks import optional
 from datamodules.partition.partitioner import Partitioner
 from datamodules.tensors import TensorData
 from pfl.core.ranges import AtLeastOne, NotNegative
@@ -73,10 +74,7 @@ def _signals(count: int, seed: int) -> tuple[Any, Any]:
     Raises:
         ImportError: The package ``mnist1d`` is not installed.
     """
-    try:
-        from mnist1d import data
-    except ImportError as error:
-        raise ImportError("MNIST1D needs mnist1d: pip install 'pfl-lightning[mnist1d]'") from error
+    data = optional("mnist1d.data", "mnist1d", "MNIST1D")
     arguments = data.get_dataset_args()
     arguments.num_samples, arguments.train_split, arguments.seed = count, 1.0, seed
     # The generator seeds and uses the global streams of Python and numpy.

@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from datamodules.formats import reading
+
 
 class _Kind:
     """A type of numbers, as numpy stores it."""
@@ -103,14 +105,9 @@ def read_arrays(path: Path, content: bytes | None = None) -> Any:  # noqa: ANN40
     Raises:
         OSError: It cannot be read, or has something else.
     """
-    try:
+    with reading(path, "does not hold plain arrays", OSError):
         whole = path.read_bytes() if content is None else content
         return _plain(_Reader(io.BytesIO(whole)).load())
-    except OSError:
-        raise
-    # A damaged pickle may raise anything.
-    except Exception as error:
-        raise OSError(f"{path} does not hold plain arrays: {error}") from error
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401

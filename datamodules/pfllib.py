@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,21 +136,16 @@ def _members(file: Path) -> Iterator[tuple[str, Any]]:
     Raises:
         OSError: The file is damaged.
     """
-    try:
-        with ZipFile(file) as members:
-            for name in members.namelist():
-                with members.open(name) as member:
-                    version = np.lib.format.read_magic(member)
-                    read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
-                    shape, by_columns, kind = read_header(member)
-                    content = member.read()
-                if kind.hasobject:
-                    value = read_arrays(file, content)
-                else:
-                    order: Literal["F", "C"] = "F" if by_columns else "C"
-                    value = np.frombuffer(content, kind).reshape(shape, order=order)
-                yield name.removesuffix(".npy"), value
-    # A damaged header may name a type that there is not, or more numbers than follow.
-    except (ValueError, AttributeError, EOFError, BadZipFile, zlib.error) as error:
-        how = formats.instead(file)
-        raise OSError(f"{file} is not an .npz file: {error}{how}") from error
+    with formats.reading(file, "is not an .npz file", OSError), ZipFile(file) as members:
+        for name in members.namelist():
+            with members.open(name) as member:
+                version = np.lib.format.read_magic(member)
+                read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+                shape, by_columns, kind = read_header(member)
+                content = member.read()
+            if kind.hasobject:
+                value = read_arrays(file, content)
+            else:
+                order: Literal["F", "C"] = "F" if by_columns else "C"
+                value = np.frombuffer(content, kind).reshape(shape, order=order)
+            yield name.removesuffix(".npy"), value

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
-from zipfile import BadZipFile, is_zipfile
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -105,16 +104,13 @@ class TensorData(FederatedDataModule):
             require(named, f"source must be a .npz file, or tensors by name, got a {given}")
             return self.source
         path = existing(self.source)
-        try:
+        with formats.reading(path, "is not an .npz file of plain arrays", OSError):
             # For any other file, numpy would suggest unpickling it.
-            require(is_zipfile(path), f"numpy.savez writes one{formats.instead(path)}")
+            require(is_zipfile(path), "numpy.savez writes one")
             with np.load(path, allow_pickle=False) as file:
                 of_torch = any(name.endswith("/data.pkl") for name in file.files)
                 require(not of_torch, "torch.save wrote it: give its tensors to numpy.savez")
                 return dict(file)
-        # A damaged header may request more memory than there is.
-        except (ValueError, OSError, EOFError, MemoryError, BadZipFile, zlib.error) as error:
-            raise OSError(f"{path} is not an .npz file of plain arrays: {error}") from error
 
     @cached_property
     def _tensors(self) -> NamedTensors:

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from datamodules import formats
-from datamodules.checks import MEMORY_LIMIT, existing, require
+from datamodules.checks import MEMORY_LIMIT, existing, optional, require
 from datamodules.delimited import Text, of_arff, text_frame
 from datamodules.encoding import decode
 from datamodules.tables.columns import Spelling
@@ -43,7 +43,7 @@ def read_table(
         ImportError: The file is Parquet or Excel, and the package that reads it is not installed.
         ValueError: The file is neither, or is empty; the message names a bad line.
     """
-    file, spelling = existing(path, hint=_of_folder(path)), spelling or Spelling()
+    file, spelling = existing(path), spelling or Spelling()
     kind = formats.name_of(file)
     if kind == "Parquet" or file.suffix.lower() in (".parquet", ".pq"):
         table = _parquet(file, spelling)
@@ -55,18 +55,6 @@ def read_table(
     rows = len(table.frame.columns) > 0 and len(table) > 0
     require(rows, f"{file} has no rows: {empty}; export or copy it again")
     return table
-
-
-def _of_folder(path: str | Path) -> str:
-    """Return what to do with a folder that is given in the place of a file."""
-    folder = Path(path).expanduser()
-    parts = sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
-    if not parts:
-        return ""
-    return (
-        f"it is a folder of {len(parts)} files, such as {parts[0]}: give one, or join them first "
-        "(pandas.concat)"
-    )
 
 
 def _text(
@@ -118,21 +106,13 @@ def _wanted_places(text: Text, wanted: Collection[str] | None) -> list[int] | No
 
 def _excel(path: Path, spelling: Spelling) -> Table:
     """Read the first sheet of an Excel file, each cell as the text that CSV would have."""
-    try:
-        from openpyxl import load_workbook
-    except ImportError as error:
-        raise ImportError(
-            f"reading {path} needs openpyxl: pip install 'pfl-lightning[excel]'; or save it as CSV"
-        ) from error
+    openpyxl = optional("openpyxl", "excel", f"reading {path}", "; or save it as CSV")
     formats.check_archive(path)
-    try:
-        book = load_workbook(path, read_only=True, data_only=True)
+    with formats.reading(path, "is not an Excel file", cure="save it again"):
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         sheet, *others = book.worksheets
         rows = [[_cell(cell) for cell in row] for row in sheet.iter_rows(values_only=True)]
         book.close()
-    # openpyxl raises many kinds of errors for a damaged file.
-    except Exception as error:
-        raise ValueError(f"{path} is not an Excel file: {error}; save it again") from error
     full = [number for number, row in enumerate(rows) if any(row)]
     require(len(full) > 1, f"{path} has no rows")
     width = max(len(rows[full[0]]), 1)
@@ -180,12 +160,7 @@ def _cell(value: object) -> str:
 
 
 def _parquet(path: Path, spelling: Spelling) -> Table:
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError(
-            f"reading {path} needs pyarrow: pip install 'pfl-lightning[parquet]'"
-        ) from error
+    parquet = optional("pyarrow.parquet", "parquet", f"reading {path}")
     try:
         file = parquet.ParquetFile(path)
         size = 8 * file.metadata.num_rows * file.metadata.num_columns
