@@ -96,23 +96,27 @@ def load(
     file = Path(path).expanduser()
     PLACE.check(path)
     if file.suffix == ".pkl":
-        return _of_fl_bench(file, catalogue, num_clients), {"partition": f"FL-bench's {file.name}"}
-    description = reading.read_json(file)
-    require(
-        description.get("format") == FORMAT,
-        f'{file} is not a partition file (it has no "format": "{FORMAT}")',
-    )
-    division = _restored(description, catalogue, file)
+        how: dict[str, Any] = {"partition": f"FL-bench's {file.name}"}
+        division = _of_fl_bench(file)
+        _check(division, len(catalogue.targets), file)
+    else:
+        description = reading.read_json(file)
+        require(
+            description.get("format") == FORMAT,
+            f'{file} is not a partition file (it has no "format": "{FORMAT}")',
+        )
+        names = ("partition", *(field.name for field in fields(Rule)))
+        how = {name: description.get(name) for name in names}
+        division = _restored(description, catalogue, file)
     count = len(division.holdings)
     require(
         num_clients in (None, count),
         f"num_clients is {num_clients}, but the partition {file} has {count} clients",
     )
-    names = ("partition", *(field.name for field in fields(Rule)))
-    return division, {name: description.get(name) for name in names}
+    return division, how
 
 
-def _of_fl_bench(path: Path, catalogue: Catalogue, num_clients: int | None) -> Division:
+def _of_fl_bench(path: Path) -> Division:
     """Return the division of a ``partition.pkl`` of FL-bench.
 
     Its numbers are those of training and official test samples in one row, as here.
@@ -129,17 +133,11 @@ def _of_fl_bench(path: Path, catalogue: Catalogue, num_clients: int | None) -> D
         f"{path} keeps {len(clients) - len(trained)} clients for tests alone; give data.unseen, "
         "and let FL-bench split by samples",
     )
-    require(
-        num_clients in (None, len(clients)),
-        f"num_clients is {num_clients}, but the partition {path} has {len(clients)} clients",
-    )
     holdings = [
         Holding(*(_ids(list(one.get(name, ()))) for name in ("train", "val", "test")))
         for one in clients
     ]
-    division = Division(tuple(holdings), None, {})
-    _check(division, len(catalogue.targets), path)
-    return division
+    return Division(tuple(holdings), None, {})
 
 
 def _restored(description: dict[str, Any], catalogue: Catalogue, path: Path) -> Division:

@@ -221,7 +221,7 @@ class TimeSeries(TableData):
         starts = starts[whole]
         tally = gaps.tally(starts, empty, length, values, columns)
         require(len(starts) > 0, none_left(str(table.path), tally))
-        return _Windows(values, clients, times, starts, kind, tally, left)
+        return _Windows(values, clients, times, starts, tally, left)
 
     def _sorted(self, table: Table) -> tuple[Table, NDArray[Any], Floats, str]:
         """Return the rows by client and time, their (n,) clients and times, and the times' kind."""
@@ -255,7 +255,6 @@ class _Windows(NamedTuple):
         clients: (rows,) clients.
         times: (rows,) times.
         starts: (n,) first row of each window.
-        kind: Kind of the times.
         tally: How many windows are lost, and why.
         left_out: Windows that are left out, and why.
     """
@@ -264,6 +263,5 @@ class _Windows(NamedTuple):
     clients: Any
     times: Floats
     starts: Ints
-    kind: str
     tally: Windows
     left_out: Sequence[tuple[str, str]]
