@@ -20,10 +20,8 @@ def decode(path: Path, converted: str = "table.csv") -> str:
     """
     content, name = formats.content(path)
     if name == "UTF-16":
-        try:
+        with formats.reading(path, "is UTF-16, and is damaged", cure="copy it again"):
             text = content.decode("utf-16")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is UTF-16, and is damaged: {error}") from error
     else:
         require(not name, f"{path} is no text: {formats.advice(name, path)}")
         text = _of_utf8(path, content, converted)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from datamodules import formats
 from datamodules.arrays import ArrayData, Arrays
 from datamodules.checks import require
-from datamodules.files import progress, reading_cache
+from datamodules.files import DAMAGED, progress
 from datamodules.finding import files_digest
 from datamodules.targets import Ints, Targets, plain_name
 from pfl.disk.writing import written
@@ -82,7 +82,7 @@ class FEMNIST(ArrayData):
             with written(cache) as file:
                 np.savez(file, **parsed._asdict())
             return parsed
-        with reading_cache(cache), np.load(cache, allow_pickle=False) as arrays:
+        with formats.reading(cache, *DAMAGED), np.load(cache, allow_pickle=False) as arrays:
             return _Parsed(**arrays)
 
 

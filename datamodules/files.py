@@ -6,9 +6,8 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +21,7 @@ from rich.progress import track
 from torch import Tensor
 
 from datamodules.checks import MEMORY_LIMIT, require
+from datamodules.formats import reading
 from datamodules.pictures import Seen, Shape, UnreadableError, opened
 from datamodules.record import Pictures
 from pfl.disk.writing import written
@@ -31,6 +31,8 @@ _CHUNK = 64
 _NAMED = 20
 # What is noted of each image beside its cached pixels.
 _NOTED = ("digests", "turned", "flat", "ended", "side", "cut")
+# What is said of a cache that cannot be read, for :func:`datamodules.formats.reading`.
+DAMAGED = ("is a cache that is damaged", ValueError, "remove it to rebuild it")
 T = TypeVar("T")
 
 
@@ -79,7 +81,7 @@ def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> tuple[Tensor
     notes = path.with_suffix(".noted.npz")
     if not path.exists() or not notes.exists():
         _build(path, notes, files, shape, form)
-    with reading_cache(path):
+    with reading(path, *DAMAGED):
         # Copy-on-write, because torch warns about read-only arrays; nothing writes to it.
         images = np.load(path, mmap_mode="c", allow_pickle=False)
         wanted = (len(files), *form)
@@ -87,7 +89,7 @@ def decode_once(files: Sequence[str], shape: Shape, cache: Path) -> tuple[Tensor
             images.dtype == np.uint8 and images.shape == wanted,
             f"it contains {images.dtype} {images.shape}, not uint8 {wanted}",
         )
-    with reading_cache(notes):
+    with reading(notes, *DAMAGED):
         return torch.from_numpy(images), _seen_before(notes, len(files))
 
 
@@ -98,22 +100,6 @@ def _seen_before(notes: Path, count: int) -> Pictures:
         require(all(len(one) == count for one in found.values()), "it is of other files")
         words = json.loads(str(kept["words"]))
     return Pictures(Counter(words["kinds"]), frames=words["frames"], **found)
-
-
-@contextmanager
-def reading_cache(path: Path) -> Iterator[None]:
-    """Convert any error in this context to one with the cache file and the remedy.
-
-    Raises:
-        ValueError: The cache is damaged.
-    """
-    try:
-        yield
-    # For damaged files, numpy raises a dozen kinds of errors, of zipfile, tokenize and its own.
-    except Exception as error:
-        raise ValueError(
-            f"the cache {path} is damaged ({error}); remove it to rebuild it"
-        ) from error
 
 
 def _build(
