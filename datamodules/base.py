@@ -187,13 +187,11 @@ class FederatedDataModule(DataReader):
     def reading(self) -> Report:
         """A report of the data as read, with doubts and the samples of each client and class."""
         prepared, natural = self._prepared, isinstance(self.partition, ByDomain)
-        raw, rows = prepared.raw, prepared.lookup.numpy()
-        contents, division = self.contents, self.division
         chosen = isinstance(self.partition, str) and not self.rule.max_samples
-        found = completed(self.record(), contents, division, self.rule, natural, chosen, raw, rows)
+        found = completed(self.record(), prepared, self.rule, natural, chosen)
         # Only needed here: what is in use are the transformed ones.
         prepared.raw = {}
-        return Report.of(found, *by_client(contents, division, self.client_names))
+        return Report.of(found, *by_client(prepared, self.client_names))
 
     def setup(self, stage: str | None = None) -> None:
         """Read and divide the data set and the public one; later calls do nothing.

@@ -100,7 +100,7 @@ def ended(pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return an (n,) mask of the images, (n, C, H, W), whose lower quarter is of a single colour.
 
     Those whose first row is of a single colour, too, have a border; those whose upper quarter is
-    mostly of this one have it as their ground.
+    mostly of this one, or a third of what is above, have it as their ground.
     """
 
     def of(some: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -111,8 +111,11 @@ def ended(pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
         lower = some[same][:, :, -(some.shape[2] // 4) :]
         same[same] = (lower == last[same]).all((1, 2, 3))
         same[same] = (some[same][:, :, :1] != some[same][:, :, :1, :1]).any((1, 2, 3))
-        upper = some[same][:, :, : some.shape[2] // 4]
-        same[same] = (upper == last[same]).all(1).mean((1, 2)) < 0.5
+        like = (some[same] == last[same]).all(1)
+        # Of drawings, what is not of the ground as a whole has much of it.
+        partly = np.where(like.all(2), np.nan, like.mean(2))
+        upper = like[:, : some.shape[2] // 4].mean((1, 2))
+        same[same] = (upper < 0.5) & (np.nanmean(partly, 1) < 1 / 3)
         return same
 
     return in_parts(pixels, of)

@@ -113,7 +113,7 @@ class FileData(FederatedDataModule):
         self.root = Path(root).expanduser()
         self.shape = Shape(image_size, grayscale, over_white, exif_orientation)
         self.on_unreadable = on_unreadable
-        self._seen: Pictures | None = None
+        self._seen = Pictures()
         self.superclasses = superclasses
         self.cache_dir = None if cache_dir is None else Path(cache_dir).expanduser()
 
@@ -220,31 +220,19 @@ class FileData(FederatedDataModule):
         listing = self.listing
         channels, height, width = self.input_shape
         owners = {**listing.owners, **_owners(listing.files)}
-        seen = self._seen
-        whole = seen is not None and len(seen.flat) == len(listing.files)
+        whole = len(self._seen.flat) == len(listing.files)
         ids = np.arange(len(listing.files)) if whole else self.division.samples()
         facts = [f"{channels} channels of {height}x{width} pixels", *listing.notes.facts]
-        unread = [*listing.notes.unread, *self._beside_val(listing)]
         return Record(
             f"{len(listing.files):,} images",
             str(self.root),
-            replace(listing.notes, facts=facts, unread=unread),
-            pictures=seen,
+            replace(listing.notes, facts=facts),
+            pictures=self._seen,
             identifiers={name: np.array(values) for name, values in owners.items()},
             place=lambda row: listing.files[row],
             shown=lambda row: listing.files[int(ids[row])],
             files=listing.files,
         )
-
-    def _beside_val(self, listing: Listing) -> Iterable[str]:
-        """Return a line if validation images are for testing, and others are drawn."""
-        taken = [fact for fact in listing.notes.facts if "val" in fact.rpartition(": ")[2].lower()]
-        if taken and self.rule.val_fraction:
-            yield (
-                f"val_fraction: {self.rule.val_fraction} is drawn from the training images, as "
-                f"those of {taken[0].rpartition(': ')[2]} are the official test images: leave it "
-                "out, or move them into train"
-            )
 
 
 def _owners(files: Sequence[str]) -> dict[str, list[str]]:

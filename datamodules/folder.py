@@ -160,6 +160,7 @@ class _Found:
             note_images(files, why, self.notes)
         if len(used) > 1 and (fact := f"test images: {used[1].name}") not in self.notes.facts:
             self.notes.facts.append(fact)
+            self.notes.validation = used[1].name if "val" in splits else ""
         return used
 
     def _splits(self, folder: Path) -> dict[str, Path]:

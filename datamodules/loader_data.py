@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -106,7 +106,6 @@ class LoaderData(ClientData):
         self.fractions = {"test": test_fraction, "val": val_fraction}
         self.task: Task = OwnSteps() if task is None else task_of(task)
         self.outputs, self._asked = outputs, (batch_size, eval_batch_size, shuffle, drop_last)
-        self._device = CPU
 
     # What the loop and the engines read.
 
@@ -160,18 +159,11 @@ class LoaderData(ClientData):
     @cached_property
     def reading(self) -> Report:
         """A report of the samples, with doubts."""
-        return Report.of(examined(self._splits, [*self._set_for_nothing()]))
-
-    def _set_for_nothing(self) -> Iterator[str]:
-        """Yield lines on fractions beside splits that are given."""
         usual = inspect.signature(LoaderData).parameters
-        for kind in ("test", "val"):
-            fraction, key = self.fractions[kind], f"{kind}_fraction"
-            if self._parts.get(kind) is not None and fraction != usual[key].default:
-                yield (
-                    f"{key}: {fraction} changes nothing, as the data have {kind} samples of their "
-                    "own: leave it out"
-                )
+        shares = {f"{kind}_fraction": share for kind, share in self.fractions.items()}
+        shares = {name: share for name, share in shares.items() if share != usual[name].default}
+        given = [kind for kind, part in self._parts.items() if part is not None]
+        return Report.of(examined(self._splits, shares, given))
 
     def split(self, client: int, name: DataSplit) -> ClientSplit:
         """Return one split of one client; it may be empty, and there are no public samples.
@@ -182,9 +174,7 @@ class LoaderData(ClientData):
         if name == "public":
             return EmptySplit(torch.empty(0), "there are no public samples")
         require(0 <= client < self.num_clients, f"there is no client {client}")
-        found = [*self._splits[name].values()][client]
-        found.device = self._device
-        return found
+        return [*self._splits[name].values()][client]
 
     def rows(self, client: int, split: Split) -> Sequence[int]:
         """Return the number of each sample of a client in the data set that it is from."""
@@ -192,14 +182,13 @@ class LoaderData(ClientData):
 
     def pooled_test(self) -> LoaderSplit | None:
         """Return the common test set, if there is one."""
-        found = self._splits["pooled"].get("")
-        if found is not None:
-            found.device = self._device
-        return found
+        return self._splits["pooled"].get("")
 
     def to(self, device: torch.device) -> None:
         """Place the batches of networks on a device; Lightning places those of its own loops."""
-        self._device = device
+        for splits in self._splits.values():
+            for split in splits.values():
+                split.device = device
 
     def blank(self, count: int) -> Inputs:
         """Return the inputs of the first samples.

@@ -155,19 +155,21 @@ def _at(sample: Any, key: str | int) -> Any:  # noqa: ANN401
     return found.item() if isinstance(found, Tensor) else found
 
 
-def examined(splits: Splits, ignored: Sequence[str]) -> Record:
+def examined(splits: Splits, shares: Mapping[str, float], given: Sequence[str]) -> Record:
     """Return the record of the samples of all clients, with what tensors hold.
 
     Args:
         splits: The splits by kind and name of the client.
-        ignored: Lines on options that change nothing.
+        shares: As in :class:`datamodules.record.Division`.
+        given: Likewise.
     """
     parts = [(kind, name, one) for kind, own in splits.items() for name, one in own.items()]
     known = _known(parts)
+    division = replace(_division(splits, parts), shares=shares, given=given)
     found = Record(
         f"{sum(len(one) for *_, one in parts):,} samples",
         notes=Notes(unread=[*_shared(splits), *_drawn(splits)]),
-        division=_division(splits, parts, ignored),
+        division=division,
         place=_place_of(parts),
         forms=_forms(splits["train"]),
     )
@@ -191,7 +193,7 @@ def _known(parts: Sequence[Part]) -> list[tuple[Tensor, Tensor]]:
     return known
 
 
-def _division(splits: Splits, parts: Sequence[Part], ignored: Sequence[str]) -> Division:
+def _division(splits: Splits, parts: Sequence[Part]) -> Division:
     """Return which samples each client has, and on which side of the splits they are."""
     names, counts = [*splits["train"]], [len(one) for *_, one in parts]
     places = [names.index(name) for kind, name, _ in parts if kind != "pooled"]
@@ -202,7 +204,7 @@ def _division(splits: Splits, parts: Sequence[Part], ignored: Sequence[str]) -> 
         # Samples of a common test set are of no client.
         np.repeat(places, counts) if len(places) == len(parts) else None,
         np.repeat([_SIDES[kind] for kind, *_ in parts], counts),
-        ignored=ignored,
+        protocol="matched",
         natural=True,
         held=np.array(held),
     )
@@ -281,7 +283,7 @@ def _of_tensors(found: Record, x: Tensor, y: Tensor) -> Record:
         found.notes.unread.append(f"x has values that are not finite, first in {found.place(bad)}")
     columns = columns_of("x", x)
     given = found.division
-    if y.dim() == 1 and not y.is_floating_point() and given is not None:
+    if y.dim() == 1 and not y.is_floating_point():
         classes, labels = np.unique(y.numpy(), return_inverse=True)
         counts = np.bincount(labels).tolist()
         named = {"class": dict(zip(map(str, classes.tolist()), counts, strict=True))}

@@ -82,7 +82,7 @@ class PairFolder(TensorData):
         self.shape = Shape(image_size, grayscale)
         self._files: list[str] = []
         self._notes = Notes()
-        self._seen: Pictures | None = None
+        self._seen = Pictures()
         # A file in which a number has a colour.
         self._colours: dict[int, dict[tuple[int, ...], str]] = {}
 

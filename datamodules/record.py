@@ -38,12 +38,14 @@ class Notes:
         left_out: Files, rows or parts that are not used, and why.
         unread: Lines on links and parts that may be meant otherwise, with what to do.
         nested: Folders of a class with samples in several folders.
+        validation: Name of the validation samples that are not read as such; empty without any.
     """
 
     facts: list[str] = field(default_factory=list)
     left_out: list[tuple[str, str]] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     nested: list[str] = field(default_factory=list)
+    validation: str = ""
 
 
 @dataclass(eq=False)
@@ -298,24 +300,30 @@ class Division:
         clients: (n,) natural client of each sample; ``None`` if unknown.
         side: (n,) 1 for samples of training, 2 of validation, 3 of testing; 0 if not in use.
         protocol: The test protocol.
-        ignored: Options that the user set and that change nothing, and why.
+        shares: The shares of samples that the user sets aside, by the names of the options.
+        given: The splits that the data have samples for: ``test``, ``val``.
         natural: Whether the clients are those of the data.
         held: (N, 3) training, validation and test samples of each client that takes part.
         chosen: Whether the user lists the samples of each client.
         official: Number of official test samples, which are the last ones.
     """
 
-    names: Mapping[str, Mapping[str, int]]
-    labels: Ints | None
-    clients: Ints | None
-    side: Ints
+    names: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    labels: Ints | None = None
+    clients: Ints | None = None
+    side: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     protocol: str = "pooled"
     twice: Sequence[str] = ()
-    ignored: Sequence[str] = ()
+    shares: Mapping[str, float] = field(default_factory=dict)
+    given: Sequence[str] = ()
     natural: bool = False
     held: Ints = field(default_factory=lambda: np.empty((0, 3), np.int64))
     chosen: bool = False
     official: int = 0
+
+    def named(self, kind: str) -> list[str]:
+        """Return the names of one kind (class, subclass, client), in the order of their numbers."""
+        return [*self.names.get(kind, {})]
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,7 +362,7 @@ class Record:
     notes: Notes = field(default_factory=Notes)
     columns: tuple[Values, ...] = ()
     lines: Lines | None = None
-    pictures: Pictures | None = None
+    pictures: Pictures = field(default_factory=Pictures)
     windows: Windows | None = None
     times: Times | None = None
     arrays: tuple[Array, ...] = ()
@@ -363,7 +371,7 @@ class Record:
     place: Callable[[int], str] = _nowhere
     shown: Callable[[int], str] = _nowhere
     files: Sequence[str] = ()
-    division: Division | None = None
+    division: Division = field(default_factory=Division)
     digests: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     turned: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     rich: Callable[[Ints], bool] = lambda rows: True

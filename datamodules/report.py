@@ -120,9 +120,8 @@ def _facts(record: Record) -> tuple[str, ...]:
     facts = [*record.notes.facts]
     if record.lines is not None:
         facts.append(f"{record.lines.written:,} lines with the header")
-    if record.pictures is not None:
-        kinds = sorted(record.pictures.kinds.items(), key=lambda item: -item[1])
-        facts += [f"{count:,} {what}" for what, count in kinds]
+    kinds = sorted(record.pictures.kinds.items(), key=lambda item: -item[1])
+    facts += [f"{count:,} {what}" for what, count in kinds]
     if record.windows is not None and record.windows.calendar != "all":
         facts.append(f"calendar: {record.windows.calendar}")
     return tuple(facts)

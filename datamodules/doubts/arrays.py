@@ -92,10 +92,10 @@ def _still(array: Array, record: Record) -> Iterator[str]:
 def _still_at_a_client(array: Array, record: Record) -> Iterator[str]:
     """Yield a channel that never varies at one client, and always does at the others."""
     found = record.division
-    if found is None or found.clients is None or not len(found.names.get("client", {})) > 1:
+    if found.clients is None or len(found.named("client")) < 2:
         return
     clients = found.clients[array.rows]
-    for client, name in enumerate(found.names["client"]):
+    for client, name in enumerate(found.named("client")):
         own = clients == client
         if own.sum() < _CLIENT:
             continue
@@ -241,10 +241,10 @@ def _of_each(goal: Goal, record: Record) -> Iterator[str]:
             "under other names?"
         )
     found = record.division
-    if found is None or found.clients is None or plain.all():
+    if found.clients is None or plain.all():
         return
-    yield from _inverted(masks, found.clients, [*found.names.get("client", {})])
-    for client, name in enumerate(found.names.get("client", {})):
+    yield from _inverted(masks, found.clients, found.named("client"))
+    for client, name in enumerate(found.named("client")):
         rows = np.flatnonzero(found.clients == client)
         if len(rows) >= 3 and plain[rows].all() and len(np.unique(masks[rows, 0])) == 1:
             yield (

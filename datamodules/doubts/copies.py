@@ -23,11 +23,9 @@ _RUN = 6
 _TWICE = 3
 
 
-def _sides(rows: Ints, found: Division | None) -> bool:
+def _sides(rows: Ints, found: Division) -> bool:
     """Return ``True`` if some of the samples are for training, and others for a test."""
-    if found is None or len(found.side) == 0:
-        return False
-    side = found.side[rows]
+    side = found.side[rows] if len(found.side) else found.side
     return bool((side == 1).any() and (side > 1).any())
 
 
@@ -50,9 +48,7 @@ def of_content(record: Record) -> Iterator[str]:
     if not groups:
         return
     found = record.division
-    labels = (
-        np.zeros(len(record.digests)) if found is None or found.labels is None else found.labels
-    )
+    labels = np.zeros(len(record.digests)) if found.labels is None else found.labels
     crossing = [rows for rows in groups if _sides(rows, found)]
     apart = [rows for rows in groups if (labels[rows] != labels[rows[0]]).any()]
     more = f", {len(crossing)} of them on both sides of a split" if crossing else ""
@@ -120,7 +116,7 @@ def of_near(record: Record) -> Iterator[str]:
 def of_identifiers(record: Record) -> Iterator[str]:
     """Yield what has samples on both sides of a split, such as a patient."""
     found = record.division
-    if found is None or found.protocol == "future":
+    if found.protocol == "future":
         return
     for name, values in record.identifiers.items():
         if len(values) != len(found.side) or len(values) < _FEW:

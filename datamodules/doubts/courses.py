@@ -37,19 +37,17 @@ def of_courses(record: Record) -> Iterator[str]:
     for line in (
         *_still(windows.courses),
         *_filled(long, len(windows.courses)),
-        *_counters(long),
+        *(next(filter(None, map(odd, long)), "") for odd in (_counts, _jumps, _repeats, _between)),
         *_sums(long),
         *_copies(long),
-        *_repeated(long),
-        *_jumps(long),
+        *_blocks(long),
         *_noise(long),
-        *_coarse(long),
-        *_between(long),
         *_added_up(windows.courses),
         *_steps(windows.courses, windows.dated),
         *_ahead(windows),
     ):
-        yield f"{record.source}: {line}"
+        if line:
+            yield f"{record.source}: {line}"
 
 
 def _still(courses: Sequence[Course]) -> Iterator[str]:
@@ -116,14 +114,15 @@ def straight(first: Floats) -> int:
     return length + 2 if length + 2 >= _FEW and even.sum() < 0.9 * len(even) else 0
 
 
-def _counters(courses: Sequence[Course]) -> Iterator[str]:
-    found = [(one.name, times) for one in courses if (times := falls(one.values[:, 0]))]
-    for name, times in found[:1]:
-        yield (
-            f"the first target of {name!r} rises in nearly all rows, and falls far {times} times, "
-            "as a counter that is reset: predict its differences (pandas: diff), and leave out "
-            "those"
-        )
+def _counts(one: Course) -> str:
+    """Return a line if values rise as those of a counter, which is reset now and then."""
+    times = falls(one.values[:, 0])
+    if not times:
+        return ""
+    return (
+        f"the first target of {one.name!r} rises in nearly all rows, and falls far {times} times, "
+        "as a counter that is reset: predict its differences (pandas: diff), and leave out those"
+    )
 
 
 def falls(first: Floats) -> int:
@@ -148,7 +147,7 @@ def _sums(courses: Sequence[Course]) -> Iterator[str]:
         )
 
 
-def _repeated(courses: Sequence[Course]) -> Iterator[str]:
+def _blocks(courses: Sequence[Course]) -> Iterator[str]:
     """Yield a block of rows that a client has twice, one after the other."""
     for one in courses:
         again = running(alike(hashes(one.values)), _BLOCK)
@@ -160,23 +159,22 @@ def _repeated(courses: Sequence[Course]) -> Iterator[str]:
             )
 
 
-def _jumps(courses: Sequence[Course]) -> Iterator[str]:
-    """Yield a client whose values are of another size from one row to the next, and stay so."""
-    for one in courses:
-        first = one.values[:, 0]
-        if not (first > 0).all():
-            continue
-        sizes = np.log10(first)
-        place = 1 + int(np.abs(np.diff(sizes)).argmax())
-        before, after = sizes[max(0, place - _FEW) : place], sizes[place : place + _FEW]
-        power = float(np.median(after) - np.median(before))
-        if min(len(before), len(after)) >= _RUNS and abs(power) > _POWER:
-            yield (
-                f"the first target of {one.name!r} is around {10 ** np.median(before):.3g}, and "
-                f"from its row {place + 1} on around {10 ** np.median(after):.3g}: is it in "
-                "another unit from there on?"
-            )
-            return
+def _jumps(one: Course) -> str:
+    """Return a line if values are of another size from one row to the next, and stay so."""
+    first = one.values[:, 0]
+    if not (first > 0).all():
+        return ""
+    sizes = np.log10(first)
+    place = 1 + int(np.abs(np.diff(sizes)).argmax())
+    before, after = sizes[max(0, place - _FEW) : place], sizes[place : place + _FEW]
+    power = float(np.median(after) - np.median(before))
+    if min(len(before), len(after)) < _RUNS or abs(power) <= _POWER:
+        return ""
+    return (
+        f"the first target of {one.name!r} is around {10 ** np.median(before):.3g}, and from its "
+        f"row {place + 1} on around {10 ** np.median(after):.3g}: is it in another unit from there "
+        "on?"
+    )
 
 
 def _noise(courses: Sequence[Course]) -> Iterator[str]:
@@ -202,15 +200,15 @@ def remembered(first: Floats) -> float:
     return float(np.corrcoef(one, other)[0, 1]) if min(np.ptp(one), np.ptp(other)) > 0 else np.nan
 
 
-def _coarse(courses: Sequence[Course]) -> Iterator[str]:
-    """Yield a client whose values stand for the same number of rows each, as if repeated."""
-    for one in courses:
-        if rows := held(one.values[:, 0]):
-            yield (
-                f"each value of the first target of {one.name!r} stands in {rows} rows running, as "
-                "if measured so seldom and repeated: give a row for each measurement alone"
-            )
-            return
+def _repeats(one: Course) -> str:
+    """Return a line if values stand for the same number of rows each, as if repeated."""
+    rows = held(one.values[:, 0])
+    if not rows:
+        return ""
+    return (
+        f"each value of the first target of {one.name!r} stands in {rows} rows running, as if "
+        "measured so seldom and repeated: give a row for each measurement alone"
+    )
 
 
 def held(first: Floats) -> int:
@@ -223,22 +221,21 @@ def held(first: Floats) -> int:
     return usual if usual > 1 and (lengths % usual == 0).mean() > 0.9 else 0
 
 
-def _between(courses: Sequence[Course]) -> Iterator[str]:
-    """Yield a client of which many values lie midway between their neighbours."""
-    for one in courses:
-        first = one.values[:, 0]
-        steps = np.abs(np.diff(first))
-        # Whole numbers are midway by chance.
-        if len(np.unique(first)) < 0.9 * len(first) or not (scale := float(np.median(steps))):
-            continue
-        midway = np.abs(np.diff(first, 2)) <= 1e-3 * scale
-        if 0.25 <= midway.mean() <= 0.6:
-            yield (
-                f"{midway.sum()} of {len(first)} values of the first target of {one.name!r} lie "
-                "midway between their neighbours: were they interpolated? Each says what comes "
-                "after it; leave their rows out"
-            )
-            return
+def _between(one: Course) -> str:
+    """Return a line if many values lie midway between their neighbours."""
+    first = one.values[:, 0]
+    scale = float(np.median(np.abs(np.diff(first))))
+    # Whole numbers are midway by chance.
+    if len(np.unique(first)) < 0.9 * len(first) or not scale:
+        return ""
+    midway = np.abs(np.diff(first, 2)) <= 1e-3 * scale
+    if not 0.25 <= midway.mean() <= 0.6:
+        return ""
+    return (
+        f"{midway.sum()} of {len(first)} values of the first target of {one.name!r} lie midway "
+        "between their neighbours: were they interpolated? Each says what comes after it; leave "
+        "their rows out"
+    )
 
 
 def _added_up(courses: Sequence[Course]) -> Iterator[str]:

@@ -18,7 +18,7 @@ _UNLABELLED = frozenset((-1, -9, -99, -100, -999, 99, 255, 999, 9999))
 def of_classes(record: Record) -> Iterator[str]:
     """Yield classes without samples, with a single one, or with none to train on."""
     found = record.division
-    if found is None or found.labels is None or not len(found.labels):
+    if found.labels is None or not len(found.labels):
         return
     counts = found.names.get("class", {})
     names = [*counts]
@@ -79,7 +79,7 @@ def _unlabelled(counts: Mapping[str, int], kind: str = "class") -> Iterator[str]
 def of_clients(record: Record) -> Iterator[str]:
     """Yield natural clients with a single sample."""
     found = record.division
-    if found is None or not found.natural or found.clients is None:
+    if not found.natural or found.clients is None:
         return
     counts = {name: count for name, count in found.names.get("client", {}).items() if count}
     single = [name for name, count in counts.items() if count == 1]
@@ -100,8 +100,6 @@ def of_clients(record: Record) -> Iterator[str]:
 def of_held(record: Record) -> Iterator[str]:
     """Yield clients that cannot train or be tested, or whose samples are of one class each."""
     found = record.division
-    if found is None:
-        return
     own = found.chosen or (found.natural and len(found.held) == len(found.names.get("client", {})))
     cure = "leave them out" if own else "give fewer clients, or more samples to each"
     for what, place in (("to train on", 0), ("to be tested on", 2)):
@@ -131,7 +129,7 @@ def of_held(record: Record) -> Iterator[str]:
 def of_official(record: Record) -> Iterator[str]:
     """Yield official test samples that are far more than those of training, or lack classes."""
     found = record.division
-    if found is None or not found.official:
+    if not found.official:
         return
     trained = len(found.side) - found.official
     if found.official > 2 * trained:
@@ -140,7 +138,7 @@ def of_official(record: Record) -> Iterator[str]:
             "were they exchanged?"
         )
     if found.labels is not None:
-        names = [*found.names.get("class", {})]
+        names = found.named("class")
         counts = np.bincount(found.labels[:trained], minlength=len(names))
         tested = np.bincount(found.labels[trained:], minlength=len(names))
         # What is rare may be in one part alone by chance.
@@ -156,10 +154,10 @@ def of_official(record: Record) -> Iterator[str]:
 def of_tests_elsewhere(record: Record) -> Iterator[str]:
     """Yield columns of which official test samples are nowhere near those of training."""
     found = record.division
-    for column in record.of("feature", "target") if found is not None else ():
-        start = 0 if found is None else len(found.side) - found.official
+    start = len(found.side) - found.official
+    for column in record.of("feature", "target"):
         parts = column.numbers[:start], column.numbers[start:]
-        if found is None or len(column.numbers) != len(found.side) or min(map(len, parts)) < _FEW:
+        if len(column.numbers) != len(found.side) or min(map(len, parts)) < _FEW:
             continue
         middle, width = float(np.nanmean(parts[0])), float(np.nanstd(parts[0]))
         test = float(np.nanmean(parts[1]))
@@ -176,7 +174,7 @@ def of_dropped(record: Record) -> Iterator[str]:
     found = record.division
     used = record.of("feature", "target", "client", "time")
     used = [column for column in used if len(column.codes)]
-    if found is None or not used or len(used[0].codes) == len(found.side):
+    if not used or len(found.side) in (0, len(used[0].codes)):
         return
     gone = np.stack([column.gone for column in used])
     dropped: NDArray[np.bool_] = np.logical_or.reduce(gone)
@@ -204,6 +202,24 @@ def of_dropped(record: Record) -> Iterator[str]:
 
 
 def of_options(record: Record) -> Iterator[str]:
-    """Yield options that were set and change nothing, or not what they seem to."""
-    if record.division is not None:
-        yield from record.division.ignored
+    """Yield shares that were set and change nothing, or not what they seem to."""
+    found, beside = record.division, record.notes.validation
+    for option, share in found.shares.items():
+        kind, tests = option.removesuffix("_fraction"), f"{found.official:,} official test samples"
+        if kind == "val" and beside:
+            yield (
+                f"{option}: {share} is drawn from the training samples, as {beside!r} is not read "
+                "for validation: leave it out, or add its samples to them"
+            )
+        elif kind in found.given and found.protocol in ("pooled", "future"):
+            yield (
+                f"{option}: {share} is of training samples and the {tests} together, as "
+                f"test_protocol is {found.protocol}: matched or official_classes tests on the "
+                "official ones"
+            )
+        elif kind in found.given:
+            why, how = f"the data have {kind} samples of their own", ""
+            if found.official:
+                why = f"test_protocol: {found.protocol} tests on the {tests}"
+                how = ", or give test_protocol: pooled"
+            yield f"{option}: {share} changes nothing, as {why}: leave it out{how}"

@@ -173,7 +173,8 @@ def of_slips(record: Record) -> Iterator[str]:
             meant = [value + 1900, value + 2000] * (0 < value < 100 and value % 1 == 0)
             meant += [-value, *(factor * value for factor in _SLIPS)]
             # What a normal distribution has at its ends is no slip: of more numbers, further out.
-            if abs(value - middle) < (np.sqrt(2 * np.log(len(numbers))) + 1.75) * usual:
+            inside = abs(value - middle) < (np.sqrt(2 * np.log(len(numbers))) + 1.75) * usual
+            if inside and np.sort(np.abs(turned * numbers - value))[1] < 2 * usual:
                 continue
             best = min(meant, key=lambda one: abs(one - middle))
             # Those that are far larger are told elsewhere.
@@ -270,7 +271,7 @@ def _tells(own: Ints, codes: Ints) -> bool:
 
 def _kept(record: Record, column: Values) -> bool:
     """Return ``True`` if rows in which a value is missing are used."""
-    return record.division is None or len(record.division.side) == len(column.codes)
+    return len(record.division.side) in (0, len(column.codes))
 
 
 def _apart(parts: list[Floats]) -> bool:

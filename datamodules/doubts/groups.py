@@ -166,10 +166,9 @@ def _scaled_alone(values: Floats, own: Rows) -> bool:
 def of_classes_of_clients(record: Record) -> Iterator[str]:
     """Yield a client that names or numbers its classes otherwise than all others."""
     found = record.division
-    if found is None or found.clients is None:
+    if found.clients is None:
         return
-    names = [*found.names.get("client", {})]
-    shown = [*found.names.get("class", {})]
+    names, shown = found.named("client"), found.named("class")
     labels: NDArray[np.generic] | None = found.labels
     if record.goal is not None and record.goal.dense:
         labels, shown = record.goal.y.reshape(len(record.goal.y), -1), []

@@ -79,10 +79,9 @@ def of_names(record: Record) -> Iterator[str]:
     """Yield doubts about the names of classes, subclasses and clients."""
     uses = {"target": "class", "client": "client"}
     covered = {uses[c.use] for c in record.of("target", "client") if c.kind != "numbers"}
-    known = record.division.names if record.division is not None else {}
-    for name in () if record.division is None else record.division.twice:
+    for name in record.division.twice:
         yield f"two of the class names are {name!r}: number them as one, or name them apart"
-    for kind, counts in known.items():
+    for kind, counts in record.division.names.items():
         if kind not in covered:
             yield from _doubts(f"the {kind} names have", counts, nothing=True)
 

@@ -92,9 +92,7 @@ def of_file_names(record: Record) -> Iterator[str]:
 
 def of_folder_names(record: Record) -> Iterator[str]:
     """Yield classes that are none by the names of their folders."""
-    if not record.files or record.division is None:
-        return
-    classes = record.division.names.get("class", {})
+    classes = record.division.named("class") if record.files else []
     splits = [name for name in classes if _SPLIT.fullmatch(name.casefold())]
     if splits:
         yield (
@@ -112,9 +110,9 @@ def of_folder_names(record: Record) -> Iterator[str]:
 def of_shortcuts(record: Record) -> Iterator[str]:
     """Yield classes that the format or the size of their files tells, whatever they show."""
     found, seen = record.division, record.pictures
-    if found is None or found.labels is None or len(record.files) != len(found.labels):
+    if found.labels is None or len(record.files) != len(found.labels):
         return
-    names = [*found.names.get("class", {})]
+    names = found.named("class")
     kinds = np.array([os.path.splitext(file)[1].lower() for file in record.files])
     every, codes = np.unique(kinds, return_inverse=True)
     parts = [np.flatnonzero(found.labels == one) for one in range(len(names))]
@@ -130,12 +128,8 @@ def of_shortcuts(record: Record) -> Iterator[str]:
             )
             return
         for what, sizes, why in (
-            ()
-            if seen is None
-            else (
-                ("have {} pixels", seen.side, "their sharpness may tell the class"),
-                ("lose {} % when cut to squares", 100 * seen.cut, "their form may tell the class"),
-            )
+            ("have {} pixels", seen.side, "their sharpness may tell the class"),
+            ("lose {} % when cut to squares", 100 * seen.cut, "their form may tell the class"),
         ):
             if len(sizes) == len(codes) and (
                 sizes[own].max() < sizes[others].min() or sizes[own].min() > sizes[others].max()
@@ -154,9 +148,9 @@ def of_shortcuts(record: Record) -> Iterator[str]:
 def of_grey_classes(record: Record) -> Iterator[str]:
     """Yield a class of images without colours, where all others have them, or the reverse."""
     found, grey = record.division, record.grey
-    if found is None or found.labels is None or len(grey) != len(found.labels):
+    if found.labels is None or len(grey) != len(found.labels):
         return
-    for label, name in enumerate(found.names.get("class", {})):
+    for label, name in enumerate(found.named("class")):
         own = found.labels == label
         if min(own.sum(), (~own).sum()) < 5:
             continue
@@ -174,7 +168,7 @@ def of_grey_classes(record: Record) -> Iterator[str]:
 
 def of_marks(record: Record) -> Iterator[str]:
     """Yield a class whose images have a mark that others lack: a border, a stamp, a caption."""
-    names = [] if record.division is None else [*record.division.names.get("class", {})]
+    names = record.division.named("class")
     for label, (count, row, column) in record.marks.items():
         yield (
             f"{count} pixels (first in row {row}, column {column}) are alike in all images of the "
@@ -186,8 +180,6 @@ def of_marks(record: Record) -> Iterator[str]:
 def of_pictures(record: Record) -> Iterator[str]:
     """Yield what of pictures was not read, and pictures that show nothing."""
     seen = record.pictures
-    if seen is None:
-        return
     if seen.frames:
         first, frames = next(iter(seen.frames.items()))
         yield (

@@ -136,8 +136,8 @@ def clients_of(record: Record) -> tuple[Ints, list[str]]:
     clients, names = np.empty(0, np.int64), list[str]()
     if column is not None and len(column.codes):
         clients, names = column.codes, [*column.texts]
-    elif found is not None and found.clients is not None:
-        clients, names = found.clients, [*found.names.get("client", {})]
+    elif found.clients is not None:
+        clients, names = found.clients, found.named("client")
     return (clients, names) if 3 <= len(names) <= 200 else (clients[:0], [])
 
 

@@ -30,32 +30,33 @@ def of_windows(record: Record) -> Iterator[str]:
     windows = record.windows
     if windows is None:
         return
-    for cause, lost in windows.lost.items():
-        yield (
-            f"{record.source}: {lost:,} of {windows.possible:,} windows are lost to {cause}, the "
-            f"first {windows.where[cause]}: {_HELP[cause]}"
-        )
+    yield from (f"{record.source}: {line}" for line in _lost(windows))
     if windows.without:
         yield (
             f"{record.source}: {len(windows.without)} of {len(windows.courses)} clients have no "
-            f"{gapless(windows)} and are left out, the first is {windows.without[0]}"
+            f"{_gapless(windows)} and are left out, the first is {windows.without[0]}"
         )
 
 
-def gapless(windows: Windows) -> str:
+def _gapless(windows: Windows) -> str:
     """Return what a window needs, in words."""
     return f"{windows.length} rows without a gap (past + horizon)"
 
 
-def none_left(source: str, windows: Windows) -> str:
-    """Return the message for series without any window, with the causes and what to do."""
-    causes = "; ".join(
+def _lost(windows: Windows) -> list[str]:
+    """Return how many windows are lost to each cause, and what to do."""
+    return [
         f"{lost:,} of {windows.possible:,} windows are lost to {cause}, the first "
         f"{windows.where[cause]}: {_HELP[cause]}"
         for cause, lost in windows.lost.items()
-    )
-    short = "" if windows.possible else "; each has fewer rows: lower past or horizon"
-    return f"{source}: no client has {gapless(windows)}{short}{'; ' if causes else ''}{causes}"
+    ]
+
+
+def none_left(source: str, windows: Windows) -> str:
+    """Return the message for series without any window, with the causes and what to do."""
+    short = [] if windows.possible else ["each has fewer rows: lower past or horizon"]
+    what = f"{source}: no client has {_gapless(windows)}"
+    return "; ".join([what, *short, *_lost(windows)])
 
 
 def of_times(record: Record) -> Iterator[str]:

@@ -188,7 +188,7 @@ def answers(record: Record) -> Iterator[tuple[str, Ints, Sequence[str]]]:
     for target in record.of("target"):
         yield (target.name, *_coded(target))
     found = record.division
-    if record.arrays and not record.of("target") and found is not None and found.labels is not None:
+    if record.arrays and not record.of("target") and found.labels is not None:
         values, codes = np.unique(found.labels, return_inverse=True)
         yield "y", codes, [*map(str, values)]
 
@@ -204,7 +204,7 @@ def _coded(column: Values) -> tuple[Ints, Sequence[str]]:
 def of_targets(record: Record) -> Iterator[str]:
     """Yield targets of classes with nearly as many classes as samples."""
     found = record.division
-    if found is None or found.labels is None:
+    if found.labels is None:
         return
     for column in record.of("target"):
         fractions = column.numbers[np.isfinite(column.numbers)] % 1 != 0

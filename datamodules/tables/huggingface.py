@@ -18,7 +18,7 @@ from datamodules.decoding import decoded
 from datamodules.doubts.copies import BELONGS
 from datamodules.partition.partitioner import Partitioner
 from datamodules.pictures import Seen, Shape, UnreadableError, opened
-from datamodules.record import Notes, Record
+from datamodules.record import Notes, Pictures, Record
 from datamodules.tables.data import TableData
 from datamodules.tables.sources import arrow_table
 from datamodules.tables.table import Table
@@ -108,7 +108,7 @@ class HFDataset(TableData):
             arrays=tensors.arrays,
             goal=tensors.goal,
             times=tensors.times,
-            pictures=self._seen.pictures() if self._pictured else None,
+            pictures=self._seen.pictures() if self._pictured else Pictures(),
             shown=found.place,
         )
 
@@ -121,11 +121,7 @@ class HFDataset(TableData):
                 f"{self.path} has no split 'test', and {others[0]!r} is not read: test samples are "
                 "drawn from 'train'; rename the split to test if it is meant"
             )
-        if others and self.rule.val_fraction:
-            notes.unread.append(
-                f"val_fraction: {self.rule.val_fraction} is drawn from 'train', as the split "
-                f"{others[0]!r} is not read: leave it out, or join both"
-            )
+        notes.validation = others[0] if others else ""
 
     def read(self) -> Mapping[str, Any]:
         """Read the tensors by name."""

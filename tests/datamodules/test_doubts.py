@@ -448,3 +448,11 @@ def test_a_picture_cut_off_is_told_from_one_with_a_border():
     pixels[3, :, 14:] = 90  # less than a quarter
     pixels[4] = 90
     assert ended(pixels).tolist() == [False, True, False, False, False, False, False, True]
+
+
+def test_a_drawing_with_a_third_of_its_ground_above_is_not_cut_off():
+    """Of the 12 rows above, 8 have the ground in 8 of 16 columns: a third, and a pixel less."""
+    pixels = np.random.default_rng(0).integers(0, 90, (2, 1, 16, 16)).astype(np.uint8)
+    pixels[:, :, 12:] = pixels[:, :, 4:12, :8] = 90
+    pixels[1, :, 4, 0] = 0
+    assert ended(pixels).tolist() == [False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -139,6 +140,13 @@ def test_a_slip_among_years_and_few(values, told):
     tells(bool(told), told or "if it is meant", columns=(numbers(values),))
 
 
+@pytest.mark.parametrize(("more", "told"), [([2.6], "write 26"), ([2.6, 9], "")])
+def test_a_slip_within_what_is_usual_stands_alone(more, told):
+    """The ends of 160 normal numbers reach 4.9 deviations; no other is within two of 2.6."""
+    usual = [26 + 4.8 * NormalDist().inv_cdf((n + 0.5) / 160) for n in range(160)]
+    tells(bool(told), told or "if it is meant", columns=(numbers([*usual, *more]),))
+
+
 @pytest.mark.parametrize(
     ("values", "codes", "told"),
     [
@@ -252,7 +260,7 @@ def test_images_that_are_no_squares_are_mirrored_only():
 
 def shortcut(files, labels, sides=None):
     names = {"class": {str(n): labels.count(n) for n in range(max(labels) + 1)}}
-    seen = None if sides is None else Pictures(side=np.asarray(sides, float))
+    seen = Pictures() if sides is None else Pictures(side=np.asarray(sides, float))
     given = divided(len(labels), labels=np.array(labels), names=names)
     return {"files": [f"{n}{kind}" for n, kind in enumerate(files)], "division": given,
             "pictures": seen}  # fmt: skip
