@@ -220,7 +220,9 @@ def of_answers(record: Record) -> Iterator[str]:
                 continue
             gone = column.gone
             # Values that are as many as the classes are told of as another name of them.
-            if len(column.present) > len(texts) and _tells(column.codes[~gone], codes[~gone]):
+            if len(column.present) > len(texts) and _tells(
+                column.codes[~gone], codes[~gone], column.numbers[~gone]
+            ):
                 yield (
                     f"each value of {column.name!r} stands with one value of {name!r} alone: give "
                     "features without it, or the answer is among the inputs"
@@ -255,8 +257,14 @@ def _parts_apart(numbers: Floats, codes: Ints) -> bool:
     return min(map(len, parts)) >= _SOME and _apart(parts)
 
 
-def _tells(own: Ints, codes: Ints) -> bool:
-    """Return ``True`` if each of some values stands with one class alone, and hardly by chance."""
+def _tells(own: Ints, codes: Ints, numbers: Floats | None = None) -> bool:
+    """Return ``True`` if each of some values stands with one class alone, and hardly by chance.
+
+    Args:
+        own: (n,) the value of each row.
+        codes: (n,) its class.
+        numbers: (n,) the values as numbers, NaN for others: near ones may have one class anyway.
+    """
     if not len(codes):
         return False
     width = 1 + int(codes.max())
@@ -266,6 +274,10 @@ def _tells(own: Ints, codes: Ints) -> bool:
         return False
     shares = np.bincount(codes) / len(codes)
     chance = (shares[:, None] ** counts[counts > 0]).sum(0)
+    if numbers is not None and np.isfinite(numbers).all():
+        _, first = np.unique(numbers, return_index=True)
+        agree = float((codes[first][1:] == codes[first][:-1]).sum()) / len(first)
+        chance = np.maximum(chance, agree ** (counts[counts > 0] - 1))
     return -float(np.log2(chance).sum()) >= _BITS
 
 

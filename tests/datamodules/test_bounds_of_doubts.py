@@ -157,6 +157,21 @@ def test_a_feature_that_tells_the_target(answers, own, told):
     tells(told, "'x' is 'y' in every row", columns=columns)
 
 
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        (lambda value: value % 3, True),
+        # Near numbers are of one class anyway; two that are exchanged leave none between.
+        (lambda value: (value + (value == 9) - (value == 10)) // 10, False),
+    ],
+)
+def test_numbers_that_stand_with_one_class_alone(of, told):
+    values = np.repeat(np.arange(30), 2)
+    answers = texts([f"class {of(value)}" for value in values], "y", "target")
+    column = texts([f"{value:02}" for value in values], kind="numbers")
+    tells(told, "each value of 'x' stands with one value of 'y'", columns=(column, answers))
+
+
 @pytest.mark.parametrize(("distinct", "told"), [(10, True), (9, False)])
 def test_a_feature_that_is_another(distinct, told):
     columns = (numbers(np.arange(30.0) ** 3 % distinct),)
