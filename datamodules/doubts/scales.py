@@ -76,7 +76,9 @@ def _mixed(column: Values, numbers: Floats) -> Iterator[str]:
     higher = column.numbers > 10 ** (low[-1] + gap / 2)
     if not enough or all(map(is_sentinel, np.unique(column.numbers[higher]))):
         return
-    tens = gap > max(_GAP, spread) and abs(power - round(power)) < 0.25
+    # In one unit, both are in one range.
+    meet = low[0] <= high[-1] - round(power) and high[0] - round(power) <= low[-1]
+    tens = gap > max(_GAP, spread) and abs(power - round(power)) < 0.25 and (meet or not spread)
     ratio = _named_ratio(column.name, power, gap, spread) or tens * float(10 ** round(power))
     middles = 10 ** float(np.median(low)), 10 ** float(np.median(high))
     widths = [max(float(np.std(10**side)), 1e-9) for side in (low, high)]

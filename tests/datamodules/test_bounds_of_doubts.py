@@ -231,6 +231,9 @@ def test_a_number_of_another_size(values, told):
         (some((3, 15), (30, 5)), "(1:10)"),  # twenty numbers
         (some((3, 14), (30, 5)), ""),
         (some((1, 10), (3, 10), (0, 1), (30, 20)), ""),  # a zero has no decade
+        # From 10 to 15 if the first are in the other's unit, beside 14 or 16 and more.
+        (some((1, 10), (1.5, 10), (14, 10), (19, 10)), "(1:10)"),
+        (some((1, 10), (1.5, 10), (16, 10), (19, 10)), ""),
     ],
 )  # fmt: skip
 def test_numbers_in_two_units(values, told):
