@@ -61,7 +61,8 @@ nitpick_ignore_regex = [
     ("py:class", r"Deviation|Device|(lightning_modules\.nets\.towers\.)?TwoTowers"),
     # Described on pages of their own instead of the interface's.
     ("py:class", r"pfl\.core\.(folds\.(Folded|Mean|Uploads)|foreign\.Need)"),
-    ("py:class", r"pfl\.training\.uplink\.Round|datamodules\.record\.(Lines|Notes|Record|Times)"),
+    ("py:class", r"pfl\.training\.uplink\.Round"),
+    ("py:class", r"datamodules\.record\.(Lines|Notes|Record|Times|Values)"),
     ("py:class", r"Method|DataT|pfl\.core\.sheet\.Sheet"),
     ("py:class", r"Inputs|Ints|pfl\.core\.state\.(ReturnT|Name)"),
     (
@@ -70,7 +71,7 @@ nitpick_ignore_regex = [
     ),
     ("py:.*", r"pfl\.training\.batching\.(Feed|Step)|(pfl\.federation\.evaluator\.)?Evaluator"),
     # Names that a module imports for its types alone.
-    ("py:class", r"Keeper|Failures|Contexts?|datamodules\.tables\.report\.\w+"),
+    ("py:class", r"Keeper|Failures|Contexts?"),
     ("py:.*", r"NeedError|pfl\.core\.task\.Task \| ~typing\.Literal.*"),
     # Aliases in annotations, and ends of ranges.
     ("py:class", r"Row|Sheet|Round|Digest|inf|Execution|OneDevice|Folder"),

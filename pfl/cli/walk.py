@@ -275,8 +275,7 @@ class Walk:
             raise item.error(str(error)) from error.__cause__ or error
         self.is_open |= not self._lookup.tells_all(made)
         path = name if made is None or "." in name else self._lookup.path_of(made)
-        function = hints.takes(declared, (Callable,)) and self._lookup.is_function(made)
-        if function or hints.takes_class(declared):
+        if self._is_value(made, declared):
             self._kinds.pop(item.keys, None)
             self._alone.add(item.keys)
             self.merged.put(item, path, True)
@@ -290,6 +289,11 @@ class Walk:
             return known and (types is None or values.fits(value, types[argument]))
 
         self.merged.name(item, name if word else "", path, keeps)
+
+    def _is_value(self, made: Any, declared: Any) -> bool:
+        """Return ``True`` if a function or a class is itself the value, and nothing is made."""
+        function = hints.takes(declared, (Callable,)) and self._lookup.is_function(made)
+        return function or hints.takes_class(declared)
 
     def _is_usual(self, item: UserSetting) -> bool:
         """Return ``True`` for the path of an argument's default, which need not be judged."""

@@ -19,7 +19,7 @@ import torch
 from pfl.core.devices import on_host
 
 GENERATOR = "splitmix64"
-"""That of :mod:`pfl.core.noise`; runs that draw noise record it, as another would draw others."""
+"""That of ``pfl.core.noise``; runs that draw noise record it, as another would draw others."""
 
 _DEFAULT_STREAM = threading.RLock()
 

@@ -32,6 +32,8 @@ _IMPORTED = (
     "pfl.core.ranges",
     "pfl.core.words",
 )
+# Types of what is given by its fields.
+_OF_FIELDS: dict[str, type] = {"TypedDict": dict, "NamedTuple": tuple}
 # Bases that say how a class is built, not what it is.
 _FORMAL = {"ABC", "Protocol", "Generic", "NamedTuple", "TypedDict", "object"}
 
@@ -234,8 +236,8 @@ def is_protocol(kind: type) -> bool:
 @cache
 def _built(module: Module, node: ast.ClassDef) -> type:
     words = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
-    of_fields = {"TypedDict": dict, "NamedTuple": tuple}
-    bases = dict.fromkeys([*_bases(module, node), *(of_fields[w] for w in of_fields if w in words)])
+    plain = map(_OF_FIELDS.__getitem__, words & _OF_FIELDS.keys())
+    bases = dict.fromkeys([*_bases(module, node), *plain])
     marks = [ast.unparse(mark) for mark in node.decorator_list]
     content: dict[str, Any] = {
         "__module__": module.name,
