@@ -69,7 +69,8 @@ def read_parameter(reader: YamlFile, name: str, content: object, grid: bool) -> 
     """
     path = ("parameters", name)
     keys = reader.formed(content, dict[str, Any], *path)
-    known, below = {*chain(*_KEYS.values())}, keys.get("parameters", keys)
+    known, below = {*chain(*_KEYS.values())}, keys.get("parameters")
+    below = below if isinstance(below, Mapping) else keys
     nested = [key for key in below if isinstance(below[key], Mapping) and key not in known]
     if nested:
         what = f"nested parameters are not read: name them by dotted keys, as {name}.{nested[0]}"

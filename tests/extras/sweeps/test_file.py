@@ -141,6 +141,8 @@ def test_what_is_not_supported_is_refused_by_its_name(keys, message):
         ({}, "a: uniform has the keys min, max"),
         ({"parameters": {"b": {"value": 1}}}, "a: nested ~ a.b"),
         ({"b": {"values": [1, 2]}}, "a: nested ~ a.b"),
+        ({"parameters": [1]}, "a.parameters: uniform has the keys min, max"),
+        ({"parameters": None}, "a.parameters: uniform has the keys min, max"),
     ],
 )
 def test_a_parameter_that_cannot_be_drawn(given, message):
