@@ -52,7 +52,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         _check(options, flags)
         if options.run is not None:
-            chosen = options_of(options.run, options.note)
+            folders = (path.name for path in Path(options.folder).glob("*/"))
+            chosen = options_of(options.run, options.note, folders)
             flags = [*chosen.flags, *flags]
             vars(options).update(vars(chosen))
             if code := table([*_words(chosen), *flags]):

@@ -90,16 +90,27 @@ def lacking(folders: Iterable[str]) -> Iterator[tuple[str, Wanted, float]]:
             yield name, one, one.hours * len(runs)
 
 
-def options_of(name: str, note: str) -> Namespace:
+def options_of(name: str, note: str, folders: Iterable[str] = ()) -> Namespace:
     """Return what is wanted as the options of ``--keep``, with flags of ``pfl fit``.
 
+    Args:
+        name: Its name.
+        note: What could not be helped, beside its own note.
+        folders: Names of the ledger's folders; rows and seeds whose runs are all there are left
+            out.
+
     Raises:
-        UsageError: There is nothing of that name.
+        UsageError: There is nothing of that name, or all its runs are there.
     """
-    known = wanted()
-    if (one := known.get(name)) is None:
-        raise UsageError(f"--run {name}: choose one of {', '.join(known)}")
-    table = read(one.file)
+    wants = wanted()
+    if (one := wants.get(name)) is None:
+        raise UsageError(f"--run {name}: choose one of {', '.join(wants)}")
+    table, known = read(one.file), set(folders)
+    open_ = [(cell.row, seed) for cell, seed, folder in one.runs(table) if folder not in known]
+    if not open_:
+        raise UsageError(f"--run {name}: all its runs are in the ledger")
+    rows = [row for row in one.rows if any(row == other for other, _ in open_)]
+    seeds = [seed for seed in one.seeds if any(seed == other for _, other in open_)]
     notes = "; ".join(filter(None, [note, one.note]))
     told = {"departure": one.departure, "note": notes, "flags": one.overrides(table)}
-    return Namespace(keep=one.file, rows=one.rows, columns=one.columns, seeds=one.seeds, **told)
+    return Namespace(keep=one.file, rows=rows, columns=one.columns, seeds=seeds, **told)

@@ -25,6 +25,7 @@ from benchmarks.ledger.runs import Entry, scores
 from benchmarks.ledger.wanted import options_of, wanted
 from pfl.__main__ import main as pfl
 from pfl.cli.config import Experiment
+from pfl.cli.explain import UsageError
 from pfl.disk.reading import FileError
 from pfl.extras.bench.hashed import read_rows
 from pfl.extras.papers.cells import expand
@@ -449,6 +450,20 @@ def test_each_open_run_is_one_command(name):
     ]
     # It needs a word of what differs exactly if something does.
     assert [bool(keys) for keys in changed] == [bool(one.departure or one.note)] * len(changed)
+
+
+def test_a_run_that_the_ledger_has_is_not_made_again():
+    """Rows and seeds of which something lacks stay; with none there is nothing to make."""
+    table = read_table(wanted()["pfakd-seeds"].file)
+    folders = {
+        (cell.row, seed): folder for cell, seed, folder in wanted()["pfakd-seeds"].runs(table)
+    }
+    chosen = options_of("pfakd-seeds", "", [folders["PFAKD", 43], folders["PFAKD", 44]])
+    assert (chosen.rows, chosen.seeds) == (["FedRep"], [43, 44])
+    chosen = options_of("pfakd-seeds", "", [folders["PFAKD", 43], folders["FedRep", 43]])
+    assert (chosen.rows, chosen.seeds) == (["PFAKD", "FedRep"], [44])
+    with pytest.raises(UsageError, match="all its runs are in the ledger"):
+        options_of("pfakd-seeds", "", folders.values())
 
 
 @pytest.mark.long
