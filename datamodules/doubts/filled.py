@@ -16,6 +16,8 @@ _FEW = 20
 _SOME = 10
 # What is so rare by chance (in bits) is none.
 _BITS = 18
+# The same for one number among many that could be as frequent.
+_RARE = 13
 # Ends that shares, percents, signs and bytes have by nature.
 _ENDS = (-1.0, 0.0, 1.0, 100.0, 255.0)
 # Factors between what was meant and what was typed, if a decimal sign is lost or slips.
@@ -54,9 +56,7 @@ def _middle(column: Values, numbers: Floats) -> Iterator[str]:
         return
     if np.isclose(value, values[[0, -1]], rtol=1e-5, atol=0).any() and len(others) >= _SOME:
         yield from _at_an_end(column, value, count)
-    elif len(others) >= _SOME and min(
-        abs(value - others.mean()), abs(value - np.median(others))
-    ) < 0.02 * float(others.std()):
+    elif len(others) >= _SOME and _is_middle(value, count, others):
         row = int(np.flatnonzero(column.numbers == value)[0])
         yield (
             f"{column.name!r} is {value:g} in {count} rows (first {column.place(row)}), which is "
@@ -64,6 +64,22 @@ def _middle(column: Values, numbers: Floats) -> Iterator[str]:
             "missing values? Leave them empty, and give missing: mean or drop, or the test "
             "samples are part of it"
         )
+
+
+def _is_middle(value: float, count: int, others: Floats) -> bool:
+    """Return ``True`` if the middle of others is so frequent that it is hardly by chance."""
+    distances = np.abs(others - value)
+    # Of those around it, as there may be others far away.
+    spread = float(np.median(distances))
+    if min(abs(value - others.mean()), abs(value - np.median(others))) > 0.03 * spread:
+        return False
+    step = float(np.diff(np.unique(others)).min())
+    if abs((value - others[0]) / step % 1 - 0.5) < 0.49:
+        return True  # the others are whole numbers of steps, and it is not
+    near = np.sort(distances)[:_SOME]
+    # How many are expected at each number that may be written, in a range of this size.
+    expected = len(near) * step / (2 * near[-1])
+    return count * -np.log2(expected) + np.log2(np.arange(1.0, count + 1)).sum() >= _RARE
 
 
 def _at_an_end(column: Values, value: float, count: int) -> Iterator[str]:
@@ -99,8 +115,9 @@ def _of_one(column: Values, parts: list[Floats], names: list[str]) -> Iterator[s
 
 def _turned(column: Values, parts: list[Floats], names: list[str]) -> Iterator[str]:
     """Yield a client whose numbers are those of all others with another sign."""
-    below = [n for n, part in enumerate(parts) if len(part) and part.max() < 0]
-    above = [float(np.median(part)) for part in parts if len(part) > 0 and part.min() > 0]
+    # Among numbers of both, a zero has either sign.
+    below = [n for n, part in enumerate(parts) if len(part) and part.max() <= 0 > part.min()]
+    above = [float(np.median(part)) for part in parts if len(part) and part.max() > 0 <= part.min()]
     if len(below) == 1 and len(above) == len(names) - 1 and _like(parts[below[0]], above):
         yield (
             f"{column.name!r} of {names[below[0]]!r} is below zero in all rows, and above it at "
@@ -130,7 +147,7 @@ def _turned_rows(column: Values, rows: Ints) -> Iterator[str]:
 
 def _like(numbers: Floats, middles: list[float]) -> bool:
     """Return ``True`` if numbers are of the size of others, whose middles are given."""
-    return min(middles) / 1.5 < abs(float(np.median(numbers))) < 1.5 * max(middles)
+    return min(middles) / 2 < abs(float(np.median(numbers))) < 2 * max(middles)
 
 
 def of_lacking(record: Record) -> Iterator[str]:
