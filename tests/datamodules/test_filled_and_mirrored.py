@@ -47,7 +47,7 @@ VARIED = steps(10, 29, 20)
         ([*steps(1, 9, 9), *[5.0] * 11], ""),  # nine others
         ([*steps(1, 10, 10), *[5.5] * 10], "'x' is 5.5"),
         ([*steps(1, 10, 10), *[5.5] * 9], ""),  # nineteen numbers
-        # One of each is expected, of which seven are 1 / 7! = 2**-12.3 by chance, and eight 2**-15.3.
+        # Where one is expected, chance makes seven once in 2**12.3, and eight in 2**15.3.
         ([*steps(10, 30, 21), *[20.0] * 6], ""),
         ([*steps(10, 30, 21), *[20.0] * 7], "'x' is 20 in 8 rows"),
         # Others far away do not make 22 a middle.
