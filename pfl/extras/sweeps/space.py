@@ -69,11 +69,8 @@ def read_parameter(reader: YamlFile, name: str, content: object, grid: bool) -> 
     """
     path = ("parameters", name)
     keys = reader.formed(content, dict[str, Any], *path)
-    known, below = {*chain(*_KEYS.values())}, keys.get("parameters")
-    below = below if isinstance(below, Mapping) else keys
-    nested = [key for key in below if isinstance(below[key], Mapping) and key not in known]
-    if nested:
-        what = f"nested parameters are not read: name them by dotted keys, as {name}.{nested[0]}"
+    if nested := _nested(keys):
+        what = f"nested parameters are not read: name them by dotted keys, as {name}.{nested}"
         raise reader.error(what, *path)
     # W&B infers a distribution from the keys.
     kinds = {"value": "constant", "values": "categorical"}
@@ -97,6 +94,14 @@ def read_parameter(reader: YamlFile, name: str, content: object, grid: bool) -> 
         return Parameter.among(_all(drawn)) if grid else Parameter(drawn)
     except ValueError as error:
         raise reader.error(str(error), *path) from error
+
+
+def _nested(keys: Mapping[str, Any]) -> str:
+    """Return the name of a parameter within a parameter, which W&B allows; empty for none."""
+    known, below = {*chain(*_KEYS.values())}, keys.get("parameters")
+    inner = below if isinstance(below, Mapping) else keys
+    nested = (key for key, one in inner.items() if isinstance(one, Mapping) and key not in known)
+    return next(nested, "")
 
 
 def _range(distribution: str, min: float, max: float, q: float | None = None) -> Drawn:
