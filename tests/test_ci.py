@@ -22,7 +22,7 @@ def test_a_new_environment_gets_the_two_commands_of_the_readme_and_nothing_else(
     commands = re.findall(r"```bash\n(.*)\n```", readme)[:2]
     script = lines_of(".ci/run")
     start = max(i for i, line in enumerate(script) if "-m venv" in line)
-    assert [line for line in script[start:] if "install" in line] == commands
+    assert [line.strip() for line in script[start:] if "install" in line] == commands
 
 
 def test_every_promise_is_asked_of_every_method():
