@@ -9,6 +9,7 @@ from typing import Any
 
 # Levels of nested lists and mappings, and values of a text; each reference counts.
 DEPTH, SIZE = 50, 100_000
+_NESTED = (dict, list, tuple)
 
 
 class BoundsError(ValueError):
@@ -28,11 +29,13 @@ def check_bounds(content: Any, most: float = SIZE) -> None:  # noqa: ANN401
     pending, left = [(content, 0)], most
     while pending:
         value, depth = pending.pop()
-        if isinstance(value, dict | list | tuple):
+        if isinstance(value, _NESTED):
             left -= len(value)
             if depth == DEPTH:
                 raise BoundsError(f"there are more than {DEPTH} levels")
             if left < 0:
                 raise BoundsError(f"there are more than {most:,} values, aliases included")
             inner = value.values() if isinstance(value, dict) else value
-            pending += [(v, depth + 1) for v in inner if isinstance(v, dict | list | tuple)]
+            # Most lists are long and of numbers alone.
+            if any(issubclass(kind, _NESTED) for kind in {*map(type, inner)}):
+                pending += [(v, depth + 1) for v in inner if isinstance(v, _NESTED)]

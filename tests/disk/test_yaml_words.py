@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from pfl.__main__ import main
-from pfl.cli.parser import make_parser
+from pfl.cli.config import Experiment
 from pfl.disk.reading import mapping_of_yaml
 from pfl.disk.yaml_text import YamlError, dumped, loaded
 from tests.helpers.extras import needs
@@ -67,9 +67,8 @@ def test_a_word_is_a_word_where_one_is_wanted_and_a_truth_value_elsewhere(tmp_pa
     file.write_text(f"data: {{class_path: TabularData, init_args: {{{inner}}}}}\n")
     flags = ["--data=TabularData", "--data.path=t.csv", "--data.target=y"]
     flags += [f"--data.positive={value}", f"--data.drop_last={value}"]
-    parser = make_parser("data inspect")
-    read = parser.parse_args([f"--config={file}"] if way == "file" else flags)
-    given = read.data.init_args
+    argv = [f"--config={file}"] if way == "file" else flags
+    given = Experiment.parse("data inspect", argv).values.data.init_args
     assert (given.positive, given.drop_last) == (value, value in ("yes", "on"))
 
 
