@@ -79,7 +79,8 @@ def _is_middle(value: float, count: int, others: Floats) -> bool:
     near = np.sort(distances)[:_SOME]
     # How many are expected at each number that may be written, in a range of this size.
     expected = len(near) * step / (2 * near[-1])
-    return count * -np.log2(expected) + np.log2(np.arange(1.0, count + 1)).sum() >= _RARE
+    bits = float(np.log2(np.arange(1, count + 1) / expected).sum())  # of expected**count / count!
+    return bits >= _RARE
 
 
 def _at_an_end(column: Values, value: float, count: int) -> Iterator[str]:
