@@ -56,7 +56,7 @@ def _middle(column: Values, numbers: Floats) -> Iterator[str]:
         return
     if np.isclose(value, values[[0, -1]], rtol=1e-5, atol=0).any() and len(others) >= _SOME:
         yield from _at_an_end(column, value, count)
-    elif len(others) >= _SOME and _is_middle(value, count, others):
+    elif len(others) >= _SOME and _is_middle(value, others) and _is_rare(value, count, others):
         row = int(np.flatnonzero(column.numbers == value)[0])
         yield (
             f"{column.name!r} is {value:g} in {count} rows (first {column.place(row)}), which is "
@@ -66,17 +66,21 @@ def _middle(column: Values, numbers: Floats) -> Iterator[str]:
         )
 
 
-def _is_middle(value: float, count: int, others: Floats) -> bool:
-    """Return ``True`` if the middle of others is so frequent that it is hardly by chance."""
-    distances = np.abs(others - value)
-    # Of those around it, as there may be others far away.
-    spread = float(np.median(distances))
-    if min(abs(value - others.mean()), abs(value - np.median(others))) > 0.03 * spread:
-        return False
+def _is_middle(value: float, others: Floats) -> bool:
+    """Return ``True`` if a number is the mean or the median of others, as near as they are."""
+    # Where some are far away, those around it say what is near.
+    spread = min(float(others.std()), 1.5 * float(np.median(np.abs(others - value))))
+    return min(abs(value - float(others.mean())), abs(value - float(np.median(others)))) < (
+        0.02 * spread
+    )
+
+
+def _is_rare(value: float, count: int, others: Floats) -> bool:
+    """Return ``True`` if so many numbers are hardly equal by chance, as those near them tell."""
     step = float(np.diff(np.unique(others)).min())
     if abs((value - others[0]) / step % 1 - 0.5) < 0.49:
         return True  # the others are whole numbers of steps, and it is not
-    near = np.sort(distances)[:_SOME]
+    near = np.sort(np.abs(others - value))[:_SOME]
     # How many are expected at each number that may be written, in a range of this size.
     expected = len(near) * step / (2 * near[-1])
     bits = float(np.log2(np.arange(1, count + 1) / expected).sum())  # of expected**count / count!
@@ -116,9 +120,8 @@ def _of_one(column: Values, parts: list[Floats], names: list[str]) -> Iterator[s
 
 def _turned(column: Values, parts: list[Floats], names: list[str]) -> Iterator[str]:
     """Yield a client whose numbers are those of all others with another sign."""
-    # Among numbers of both, a zero has either sign.
-    below = [n for n, part in enumerate(parts) if len(part) and part.max() <= 0 > part.min()]
-    above = [float(np.median(part)) for part in parts if len(part) and part.max() > 0 <= part.min()]
+    below = [n for n, part in enumerate(parts) if len(part) and part.max() < 0]
+    above = [float(np.median(part)) for part in parts if len(part) > 0 and part.min() > 0]
     if len(below) == 1 and len(above) == len(names) - 1 and _like(parts[below[0]], above):
         yield (
             f"{column.name!r} of {names[below[0]]!r} is below zero in all rows, and above it at "
@@ -148,7 +151,7 @@ def _turned_rows(column: Values, rows: Ints) -> Iterator[str]:
 
 def _like(numbers: Floats, middles: list[float]) -> bool:
     """Return ``True`` if numbers are of the size of others, whose middles are given."""
-    return min(middles) / 2 < abs(float(np.median(numbers))) < 2 * max(middles)
+    return min(middles) / 1.5 < abs(float(np.median(numbers))) < 1.5 * max(middles)
 
 
 def of_lacking(record: Record) -> Iterator[str]:

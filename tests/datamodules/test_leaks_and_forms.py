@@ -101,10 +101,10 @@ def test_a_client_that_rounds(parts, told):
 
 
 @pytest.mark.parametrize(
-    ("middle", "told"), [(-40.0, True), (-21.0, True), (-19.0, False), (-79.0, True), (-81, False)]
+    ("middle", "told"), [(-40.0, True), (-27.0, True), (-26.0, False), (-59.0, True), (-61, False)]
 )
 def test_a_client_of_the_other_sign_has_the_size_of_others(middle, told):
-    """40 / 2 is 20, and 40 * 2 is 80."""
+    """40 / 1.5 is 26.7, and 40 * 1.5 is 60."""
     usual = 40 + steps(-5, 5, 12)
     tells(told, "'x' of 'B' is below zero", **at_clients(usual, middle + steps(-5, 5, 12), usual))
 
